@@ -1,0 +1,206 @@
+"""The model against torch's own layers with copied weights, and against the laws of Section 3."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_pl.batches import PAD
+from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.evaluate import CachedSteps
+from transformer_pl.model import (
+    DecoderLayer,
+    EncoderLayer,
+    Mask,
+    MultiHeadSelfAttention,
+    ScaledDotProductAttention,
+    SinusoidalPosition,
+    Transformer,
+)
+
+SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}
+
+
+def small(vocab_size=31, **keys):
+    levels = [Level("test", SMALL), Level("test", {key.replace("__", "."): value for key, value in keys.items()})]
+    return sizes(resolve(levels).model, vocab_size)
+
+
+def copy_attention(ours, theirs):
+    theirs.in_proj_weight.copy_(torch.cat([ours.W_Q.weight, ours.W_K.weight, ours.W_V.weight]))
+    theirs.out_proj.weight.copy_(ours.W_O.weight)
+    theirs.in_proj_bias.zero_()
+    theirs.out_proj.bias.zero_()
+
+
+def copy_rest(ours, theirs):
+    for name, linear in (("W_1", theirs.linear1), ("W_2", theirs.linear2)):
+        linear.weight.copy_(getattr(ours.ffn, name).weight)
+        linear.bias.copy_(getattr(ours.ffn, name).bias)
+    for i, residual in enumerate(ours.residual):
+        getattr(theirs, f"norm{i + 1}").weight.copy_(residual.norm.weight)
+        getattr(theirs, f"norm{i + 1}").bias.copy_(residual.norm.bias)
+
+
+def randomize(module):
+    """Norms and biases too, so that a part left out cannot hide behind ones and zeros."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3 + 0.1)
+
+
+@torch.no_grad()
+def test_encoder_layer_equals_torch():
+    torch.manual_seed(1)
+    ours = EncoderLayer(small()).eval()
+    randomize(ours)
+    theirs = nn.TransformerEncoderLayer(24, 4, 40, 0.0, batch_first=True, layer_norm_eps=1e-6)  # in training mode:
+    copy_attention(ours.self_attention, theirs.self_attn)  # the path that is not fused
+    copy_rest(ours, theirs)
+    x, keys = torch.randn(3, 7, 24), torch.arange(7) < torch.tensor([[7], [5], [2]])
+    expected = theirs(x, src_key_padding_mask=~keys)
+    assert torch.allclose(ours(x, Mask(keys))[keys], expected[keys], atol=1e-5)
+
+
+@torch.no_grad()
+def test_decoder_layer_equals_torch():
+    torch.manual_seed(2)
+    ours = DecoderLayer(small()).eval()
+    randomize(ours)
+    theirs = nn.TransformerDecoderLayer(24, 4, 40, 0.0, batch_first=True, layer_norm_eps=1e-6)
+    copy_attention(ours.self_attention, theirs.self_attn)
+    copy_attention(ours.cross_attention, theirs.multihead_attn)
+    copy_rest(ours, theirs)
+    y, memory = torch.randn(3, 6, 24), torch.randn(3, 7, 24)
+    source_keys, target_keys = (torch.arange(n) < torch.tensor([[n], [n - 2], [1]]) for n in (7, 6))
+    causal = ~torch.ones(6, 6, dtype=torch.bool).tril()
+    expected = theirs(y, memory, causal, None, ~target_keys, ~source_keys)
+    kept = ours.cross_attention.keys_values(memory)
+    got = ours(y, Mask(target_keys, causal=True), kept, Mask(source_keys), 0, None)
+    assert torch.allclose(got[target_keys], expected[target_keys], atol=1e-5)
+
+
+@torch.no_grad()
+def test_attention_is_equation_1_and_the_fused_kernel():
+    torch.manual_seed(3)
+    attention = ScaledDotProductAttention(small(), "encoder")
+    Q, K, V = torch.randn(2, 4, 5, 6), torch.randn(2, 4, 7, 6), torch.randn(2, 4, 7, 3)
+    keys = torch.arange(7) < torch.tensor([[7], [4]])
+    seen = keys[:, None, None, :].expand(2, 4, 5, 7)
+    scores = torch.einsum("bhqd,bhkd->bhqk", Q, K) / math.sqrt(6)
+    expected = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ V
+    assert torch.allclose(attention(Q, K, V, Mask(keys)), expected, atol=1e-6)
+    fused = nn.functional.scaled_dot_product_attention(Q, K, V, seen)  # what a GPU runs
+    assert torch.allclose(attention(Q, K, V, Mask(keys)), fused, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_query_that_may_see_nothing_yields_zeros_and_clean_gradients(causal):
+    torch.manual_seed(4)
+    Q, K, V = (torch.randn(2, 4, 5, 6, requires_grad=True) for _ in range(3))
+    keys = torch.tensor([[True] * 5, [False] * 5])
+    out = ScaledDotProductAttention(small(), "encoder")(Q, K, V, Mask(keys, causal))
+    assert out[1].eq(0).all() and out[0].ne(0).all()
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() and x.grad[1].eq(0).all() for x in (Q, K, V))
+
+
+def test_sinusoids_are_those_of_section_3_5():
+    table = SinusoidalPosition.encoding(0, 40, 24)
+    for pos, i in [(0, 0), (1, 0), (7, 3), (39, 11)]:
+        angle = pos / 10000 ** (2 * i / 24)
+        assert table[pos, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+        assert table[pos, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+    position = SinusoidalPosition(small(), "encoder")
+    x = torch.zeros(1, 3, 24)
+    assert torch.equal(position(x, 600)[0], SinusoidalPosition.encoding(600, 603, 24))  # beyond the table it began with
+
+
+def test_d_k_and_d_v_are_free():
+    config = small(model__d_k=5, model__d_v=3, model__h=7)
+    attention = MultiHeadSelfAttention(config, "encoder")
+    shapes = [tuple(getattr(attention, W).weight.shape) for W in ("W_Q", "W_K", "W_V", "W_O")]
+    assert shapes == [(35, 24), (35, 24), (21, 24), (24, 21)]
+    assert attention(torch.randn(2, 6, 24), Mask()).shape == (2, 6, 24)
+
+
+def test_one_matrix_embeds_both_sides_and_projects():
+    model = Transformer(small())
+    assert [name for name, p in model.named_parameters() if 31 in p.shape] == ["embedding.weight"]
+    ids = torch.tensor([[5, 9]])
+    assert torch.allclose(model.embedding.embed(ids, "encoder"), model.embedding.weight[ids] * math.sqrt(24))
+    x = torch.randn(1, 2, 24)
+    assert torch.allclose(model.embedding.logits(x), x @ model.embedding.weight.T)
+
+
+def test_dropout_stands_where_section_5_4_puts_it():
+    """On the output of every sub-layer and on the sums of embeddings and positions, and nowhere else."""
+    model = Transformer(small(model__p_drop=0.3))
+    found = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+    layers = {f"encoder.{n}.residual.{i}.dropout" for n in range(2) for i in range(2)}
+    layers |= {f"decoder.{n}.residual.{i}.dropout" for n in range(2) for i in range(3)}
+    assert found == dict.fromkeys(layers | {"dropout"}, 0.3)
+
+
+def batch(vocab_size=31):
+    torch.manual_seed(5)
+    source, target = torch.randint(4, vocab_size, (3, 7)), torch.randint(4, vocab_size, (3, 6))
+    source[1, 5:] = target[2, 3:] = PAD
+    return source, target
+
+
+@torch.no_grad()
+def test_the_future_is_hidden():
+    model, (source, target) = Transformer(small()).eval(), batch()
+    before = model(source, target)
+    changed = target.clone()
+    changed[:, 4] = 30
+    after = model(source, changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.allclose(before[:2, 4:], after[:2, 4:])
+
+
+@torch.no_grad()
+def test_padding_is_inert():
+    model, (source, target) = Transformer(small()).eval(), batch()
+    padded = model(nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD))
+    assert torch.allclose(model(source, target), padded[:, :6], atol=1e-5)
+    alone = model(source[1:2, :5], target[1:2])
+    assert torch.allclose(model(source, target)[1], alone[0], atol=1e-5)
+
+
+def test_every_weight_learns():
+    model, (source, target) = Transformer(small()), batch()
+    model(source, target).square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("incremental", [True, False])
+def test_step_by_step_is_all_at_once(incremental):
+    """Decoding with a cache, or by recomputing the prefix, gives the log-probabilities of one forward pass."""
+    model, (source, target) = Transformer(small()).eval(), batch()
+    model.embedding.incremental = incremental
+    assert model.incremental == incremental
+    target = target.clamp(min=4)
+    expected = model(source, target).log_softmax(-1)
+    step = CachedSteps(model, source, beam=1)
+    for t in range(target.shape[1]):
+        got = step(target[:, : t + 1], torch.arange(3))
+        assert torch.allclose(got, expected[:, t], atol=1e-5)
+
+
+@torch.no_grad()
+def test_steps_follow_reordered_beams_and_dropped_sentences():
+    model, (source, target) = Transformer(small()).eval(), batch()
+    target = target.clamp(min=4)
+    rows = torch.cat([target, target.flip(1)])[[0, 3, 1, 4, 2, 5]]  # two hypotheses a sentence
+    step = CachedSteps(model, source, beam=2)
+    step(rows[:, :1], torch.arange(6))
+    step(rows[:, :2], torch.arange(6))
+    origin = torch.tensor([1, 0, 5, 5])  # the second sentence has gone, the others are reordered
+    prefixes = torch.cat([rows[origin, :2], torch.tensor([[7], [8], [9], [10]])], 1)
+    expected = model(source[[0, 0, 2, 2]], prefixes).log_softmax(-1)[:, -1]
+    assert torch.allclose(step(prefixes, origin), expected, atol=1e-5)

@@ -1,0 +1,118 @@
+"""What a trial needs to go on after an interruption, exactly where it was."""
+
+import hashlib
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+
+
+class Stopped(Exception):
+    """The trial was asked to stop, and has saved what it needs to go on."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.exit_code = 128 + signum
+
+
+class Checkpoints(L.Callback):
+    """Saves at every validation, and when asked to stop by SIGINT or SIGTERM; keeps the last good file and the one before.
+
+    Flipped bytes in a checkpoint load in silence, so each file has its sha256 beside it. With `average` k > 1 it
+    keeps the weights of the last k validations too (Section 6.1).
+    """
+
+    def __init__(self, folder: Path, average: int):
+        self.folder, self.average = folder, average
+        self.earlier_s = 0.0  # trained by processes before this one
+        self._asked: int | None = None
+        self._restored: dict[str, Any] | None = None
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint that is whole."""
+        for path in (self.folder / "last.ckpt", self.folder / "previous.ckpt"):
+            digest = path.with_suffix(".sha256")
+            if path.exists() and digest.exists() and digest.read_text() == _sha256(path):
+                return path
+        return None
+
+    def averaged(self) -> dict[str, torch.Tensor] | None:
+        """The mean of the weights of the last k validations; None without averaging."""
+        files = sorted(self.folder.glob("weights.*.pt"))[-self.average :]
+        if self.average == 1 or not files:
+            return None
+        states = [torch.load(file) for file in files]
+        return {name: sum(state[name] for state in states) / len(states) for name in states[0]}
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._begun = time.perf_counter() - self.earlier_s
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._ask)
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._restored:  # not earlier: Lightning draws numbers of its own while it starts
+            _restore_random(self._restored)
+            self._restored = None
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *args: Any) -> None:
+        if trainer.strategy.reduce_boolean_decision(self._asked is not None, all=False):
+            self._save(trainer)
+            raise Stopped(self._asked or signal.SIGTERM)
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._save(trainer)
+        if self.average > 1 and trainer.is_global_zero:
+            torch.save(module.model.state_dict(), self.folder / f"weights.{trainer.global_step:09d}.pt")
+            for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
+                old.unlink()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": time.perf_counter() - self._begun, "random": _random()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.earlier_s, self._restored = state["seconds"], state["random"]
+
+    def _ask(self, signum: int, frame: object) -> None:
+        """Only takes note: the step ends first, and what is saved is whole."""
+        self._asked = signum
+
+    def _save(self, trainer: L.Trainer) -> None:
+        last, previous, new = (self.folder / f"{name}.ckpt" for name in ("last", "previous", "new"))
+        trainer.save_checkpoint(new)  # on every rank: strategies may gather
+        if not trainer.is_global_zero:
+            return
+        if last.exists():
+            last.replace(previous)
+            last.with_suffix(".sha256").replace(previous.with_suffix(".sha256"))
+        new.replace(last)
+        last.with_suffix(".sha256").write_text(_sha256(last))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _random() -> dict[str, Any]:
+    """The state of every random number generator, in plain types: that is what checkpoints load."""
+    name, keys, *rest = np.random.get_state()
+    state = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": (name, keys.tolist(), *rest)}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _restore_random(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,492 @@
+"""The configuration: every key, its default (the paper's base), its laws, and what makes two trials the same.
+
+Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale. Values may come as
+text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from transformer_pl.errors import InputError
+
+CORE_REVISION = 1  # raised whenever the core's numerics change: older results are then no longer reused
+SCALES = Path(__file__).parent / "scales"
+COLUMNS = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
+SEAMS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
+
+
+def _number(value: object) -> object:
+    """Keep YAML's and argv's truth values out of numbers: `model.h: true` is a mistake, not 1 head."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a truth value")
+    return value
+
+
+def _multiplier(value: object) -> object:
+    """Read `1/2` as well as `0.5`."""
+    return float(Fraction(value)) if isinstance(value, str) and "/" in value else _number(value)
+
+
+def _optional(value: object) -> object:
+    return None if value in ("None", "null") else value
+
+
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Real = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+Rate = Annotated[Real, Field(ge=0, lt=1)]
+Positive = Annotated[Real, Field(gt=0)]
+Multiplier = Annotated[float, BeforeValidator(_multiplier), Field(gt=0, allow_inf_nan=False)]
+Unset = BeforeValidator(_optional)
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Part(Section):
+    """A part of the model: the import path of its class, and the options that its constructor takes."""
+
+    path: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
+    options: dict[str, Any] = {}
+
+    @property
+    def core(self) -> bool:
+        """Whether this is one of the paper's own parts, as they stand in the core."""
+        return self.path.startswith("transformer_pl.") and not self.options
+
+
+def _core(name: str) -> Part:
+    return Part(path=f"transformer_pl.model.{name}")
+
+
+class Model(Section):
+    """Section 3 and the columns of Table 3, in the paper's letters and numbers."""
+
+    N: Count = 6
+    d_model: Count = 512
+    d_ff: Count = 2048
+    h: Count = 8
+    d_k: Annotated[Count | None, Unset] = Field(None, description="unset: d_model / h")
+    d_v: Annotated[Count | None, Unset] = Field(None, description="unset: d_model / h")
+    p_drop: Rate = 0.1
+    attention: Part = _core("ScaledDotProductAttention")
+    ffn: Part = _core("FeedForward")
+    position: Part = _core("SinusoidalPosition")
+    residual: Part = _core("PostNormResidual")
+    self_attention: Part = _core("MultiHeadSelfAttention")
+    embedding: Part = _core("SharedEmbedding")
+    width: Multiplier = Field(1.0, description="multiplies d_model, d_ff and explicit d_k, d_v")
+    depth: Multiplier = Field(1.0, description="multiplies N")
+
+
+class Optim(Section):
+    """Section 5.3 and 5.4. The learning rate is lr_scale times the paper's law."""
+
+    max_steps: Count = 100_000
+    duration: Multiplier = Field(1.0, description="multiplies max_steps")
+    warmup: Count = 4000
+    lr_scale: Positive = 1.0
+    eps_ls: Rate = 0.1
+    beta1: Rate = 0.9
+    beta2: Rate = 0.98
+    eps: Positive = 1e-9
+
+
+class Data(Section):
+    """Section 5.1. A folder (`path`), else a dataset of the hub (`hub`), else the embedded corpus."""
+
+    path: Annotated[Name | None, Unset] = None
+    hub: Annotated[Name | None, Unset] = None
+    subset: Annotated[Name | None, Unset] = None
+    revision: Annotated[Name | None, Unset] = None
+    source: Name = "en"
+    target: Name = "de"
+    train: Annotated[Name | None, Unset] = Field(None, description="name of the split; unset: found by its beginning")
+    val: Annotated[Name | None, Unset] = None
+    test: Annotated[Name | None, Unset] = None
+    vocab_size: Annotated[Count, Field(le=1_000_000)] = 37_000
+    batch_tokens: Count = Field(25_000, description="pieces a side in the global batch, padding included")
+    max_length: Count = Field(256, description="pieces a side, end mark included; longer training pairs are dropped")
+
+
+class Decode(Section):
+    """Section 6.1: beam search, and the averaging of the last checkpoints (1: none, as in Table 3)."""
+
+    beam: Count = 4
+    alpha: Annotated[Real, Field(ge=0)] = 0.6
+    extra: Natural = Field(50, description="an output is at most this much longer than its input")
+    average: Count = 1
+
+
+class Trainer(Section):
+    """Where and in what precision a trial runs. Of these only the precision is part of a trial's identity."""
+
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: Count = 1
+    num_nodes: Count = 1
+    strategy: Literal["auto", "ddp"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    accumulate: Count = Field(1, description="parts that a global batch is split into, one after the other")
+    threads: Annotated[Count | None, Unset] = None
+    val_every: Count = Field(1000, description="steps from one validation and checkpoint to the next")
+    log_every: Count = 50
+    eval_tokens: Count = Field(4096, description="pieces a side in a batch of evaluation")
+
+
+class Config(Section):
+    """One trial: everything that its result depends on, as the user wrote it (nominal)."""
+
+    model: Model = Model()
+    optim: Optim = Optim()
+    data: Data = Data()
+    decode: Decode = Decode()
+    trainer: Trainer = Trainer()
+    seed: Natural = 1
+
+    @property
+    def steps(self) -> int:
+        return round(_exact(self.optim.max_steps, self.optim.duration))
+
+    def flat(self) -> dict[str, Any]:
+        """Every key with its nominal value, dotted; parts as their path, their options as keys below it."""
+        flat = {}
+        for section, values in self.model_dump().items():
+            if section == "seed":
+                flat["seed"] = values
+                continue
+            for name, value in values.items():
+                if name in SEAMS:
+                    flat[f"{section}.{name}"] = value["path"]
+                    flat |= {f"{section}.{name}.{option}": v for option, v in value["options"].items()}
+                else:
+                    flat[f"{section}.{name}"] = value
+        return flat
+
+
+class Sizes(NamedTuple):
+    """What a part is built from: the effective sizes (multipliers applied), the parts, the vocabulary."""
+
+    N: int
+    d_model: int
+    d_ff: int
+    h: int
+    d_k: int
+    d_v: int
+    p_drop: float
+    attention: Part
+    ffn: Part
+    position: Part
+    residual: Part
+    self_attention: Part
+    embedding: Part
+    vocab_size: int
+
+
+def sizes(model: Model, vocab_size: int) -> Sizes:
+    """The effective sizes of a model that keeps the laws (see `resolve`)."""
+    d_model = round(_exact(model.d_model, model.width))
+    return Sizes(
+        N=round(_exact(model.N, model.depth)),
+        d_model=d_model,
+        d_ff=round(_exact(model.d_ff, model.width)),
+        h=model.h,
+        d_k=d_model // model.h if model.d_k is None else round(_exact(model.d_k, model.width)),
+        d_v=d_model // model.h if model.d_v is None else round(_exact(model.d_v, model.width)),
+        p_drop=model.p_drop,
+        **{seam: getattr(model, seam) for seam in SEAMS},
+        vocab_size=vocab_size,
+    )
+
+
+def effective(config: Config) -> dict[str, int]:
+    """The sizes that a config comes to once its multipliers are applied, under `effective.*`."""
+    found = sizes(config.model, 0)._asdict()
+    return {f"effective.{key}": found[key] for key in COLUMNS} | {"effective.max_steps": config.steps}
+
+
+def nominal(model: Model) -> dict[str, Any]:
+    """The model's keys in the paper's numbers: d_k and d_v filled in, the multipliers left out."""
+    values = {key: value for key, value in Config(model=model).flat().items() if key.startswith("model.")}
+    for key in ("model.d_k", "model.d_v"):
+        values[key] = values[key] or model.d_model // model.h
+    return {key: value for key, value in values.items() if key not in ("model.width", "model.depth")}
+
+
+def _exact(size: int, multiplier: float) -> Fraction:
+    return size * Fraction(multiplier).limit_denominator(1024)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From what the user wrote to a config
+
+
+class Level(NamedTuple):
+    """Keys and values from one place. Later levels win; the place is what an error names."""
+
+    place: str
+    values: Mapping[str, Any]
+
+
+def resolve(levels: Iterable[Level]) -> Config:
+    """Merge levels, lowest first, over the defaults.
+
+    Naming a part drops the options that lower levels gave to it. Raises an InputError that lists every unknown key,
+    every value of a wrong type and every broken law.
+    """
+    merged: dict[str, tuple[Any, str]] = {}
+    for place, values in levels:
+        for seam in SEAMS:
+            if f"model.{seam}" in values:
+                merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{seam}.")}
+        merged |= {key: (value, place) for key, value in values.items()}
+
+    messages = []
+    for key in [key for key in merged if not known(key)]:
+        value, place = merged.pop(key)
+        messages.append(f"{place}: {key} = {value}: no such key{nearest(key, KEYS)}")
+    wrong = set()
+    try:
+        config = Config.model_validate(_nest(merged))
+    except ValidationError as error:
+        for mistake in error.errors():
+            key = ".".join(str(name) for name in mistake["loc"][:2])
+            value, place = merged[key]
+            wrong.add(key)
+            messages.append(f"{place}: {key} = {value}: {_law(mistake)}")
+        config = Config.model_validate(_nest({key: v for key, v in merged.items() if key not in wrong}))
+    for keys, law in _broken_laws(config):
+        if not wrong.intersection(keys):
+            places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
+            values = ", ".join(f"{key} = {config.flat()[key]}" for key in keys)
+            messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {law}")
+    if messages:
+        raise InputError(*messages)
+    return config
+
+
+def known(key: str) -> bool:
+    return key in KEYS or key.startswith(tuple(f"model.{seam}." for seam in SEAMS))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: what the user may have meant."""
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    by_end = [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
+    return f"; did you mean {(by_end or close)[0]}?" if by_end or close else f"; known: {', '.join(names)}"
+
+
+def read_scalar(value: object) -> object:
+    """A value whose type is not declared here (a part's option): text is read as Python spells plain values."""
+    if not isinstance(value, str):
+        return value
+    if value in ("None", "True", "False"):
+        return {"None": None, "True": True, "False": False}[value]
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """Dotted keys to the shape that pydantic reads."""
+    nested: dict[str, Any] = {}
+    for key, (value, _) in merged.items():
+        section, _, name = key.partition(".")
+        name, _, option = name.partition(".")
+        if not name:
+            nested[section] = value
+        elif name in SEAMS and section == "model":
+            part = nested.setdefault("model", {}).setdefault(name, {"path": getattr(Model(), name).path, "options": {}})
+            if option:
+                part["options"][option] = read_scalar(value)
+            else:
+                part["path"] = value
+        else:
+            nested.setdefault(section, {})[name] = value
+    return nested
+
+
+def _law(mistake: Mapping[str, Any]) -> str:
+    if mistake["type"] == "string_pattern_mismatch":
+        return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
+    if mistake["type"] == "value_error":
+        return str(mistake["ctx"]["error"])
+    text = mistake["msg"].removeprefix("Input ").replace("should", "must")
+    return text.replace(", unable to parse string as an integer", "").replace(", unable to parse string as a number", "")
+
+
+def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The laws between keys: the keys, and the law that they break."""
+    model, optim = config.model, config.optim
+    products = [("model.N", model.N, "model.depth", model.depth), ("model.d_ff", model.d_ff, "model.width", model.width)]
+    products += [("model.d_model", model.d_model, "model.width", model.width)]
+    products += [(f"model.{k}", getattr(model, k), "model.width", model.width) for k in ("d_k", "d_v")]
+    products += [("optim.max_steps", optim.max_steps, "optim.duration", optim.duration)]
+    for key, size, multiplier_key, multiplier in products:
+        if size is None:
+            continue
+        product = _exact(size, multiplier)
+        if product.denominator != 1 or product < 1:
+            yield (key, multiplier_key), f"their product must be a whole number of at least 1, but is {float(product):g}"
+    unset = [f"model.{k}" for k in ("d_k", "d_v") if getattr(model, k) is None]
+    d_model = _exact(model.d_model, model.width)
+    if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
+        effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
+        law = f"h must divide d_model{effective} while {' and '.join(k[6:] for k in unset)} is unset"
+        yield ("model.h", "model.d_model", "model.width"), f"{law}; set it, or choose another h"
+    if config.trainer.precision == "16-mixed" and config.trainer.accelerator == "cpu":
+        yield ("trainer.precision", "trainer.accelerator"), "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true"
+
+
+def _keys() -> dict[str, Any]:
+    return {key: value for key, value in Config().flat().items()}
+
+
+KEYS = _keys()  # every key of the core with its default; options of parts are known by the parts themselves
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key set twice is an error: plain YAML silently takes the last."""
+
+
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict:
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if isinstance(key, str | int | float | bool):
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is set twice", key_node.start_mark)
+            seen.add(key)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping. Raises an InputError that names the file, and the line where there is one."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: must be UTF-8, but byte {error.start} is not; save it as UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{path}{line}: {error.problem}; mend the YAML") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; mend it") from None
+    if not isinstance(content, dict):
+        kind = "empty" if content is None else f"a {type(content).__name__}"
+        raise InputError(f"{path}: must hold keys and values, but is {kind}")
+    return content
+
+
+def scale_level(scale: str) -> Level:
+    """A scale by its name, or a user's own by the path of its YAML file."""
+    names = sorted(path.stem for path in SCALES.glob("*.yaml"))
+    if scale in names:
+        path = SCALES / f"{scale}.yaml"
+    elif scale.endswith((".yaml", ".yml")):
+        path = Path(scale)
+    else:
+        raise InputError(f"scale = {scale}: no such scale{nearest(scale, names)}; or give the path of a YAML file")
+    return Level(f"scale {scale}", {str(key): value for key, value in read_yaml(path).items()})
+
+
+def parse_variant(variant: str, place: str) -> Level:
+    """`base`, or `key=value` separated by blanks: split at blanks, then at the first `=`."""
+    values: dict[str, str] = {}
+    for word in [] if variant.strip() == "base" else variant.split():
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise InputError(f"{place}: variant {variant!r}: must be `base` or key=value separated by blanks, not {word!r}")
+        if key in values:
+            raise InputError(f"{place}: variant {variant!r}: {key} is set twice")
+        values[key] = value
+    return Level(f"{place} variant {variant!r}", values)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two configs compared
+
+
+def difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two configs differ, with the value of each; None where a key is not set."""
+    ours, theirs = config.flat(), base.flat()
+    return {
+        key: (ours.get(key), theirs.get(key))
+        for key in dict.fromkeys([*ours, *theirs])
+        if ours.get(key) != theirs.get(key)
+    }
+
+
+def words(config: Config, base: Config) -> str:
+    """What differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where nothing does."""
+    changes = []
+    for key, (value, _) in difference(config, base).items():
+        if key != "seed" and not key.startswith("trainer."):
+            name = ".".join(key.split(".")[1:])
+            changes.append(f"{name}={str(value).rpartition('.')[2] if name in SEAMS else value}")
+    return " ".join(changes) or "base"
+
+
+class Identity(NamedTuple):
+    """`trial`: everything that its result depends on. `weights`: the same less what only decoding reads."""
+
+    trial: str
+    weights: str
+
+
+# The data's fingerprint says what these say of the text, and says it better.
+_OF_THE_TEXT = ("data.path", "data.hub", "data.subset", "data.revision")
+_AS_PRODUCTS = (*(f"model.{k}" for k in (*COLUMNS, "width", "depth")), "optim.max_steps", "optim.duration")
+_OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
+
+
+def identity(config: Config, fingerprint: Mapping[str, Any], part_sources: Mapping[str, str]) -> Identity:
+    """Which trial this is: equal identities give equal results, and are trained once.
+
+    Keys at their default are left out, so that a key added later orphans no result; sizes enter as effective sizes.
+    `fingerprint` identifies the text, `part_sources` the source of each part that is not the core's.
+    """
+    enters = {
+        key: value
+        for key, value in config.flat().items()
+        if value != KEYS.get(key, ...)
+        and key not in (*_OF_THE_TEXT, *_AS_PRODUCTS)
+        and (key == "trainer.precision" or not key.startswith("trainer."))
+    }
+    enters |= effective(config) | {"seed": config.seed, "core": CORE_REVISION}
+    enters |= {"data": dict(fingerprint), "parts": dict(part_sources)}
+    if config.decode.average > 1:  # the checkpoints that are averaged stand this far apart
+        enters["trainer.val_every"] = config.trainer.val_every
+    weights = {key: value for key, value in enters.items() if key not in _OF_DECODING}
+    return Identity(_digest(enters), _digest(weights))
+
+
+def row_identity(config: Config) -> str:
+    """The same for every seed of a row, and for rows that multipliers or equal numbers have made the same."""
+    fixed = config.model_copy(update={"seed": 0})
+    return identity(fixed, {k: config.flat()[k] for k in _OF_THE_TEXT}, {}).trial
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,56 @@
+"""What a model costs, before it is built: parameters and floating-point operations, by formula for the paper's parts."""
+
+from typing import NamedTuple
+
+from transformer_pl.config import SEAMS, Sizes
+
+
+class Cost(NamedTuple):
+    params: int
+    flops: int  # of one forward pass
+
+
+def cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
+    """Of a forward pass over `sentences` of `source` and `target` pieces.
+
+    By formula, at once and without torch, where every part is the core's; otherwise counted on the meta device.
+    A multiply-add counts as two operations; only matrix products are counted.
+    """
+    if all(getattr(config, seam).core for seam in SEAMS):
+        return _by_formula(config, sentences, source, target)
+    return _counted(config, sentences, source, target)
+
+
+def training_flops(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> float:
+    """Of a whole training on sentences of the mean lengths `source` and `target`: a backward pass costs two forward."""
+    longest = max(source, target)
+    shape = round(source), round(target)
+    return 3 * steps * cost(config, 1, *shape).flops * (batch_tokens / longest)
+
+
+def _by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
+    query_output = c.d_model * c.h * (c.d_k + c.d_v)  # W^Q and W^O, Section 3.2.2
+    keys_values = c.d_model * c.h * (c.d_k + c.d_v)  # W^K and W^V
+    attention = query_output + keys_values
+    ffn = 2 * c.d_model * c.d_ff
+    norm = 2 * c.d_model
+    encoder = attention + ffn + c.d_ff + c.d_model + 2 * norm
+    decoder = 2 * attention + ffn + c.d_ff + c.d_model + 3 * norm
+    params = c.N * (encoder + decoder) + c.vocab_size * c.d_model
+
+    pairs = Ls * Ls + Lt * Lt + Lt * Ls  # of queries and keys: encoder, decoder, cross
+    per_layer = Ls * (attention + ffn + keys_values) + Lt * (attention + ffn + query_output)
+    per_layer += pairs * c.h * (c.d_k + c.d_v)
+    return Cost(params, 2 * B * (c.N * per_layer + Lt * c.d_model * c.vocab_size))
+
+
+def _counted(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from transformer_pl.model import Transformer
+
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = Transformer(c)
+        model(torch.ones(B, Ls, dtype=torch.long), torch.ones(B, Lt, dtype=torch.long))
+    return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())

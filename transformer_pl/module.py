@@ -1,0 +1,78 @@
+"""The LightningModule: how the model of Section 3 is trained as Section 5 says."""
+
+import time
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from transformer_pl.batches import Batch
+from transformer_pl.config import Config, sizes
+from transformer_pl.loss import negative_log_likelihood, smoothed_loss
+from transformer_pl.model import Transformer
+from transformer_pl.schedule import learning_rate
+from transformer_pl.tokens import PAD
+
+
+class TransformerModule(L.LightningModule):
+    """A Transformer, its loss, Adam and the learning-rate law; metrics go to the trainer's logger."""
+
+    def __init__(self, config: Config, vocab_size: int):
+        super().__init__()
+        self.config = config
+        self.sizes = sizes(config.model, vocab_size)
+        self.model = Transformer(self.sizes)
+        self._trained = torch.zeros(2)  # since the last log line, on this rank: loss in nats, target pieces
+        self._since = 0.0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The smoothed loss per target piece of the global batch.
+
+        Lightning divides by the parts of an accumulated batch, and its strategies average over ranks; both together
+        sum up here, for `batch.pieces` counts the pieces of the whole.
+        """
+        loss = smoothed_loss(self.model(batch.source, batch.target_in), batch.target_out, self.config.optim.eps_ls)
+        self._trained[0] += loss.detach()
+        self._trained[1] += (batch.target_out != PAD).sum()
+        return loss / batch.pieces * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    def on_train_start(self) -> None:
+        self._trained = torch.zeros(2, device=self.device)
+        self._since = time.perf_counter()
+
+    def on_train_batch_end(self, outputs: object, batch: Batch, batch_idx: int) -> None:
+        step = self.trainer.global_step
+        stepped = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        if stepped and step % self.config.trainer.log_every == 0:
+            loss, pieces = self._over_ranks(self._trained)
+            seconds = time.perf_counter() - self._since
+            lr = self.lr_schedulers().get_last_lr()[0]
+            self.logger.log_metrics({"train/loss": loss / pieces, "lr": lr, "tokens_per_s": pieces / seconds}, step)
+            self.on_train_start()
+
+    def on_validation_epoch_start(self) -> None:
+        self._validated = torch.zeros(2, device=self.device)
+        self._paused = time.perf_counter()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        nll = negative_log_likelihood(self.model(batch.source, batch.target_in), batch.target_out)
+        self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
+
+    def on_validation_epoch_end(self) -> None:
+        loss, pieces = self._over_ranks(self._validated)
+        nll = torch.tensor(loss / pieces)
+        self.logger.log_metrics({"val/loss": nll.item(), "val/ppl": nll.exp().item()}, self.trainer.global_step)
+        self._since += time.perf_counter() - self._paused  # the rate is that of training alone
+
+    def configure_optimizers(self) -> dict:
+        optim = self.config.optim
+        adam = torch.optim.Adam(
+            self.model.parameters(), lr=1.0, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
+        )
+        law = torch.optim.lr_scheduler.LambdaLR(
+            adam, lambda done: learning_rate(done + 1, self.sizes.d_model, optim.warmup, optim.lr_scale)
+        )
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": law, "interval": "step"}}
+
+    def _over_ranks(self, sums: Tensor) -> list[float]:
+        return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()

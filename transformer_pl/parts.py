@@ -1,0 +1,94 @@
+"""Parts of the model by import path: no registry, the path is the name.
+
+A part is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
+"""
+
+import hashlib
+import importlib
+import inspect
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from transformer_pl.config import SEAMS, Model, Part, Sizes, nearest
+from transformer_pl.errors import InputError
+
+
+def build(part: Part, config: Sizes, site: str | None) -> Any:
+    """The part at its place: site is `encoder`, `decoder` or `cross`; None for the embedding, which all share."""
+    made = load(part.path)
+    return made(config, site, **_options(part, made))
+
+
+def load(path: str) -> type:
+    """The class at an import path. Raises an InputError that names the file and line where the import fails."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and module.startswith(error.name):
+            raise InputError(f"{path}: no module {error.name}; it must be importable from here") from None
+        raise InputError(f"{path}: {_where(error)}: {error}") from None
+    except Exception as error:
+        raise InputError(f"{path}: {_where(error)}: {type(error).__name__}: {error}") from None
+    if not inspect.isclass(getattr(found, name, None)):
+        classes = [known for known, value in vars(found).items() if inspect.isclass(value) and value.__module__ == module]
+        raise InputError(f"{path}: {module} holds no class {name}{nearest(name, classes)}")
+    return getattr(found, name)
+
+
+def check(model: Model) -> list[str]:
+    """What is wrong with the parts that are not the core's: import, signature, options. The core's are not imported."""
+    messages = []
+    for seam in SEAMS:
+        part = getattr(model, seam)
+        if not part.core:
+            try:
+                _options(part, load(part.path))
+            except InputError as error:
+                messages += [f"model.{seam} = {message}" for message in error.messages]
+    return messages
+
+
+def sources(model: Model) -> dict[str, str]:
+    """The sha256 of the source file of every part that is not the core's: editing it makes another trial."""
+    files = {}
+    for seam in SEAMS:
+        part = getattr(model, seam)
+        if not part.path.startswith("transformer_pl."):
+            file = inspect.getsourcefile(load(part.path))
+            files[seam] = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    return files
+
+
+def _options(part: Part, made: type) -> dict[str, Any]:
+    """The options by the constructor's declared types. Raises an InputError for all that do not fit at once."""
+    accepted = dict(list(inspect.signature(made).parameters.items())[2:])
+    messages, options = [], {}
+    for name, value in part.options.items():
+        if name not in accepted:
+            known = nearest(name, accepted) if accepted else "; it takes none"
+            messages.append(f"{part.path}: option {name} = {value}: no such option{known}")
+            continue
+        declared = accepted[name].annotation
+        try:
+            options[name] = value if declared is inspect.Parameter.empty else TypeAdapter(declared).validate_python(value)
+        except ValidationError as error:
+            law = error.errors()[0]["msg"].removeprefix("Input ").replace("should", "must")
+            messages.append(f"{part.path}: option {name} = {value}: {law}")
+    needed = [n for n, p in accepted.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD and n not in part.options]
+    messages += [f"{part.path}: option {name} must be given" for name in needed]
+    if messages:
+        raise InputError(*messages)
+    return options
+
+
+def _where(error: Exception) -> str:
+    frames: Iterator = reversed(traceback.extract_tb(error.__traceback__))
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    frame = next((f for f in frames if "importlib" not in f.filename), None)
+    return f"{frame.filename}, line {frame.lineno}" if frame else "import"

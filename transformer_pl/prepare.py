@@ -1,0 +1,255 @@
+"""From text to token arrays, once for each corpus and vocabulary.
+
+    runs/data/<id>/  tokenizer.model  meta.json
+                     {train,val,test}.{source,target}.npy and .offsets.npy  {val,test}.{source,target}.txt
+
+The id follows from the text itself and from how it is cut into pieces, so a folder is never out of date.
+"""
+
+import errno
+import hashlib
+import itertools
+import json
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from transformer_pl.errors import InputError
+from transformer_pl.sources import SPLITS, Corpus, open_corpus
+from transformer_pl.tokens import Tokenizer, train_bpe
+
+if TYPE_CHECKING:
+    from transformer_pl.config import Data
+
+TOKENIZING = 1  # raised whenever the same text would give other pieces
+EVALUATION = ("val", "test")  # the splits whose text is kept beside their pieces
+SIDES = ("source", "target")
+CHUNK = 10_000  # pairs in memory at a time
+BPE_SENTENCES = 4_000_000  # of more than these, evenly spaced ones teach the vocabulary
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One side of a split: every sentence's pieces, end to end in one array."""
+
+    flat: np.ndarray  # (pieces,) uint16 or uint32
+    offsets: np.ndarray  # (sentences + 1,) int64: where each sentence begins, and where the last one ends
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        return self.flat[self.offsets[i] : self.offsets[i + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Pieces in each sentence, marks left out."""
+        return np.diff(self.offsets)
+
+
+class Split(NamedTuple):
+    source: Tokens
+    target: Tokens
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus on disk. Arrays are mapped, not read; a damaged file raises an InputError."""
+
+    folder: Path
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        """`fingerprint`, `corpus` (in words), `settings`, and for each of `splits`:
+
+        `pairs`, `source_pieces`, `target_pieces`, and `blank`, the pairs without text on a side.
+        """
+        with self._reading("meta.json") as path:
+            return json.loads(path.read_text(encoding="utf-8"))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        with self._reading("tokenizer.model") as path:
+            tokenizer = Tokenizer(path)
+            _agree(len(tokenizer), self.meta["settings"]["vocab_size"], "pieces")
+        return tokenizer
+
+    def mean_length(self, name: str, side: str) -> float:
+        """Pieces in a sentence, with its mark."""
+        counts = self.meta["splits"][name]
+        return counts[f"{side}_pieces"] / counts["pairs"] + 1
+
+    def split(self, name: str) -> Split:
+        return Split(*(self._tokens(name, side) for side in SIDES))
+
+    def text(self, name: str) -> tuple[list[str], list[str]]:
+        """The sentences of `val` or `test`, raw, in the order of the arrays: sources and targets."""
+        assert name in EVALUATION
+        return self._sentences(name, "source"), self._sentences(name, "target")
+
+    def _tokens(self, name: str, side: str) -> Tokens:
+        counts = self.meta["splits"][name]
+        with self._reading(f"{name}.{side}.npy") as path:
+            flat = np.load(path, mmap_mode="r")
+            _agree(len(flat), counts[f"{side}_pieces"], "pieces")
+        with self._reading(f"{name}.{side}.offsets.npy") as path:
+            offsets = np.load(path)
+            _agree(len(offsets) - 1, counts["pairs"], "sentences")
+        return Tokens(flat, offsets)
+
+    def _sentences(self, name: str, side: str) -> list[str]:
+        with self._reading(f"{name}.{side}.txt") as path:
+            sentences = path.read_bytes().decode().split("\n")[:-1]
+            _agree(len(sentences), self.meta["splits"][name]["pairs"], "sentences")
+        return sentences
+
+    @contextmanager
+    def _reading(self, file: str) -> Iterator[Path]:
+        path = self.folder / file
+        try:
+            yield path
+        except (OSError, EOFError, ValueError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path}: cannot be read: {reason}; remove the folder, it will be made again") from None
+
+
+def _agree(found: int, expected: int, what: str) -> None:
+    if found != expected:
+        raise ValueError(f"holds {found} {what} in place of {expected}")
+
+
+def fingerprint_id(data: "Data", corpus: Corpus) -> str:
+    """16 hexadecimal digits: the text and how it is cut into pieces."""
+    identity = {"fingerprint": corpus.fingerprint, "settings": _settings(data)}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _settings(data: "Data") -> dict[str, Any]:
+    return {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
+
+
+def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
+    """The prepared corpus under `runs`, made now unless it is there.
+
+    Safe beside other processes that do the same: the first to finish wins, and what is unfinished has another name.
+    Raises an InputError for text that cannot be used, and for a folder that cannot be written.
+    """
+    corpus = corpus or open_corpus(data)
+    folder = Path(runs) / "data" / fingerprint_id(data, corpus)
+    if not (folder / "meta.json").exists():
+        try:
+            _make(folder, data, corpus)
+        except OSError as error:
+            raise InputError(
+                f"{folder.parent}: must be writable, with room for the corpus, but: {error.strerror or error}; "
+                f"make room, or choose another folder with --runs"
+            ) from None
+    return Prepared(folder)
+
+
+def _make(folder: Path, data: "Data", corpus: Corpus) -> None:
+    unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        unfinished.mkdir(parents=True)
+        _fill(unfinished, data, corpus)
+        try:
+            unfinished.rename(folder)
+        except OSError as error:
+            another = error.errno in (errno.ENOTEMPTY, errno.EEXIST) and (folder / "meta.json").exists()
+            if not another:
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _fill(folder: Path, data: "Data", corpus: Corpus) -> None:
+    """Read everything once, so that a mistake in any text is found before the work begins; then learn and encode."""
+    splits = {name: _count(name, corpus) for name in SPLITS}
+    every = -(-2 * splits["train"]["pairs"] // BPE_SENTENCES)
+    sentences = itertools.chain.from_iterable(itertools.islice(_kept("train", corpus), 0, None, every))
+    model = train_bpe(sentences, data.vocab_size)
+    (folder / "tokenizer.model").write_bytes(model)
+    tokenizer = Tokenizer(model)
+    for name in SPLITS:
+        splits[name] |= _encode(folder, name, corpus, tokenizer)
+    meta = {"fingerprint": corpus.fingerprint, "corpus": corpus.describe, "settings": _settings(data), "splits": splits}
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _kept(name: str, corpus: Corpus) -> Iterator[tuple[str, str]]:
+    """A blank side teaches nothing, so training leaves such pairs out; an evaluation set stays whole."""
+    return (pair for pair in corpus.pairs(name) if name in EVALUATION or _spoken(pair))
+
+
+def _spoken(pair: tuple[str, str]) -> bool:
+    return bool(pair[0].strip() and pair[1].strip())
+
+
+def _count(name: str, corpus: Corpus) -> dict[str, int]:
+    pairs = blank = 0
+    for pair in corpus.pairs(name):
+        pairs += 1
+        blank += not _spoken(pair)
+    kept = pairs if name in EVALUATION else pairs - blank
+    if not kept:
+        raise InputError(f"{corpus.describe}: {name} must hold a pair with text on both sides, but has none of {pairs}")
+    return {"pairs": kept, "blank": blank}
+
+
+def _encode(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, int]:
+    """Write a split's arrays, and its text if it is for evaluation; the number of pieces on each side."""
+    writers = [_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION) for side in SIDES]
+    try:
+        pairs = _kept(name, corpus)
+        while chunk := list(itertools.islice(pairs, CHUNK)):
+            for writer, sentences in zip(writers, zip(*chunk, strict=True), strict=True):
+                writer.write(sentences, tokenizer.encode(sentences))
+        return {f"{side}_pieces": writer.finish() for side, writer in zip(SIDES, writers, strict=True)}
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+class _Writer:
+    """One side of a split, written as it comes: `.npy` files whose length is known only at the end."""
+
+    def __init__(self, folder: Path, stem: str, vocab_size: int, keep_text: bool):
+        self.dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+        self.flat = (folder / f"{stem}.npy").open("wb")
+        self.text = (folder / f"{stem}.txt").open("wb") if keep_text else None
+        self.offsets_path = folder / f"{stem}.offsets.npy"
+        self.lengths: list[np.ndarray] = []
+        self._header(0)
+
+    def write(self, sentences: Iterable[str], pieces: list[list[int]]) -> None:
+        self.lengths.append(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)))
+        self.flat.write(np.fromiter(itertools.chain.from_iterable(pieces), dtype=self.dtype).tobytes())
+        if self.text:
+            self.text.write("".join(f"{sentence}\n" for sentence in sentences).encode())
+
+    def finish(self) -> int:
+        offsets = np.concatenate([[0], *self.lengths]).cumsum()
+        np.save(self.offsets_path, offsets)
+        self._header(int(offsets[-1]))
+        self.close()  # here, where a full disk is still heard of
+        return int(offsets[-1])
+
+    def _header(self, pieces: int) -> None:
+        """numpy leaves room in a header for its first axis to grow, so it can be written anew in place."""
+        self.flat.seek(0)
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (pieces,)}
+        np.lib.format.write_array_header_1_0(self.flat, header)
+
+    def close(self) -> None:
+        self.flat.close()
+        if self.text:
+            self.text.close()

@@ -1,0 +1,189 @@
+"""What lies on disk of a trial: one folder, found by its identity, its result written last and in one stroke."""
+
+import fcntl
+import json
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformer_pl.errors import InputError
+
+RUNS = Path("runs")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new, never a part."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    write(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def check_writable(runs: Path) -> None:
+    """Try the runs folder before anything starts. Raises an InputError with the system's reason."""
+    probe = runs / f".probe.{os.getpid()}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(1 << 20))  # a full disk takes an empty file, but not this
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--runs {runs}: must be a folder that can be written, with room on its disk, but: {error.strerror}; "
+            f"make room, or choose another folder with --runs"
+        ) from None
+
+
+class Trial:
+    """The folder of one trial, `runs/trials/<readable>-<id>`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @classmethod
+    def at(cls, runs: Path, trial_id: str, readable: str) -> "Trial":
+        """The trial of this identity: the folder that is there, whatever it is called, or the one that will be."""
+        found = sorted((runs / "trials").glob(f"*-{trial_id}"))
+        readable = re.sub(r"[^A-Za-z0-9.]+", "-", readable).strip("-")[:60]
+        return cls(found[0] if found else runs / "trials" / f"{readable}-{trial_id}")
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    def result(self) -> dict[str, Any] | None:
+        """What result.json says; None unless the trial is finished."""
+        return _read_json(self.folder / "result.json")
+
+    def status(self) -> dict[str, Any]:
+        """`state` is `new`, `running`, `stopped`, `failed` or `done`; what is told beside it is for people."""
+        status = _read_json(self.folder / "status.json") or {"state": "new"}
+        if status["state"] == "running" and not self.locked():
+            status["state"] = "stopped"  # its process ended without a word
+        return status
+
+    def set_status(self, state: str, **told: Any) -> None:
+        write_json(self.folder / "status.json", {"state": state, "time": time.time(), "pid": os.getpid()} | told)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from training this trial. The system lets go of the lock when the process ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"{self.folder}: one process trains a trial at a time, and another does; wait for it, or end it"
+                ) from None
+            yield
+
+    def locked(self) -> bool:
+        try:
+            with self.lock():
+                return False
+        except InputError:
+            return True
+
+    def save_weights(self, state: dict[str, Any]) -> None:
+        import torch
+
+        unfinished = self.folder / ".weights.pt"
+        torch.save({name: value.cpu() for name, value in state.items()}, unfinished)
+        unfinished.replace(self.folder / "weights.pt")
+
+    def link(self, other: Path, *names: str) -> None:
+        """Share the files of another trial: the same bytes on disk, so never to be written in place."""
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+            os.link(other / name, self.folder / name)
+
+    def save_sentences(
+        self, split: str, hypotheses: list[str], statistics: list[list[int]], nll: Iterable, pieces: Iterable
+    ) -> None:
+        """One line a sentence: the translation; and BLEU's ten integers, the reference's nats and pieces."""
+        _write_lines(self.folder / f"hyp.{split}.txt", hypotheses)
+        rows = zip(statistics, nll, pieces, strict=True)
+        lines = (json.dumps({"bleu": b, "nll": float(n), "pieces": int(p)}) for b, n, p in rows)
+        _write_lines(self.folder / f"scores.{split}.jsonl", lines)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the result, which makes the trial a finished one; what only served to resume goes."""
+        write_json(self.folder / "result.json", result)
+        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+
+    def clear(self) -> None:
+        """Forget everything but the log, to train the trial anew."""
+        for path in self.folder.iterdir() if self.folder.exists() else ():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in ("log.txt", "lock"):
+                path.unlink()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line that is still being written is left out."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
+
+    def log_end(self, lines: int = 12) -> list[str]:
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return text.splitlines()[-lines:]
+
+
+def finished(runs: Path) -> list[dict[str, Any]]:
+    """The results of every finished trial under a runs folder, each with its folder's path under `folder`."""
+    results = []
+    for path in sorted((runs / "trials").glob("*/result.json")):
+        if result := _read_json(path):
+            results.append(result | {"folder": path.parent})
+    return results
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    write(path, "".join(f"{line}\n" for line in lines))
+
+
+def environment(versions: Iterable[str]) -> dict[str, Any]:
+    """Where a trial ran: what its rates and times must be read beside."""
+    from importlib.metadata import version
+
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists() and (model := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
+        cpu = model[1]
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "packages": {name: version(name) for name in versions},
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,309 @@
+"""Train one trial:  python -m transformer_pl.train [--scale=demo] [--variant="h=4"] [--seed=1] [--model.h=4 ...]
+
+From one config to one result. What a trial is follows from its config alone: a finished one is not trained again, an
+interrupted one goes on from its last checkpoint.
+"""
+
+import ctypes
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from transformer_pl import parts
+from transformer_pl.config import (
+    KEYS,
+    Config,
+    Identity,
+    Level,
+    effective,
+    identity,
+    parse_variant,
+    resolve,
+    scale_level,
+    sizes,
+    words,
+)
+from transformer_pl.cost import training_flops
+from transformer_pl.errors import InputError, run
+from transformer_pl.prepare import Prepared, prepare
+from transformer_pl.results import RUNS, Trial, check_writable, environment, finished, write, write_json
+from transformer_pl.sources import open_corpus
+
+PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+USAGE = """usage: python -m transformer_pl.train [--scale=S] [--variant="key=value ..."] [--runs=DIR] [--rerun] [--key=value ...]
+
+Trains one trial, unless it is finished; an interrupted one goes on. Keys and their defaults, the paper's base:
+"""
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(USAGE + "\n".join(f"  --{key}={value}" for key, value in KEYS.items()))
+        return 0
+    options, levels = read_argv(argv)
+    config = resolve(levels)
+    if mistakes := parts.check(config.model):
+        raise InputError(*mistakes)
+    runs = Path(options.get("runs", RUNS))
+    check_writable(runs)
+    name = words(config, resolve(levels[:1]))
+    return train(config, runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
+
+
+def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
+    """`--key value` and `--key=value`: the command's own options, and the levels of the config, the scale's first."""
+    options: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    left = list(argv)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            raise InputError(f"command line: {word}: must be --key=value, with the dashes")
+        if name == "rerun":
+            options[name] = value
+            continue
+        if not equals and not left:
+            raise InputError(f"command line: {word}: must be followed by a value")
+        given = options if name in ("scale", "variant", "runs") else keys
+        if name in given:
+            raise InputError(f"command line: --{name} is set twice; set it once")
+        given[name] = value if equals else left.pop(0)
+    options.setdefault("scale", "demo")
+    levels = [scale_level(options["scale"]), Level("command line", keys)]
+    if "variant" in options:
+        levels.append(parse_variant(options["variant"], "command line"))
+    return options, levels
+
+
+def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False) -> int:
+    """Train and evaluate one trial, unless it is finished; returns the exit code."""
+    corpus = open_corpus(config.data)
+    who = identity(config, corpus.fingerprint, parts.sources(config.model))
+    trial = Trial.at(runs, who.trial, f"{scale}-{name}-s{config.seed}")
+    if (result := trial.result()) and not rerun:
+        print(f"{trial.folder}: finished already")
+        _tell(result)
+        return 0
+    prepared = prepare(config.data, runs, corpus)
+    _start_libraries(config)
+    from lightning.pytorch.utilities import rank_zero_only
+
+    from transformer_pl.checkpoint import Stopped
+
+    told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
+    if rank_zero_only.rank:  # Lightning has started this process to help rank 0, which does all the rest
+        _fit(config, runs, trial, prepared, told)
+        return 0
+    with trial.lock(), _logged(trial):
+        try:
+            if rerun:
+                trial.clear()
+            trial.set_status("running")
+            result = _run(config, runs, trial, prepared, who, told | {"scale": scale})
+            trial.set_status("done")
+        except Stopped as stopped:
+            trial.set_status("stopped")
+            print(f"{stopped}; the same command continues", flush=True)
+            return stopped.exit_code
+        except Exception as error:
+            with suppress(OSError):  # a full disk may be what went wrong
+                trial.set_status("failed", why=f"{type(error).__name__}: {error}")
+            if isinstance(error, InputError):
+                raise
+            traceback.print_exc()
+            return 1
+        _tell(result)
+        return 0
+
+
+def _run(
+    config: Config, runs: Path, trial: Trial, prepared: Prepared, who: Identity, told: dict[str, Any]
+) -> dict[str, Any]:
+    """Weights, then what they are worth, then the result: the last file to be written."""
+    began = time.perf_counter()
+    write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+    write_json(trial.folder / "env.json", environment(PACKAGES))
+    tracker, training = _same_weights(config, runs, trial, who, told) or _fit(config, runs, trial, prepared, told)
+    try:
+        params, metrics, signature = _evaluate(config, trial, prepared)
+        tracker.log_metrics(metrics, config.steps)
+        means = [prepared.mean_length("train", side) for side in ("source", "target")]
+        model_sizes = sizes(config.model, len(prepared.tokenizer))
+        result = {
+            "id": who.trial,
+            "weights_id": who.weights,
+            **told,
+            "seed": config.seed,
+            "config": config.flat() | effective(config),
+            "metrics": metrics,
+            "signature": signature,
+            "params": params,
+            "steps": config.steps,
+            "flops": training_flops(model_sizes, config.steps, config.data.batch_tokens, *means),
+            "dropped": training["dropped"],
+            "tokens_per_s": training["tokens_per_s"],
+            "wall_s": round(training["earlier_s"] + time.perf_counter() - began, 1),
+            "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        tracker.finish(**{key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")})
+    except BaseException:
+        tracker.finish(exit_code=1)
+        raise
+    trial.finish(result)
+    return result
+
+
+def _fit(
+    config: Config, runs: Path, trial: Trial, prepared: Prepared, told: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Train to the end of the schedule, from the last checkpoint if there is one, and keep the weights."""
+    import lightning as L
+    import torch
+
+    from transformer_pl.checkpoint import Checkpoints
+    from transformer_pl.data import TranslationData
+    from transformer_pl.module import TransformerModule
+    from transformer_pl.tracking import Tracker
+
+    L.seed_everything(config.seed, verbose=False)
+    module = TransformerModule(config, len(prepared.tokenizer))
+    data = TranslationData(config, prepared)
+    checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average)
+    tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
+    trainer = L.Trainer(
+        accelerator=config.trainer.accelerator,
+        devices=config.trainer.devices,
+        num_nodes=config.trainer.num_nodes,
+        strategy=config.trainer.strategy,
+        precision=config.trainer.precision,
+        max_steps=config.steps,
+        accumulate_grad_batches=config.trainer.accumulate,
+        val_check_interval=config.trainer.val_every * config.trainer.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=tracker,
+        callbacks=[checkpoints],
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    newest = checkpoints.newest()
+    tracker.start(torch.load(newest, mmap=True)["global_step"] if newest else 0)
+    try:
+        trainer.fit(module, data, ckpt_path=newest)
+    except BaseException as error:
+        tracker.finish(exit_code=getattr(error, "exit_code", 1))
+        raise
+    if trainer.is_global_zero:
+        trial.save_weights(checkpoints.averaged() or module.model.state_dict())
+    rates = [line["tokens_per_s"] for line in trial.metrics() if "tokens_per_s" in line]
+    return tracker, {
+        "dropped": data.dropped,
+        "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
+        "earlier_s": checkpoints.earlier_s,
+    }
+
+
+def _same_weights(
+    config: Config, runs: Path, trial: Trial, who: Identity, told: dict[str, Any]
+) -> tuple[Any, dict[str, Any]] | None:
+    """The weights of a finished trial that differs from this one in decoding alone, hard-linked; None without one."""
+    from transformer_pl.tracking import Tracker
+
+    twin = next((r for r in finished(runs) if r["weights_id"] == who.weights and r["id"] != who.trial), None)
+    if not twin:
+        return None
+    print(f"weights: those of {twin['folder']}, which differs in decoding alone", flush=True)
+    trial.link(twin["folder"], "weights.pt", "metrics.jsonl")
+    tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
+    tracker.start(config.steps)
+    return tracker, {"dropped": twin["dropped"], "tokens_per_s": twin["tokens_per_s"], "earlier_s": 0.0}
+
+
+def _evaluate(config: Config, trial: Trial, prepared: Prepared) -> tuple[int, dict[str, float], str]:
+    """The model's parameters, its metrics on both sets in fp32, and sacreBLEU's signature."""
+    import torch
+
+    from transformer_pl.evaluate import likelihood, translate
+    from transformer_pl.model import Transformer
+    from transformer_pl.score import corpus_score, sentence_statistics
+
+    model = Transformer(sizes(config.model, len(prepared.tokenizer)))
+    model.load_state_dict(torch.load(trial.folder / "weights.pt"))
+    if config.trainer.accelerator != "cpu" and torch.cuda.is_available():
+        model.cuda()
+    metrics: dict[str, float] = {}
+    for name in ("val", "test"):
+        split, (_, references) = prepared.split(name), prepared.text(name)
+        nll = likelihood(model, split, config.trainer.eval_tokens)
+        outputs = translate(model, split.source, config.decode, config.trainer.eval_tokens)
+        pieces = [hypotheses[0].pieces if hypotheses else [] for hypotheses in outputs]
+        hypotheses = [text.replace("\n", " ") for text in prepared.tokenizer.decode(pieces)]
+        score = corpus_score(hypotheses, references)
+        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
+        metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
+        trial.save_sentences(name, hypotheses, sentence_statistics(hypotheses, references), nll.nll, nll.pieces)
+    return sum(p.numel() for p in model.parameters()), metrics, score.signature
+
+
+def _tell(result: dict[str, Any]) -> None:
+    print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
+
+
+def _start_libraries(config: Config) -> None:
+    """Import what takes seconds, tell it how many threads it has, and silence what says nothing to a user."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
+    import logging
+
+    import lightning.pytorch
+    import torch
+
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    if sys.platform == "linux":  # glibc hands large tensors back to the system, which then clears every page anew
+        with suppress(AttributeError, OSError):
+            libc = ctypes.CDLL(None)
+            libc.mallopt(M_MMAP_MAX, 0)
+            libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*"):
+        warnings.filterwarnings("ignore", message)
+
+
+@contextmanager
+def _logged(trial: Trial) -> Iterator[None]:
+    """Copy what is printed to the trial's log, unless that is where it goes already."""
+
+    class Both:
+        def __init__(self, stream: Any):
+            self.stream = stream
+
+        def write(self, text: str) -> int:
+            file.write(text)
+            file.flush()
+            return self.stream.write(text)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.stream, name)
+
+    with trial.log.open("a", encoding="utf-8") as file:
+        if os.path.samestat(os.fstat(1), os.fstat(file.fileno())):
+            yield
+        else:
+            with redirect_stdout(Both(sys.stdout)), redirect_stderr(Both(sys.stderr)):
+                yield
+
+
+if __name__ == "__main__":
+    run(main)
