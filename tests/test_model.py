@@ -2,12 +2,12 @@
 
 import math
 
+import laws
 import pytest
 import torch
+from laws import batch
 from torch import nn
 
-from transformer_pl.batches import PAD
-from transformer_pl.config import Level, resolve, sizes
 from transformer_pl.evaluate import CachedSteps
 from transformer_pl.model import (
     DecoderLayer,
@@ -19,12 +19,9 @@ from transformer_pl.model import (
     Transformer,
 )
 
-SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}
 
-
-def small(vocab_size=31, **keys):
-    levels = [Level("test", SMALL), Level("test", {key.replace("__", "."): value for key, value in keys.items()})]
-    return sizes(resolve(levels).model, vocab_size)
+def small(**keys):
+    return laws.small({key.replace("__", "."): value for key, value in keys.items()})
 
 
 def copy_attention(ours, theirs):
@@ -143,53 +140,14 @@ def test_dropout_stands_where_section_5_4_puts_it():
     assert found == dict.fromkeys(layers | {"dropout"}, 0.3)
 
 
-def batch(vocab_size=31):
-    torch.manual_seed(5)
-    source, target = torch.randint(4, vocab_size, (3, 7)), torch.randint(4, vocab_size, (3, 6))
-    source[1, 5:] = target[2, 3:] = PAD
-    return source, target
+@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
+def test_the_paper_s_model_keeps(law):
+    law(small())
 
 
-@torch.no_grad()
-def test_the_future_is_hidden():
-    model, (source, target) = Transformer(small()).eval(), batch()
-    before = model(source, target)
-    changed = target.clone()
-    changed[:, 4] = 30
-    after = model(source, changed)
-    assert torch.equal(before[:, :4], after[:, :4])
-    assert not torch.allclose(before[:2, 4:], after[:2, 4:])
-
-
-@torch.no_grad()
-def test_padding_is_inert():
-    model, (source, target) = Transformer(small()).eval(), batch()
-    padded = model(nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD))
-    assert torch.allclose(model(source, target), padded[:, :6], atol=1e-5)
-    alone = model(source[1:2, :5], target[1:2])
-    assert torch.allclose(model(source, target)[1], alone[0], atol=1e-5)
-
-
-def test_every_weight_learns():
-    model, (source, target) = Transformer(small()), batch()
-    model(source, target).square().mean().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("incremental", [True, False])
+@pytest.mark.parametrize("incremental", [True, False], ids=["with a cache", "by recomputing"])
 def test_step_by_step_is_all_at_once(incremental):
-    """Decoding with a cache, or by recomputing the prefix, gives the log-probabilities of one forward pass."""
-    model, (source, target) = Transformer(small()).eval(), batch()
-    model.embedding.incremental = incremental
-    assert model.incremental == incremental
-    target = target.clamp(min=4)
-    expected = model(source, target).log_softmax(-1)
-    step = CachedSteps(model, source, beam=1)
-    for t in range(target.shape[1]):
-        got = step(target[:, : t + 1], torch.arange(3))
-        assert torch.allclose(got, expected[:, t], atol=1e-5)
+    laws.step_by_step_is_all_at_once(small(), incremental)
 
 
 @torch.no_grad()

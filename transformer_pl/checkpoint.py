@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 class Checkpoints(L.Callback):
-    """Saves at every validation, and when asked to stop by SIGINT or SIGTERM; keeps the last good file and the one before.
+    """Saves at every validation, and when asked to stop by SIGINT or SIGTERM; keeps the last two files.
 
     Flipped bytes in a checkpoint load in silence, so each file has its sha256 beside it. With `average` k > 1 it
     keeps the weights of the last k validations too (Section 6.1).

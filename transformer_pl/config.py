@@ -1,12 +1,10 @@
-"""The configuration: every key, its default (the paper's base), its laws, and what makes two trials the same.
+"""The configuration: every key, its default (the paper's base), its laws, and how a trial's is put together.
 
 Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale. Values may come as
 text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
 
 import difflib
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +15,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from transformer_pl.errors import InputError
 
-CORE_REVISION = 1  # raised whenever the core's numerics change: older results are then no longer reused
 SCALES = Path(__file__).parent / "scales"
 COLUMNS = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 SEAMS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
@@ -32,7 +29,12 @@ def _number(value: object) -> object:
 
 def _multiplier(value: object) -> object:
     """Read `1/2` as well as `0.5`."""
-    return float(Fraction(value)) if isinstance(value, str) and "/" in value else _number(value)
+    if not isinstance(value, str) or "/" not in value:
+        return _number(value)
+    try:
+        return float(Fraction(value))
+    except (ValueError, ArithmeticError):
+        raise ValueError("must be a number, or a fraction such as 1/2") from None
 
 
 def _optional(value: object) -> object:
@@ -58,11 +60,6 @@ class Part(Section):
 
     path: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
     options: dict[str, Any] = {}
-
-    @property
-    def core(self) -> bool:
-        """Whether this is one of the paper's own parts, as they stand in the core."""
-        return self.path.startswith("transformer_pl.") and not self.options
 
 
 def _core(name: str) -> Part:
@@ -208,6 +205,11 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
     )
 
 
+def is_papers(seam: str, part: Part) -> bool:
+    """Whether a part is the paper's own at its own place, without options."""
+    return part == Model.model_fields[seam].default
+
+
 def effective(config: Config) -> dict[str, int]:
     """The sizes that a config comes to once its multipliers are applied, under `effective.*`."""
     found = sizes(config.model, 0)._asdict()
@@ -223,7 +225,9 @@ def nominal(model: Model) -> dict[str, Any]:
 
 
 def _exact(size: int, multiplier: float) -> Fraction:
-    return size * Fraction(multiplier).limit_denominator(1024)
+    """The product as it was meant: 1/3 is a third, 0.3333 is not."""
+    simple = Fraction(multiplier).limit_denominator(1024)
+    return size * (simple if float(simple) == multiplier else Fraction(repr(multiplier)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -237,11 +241,10 @@ class Level(NamedTuple):
     values: Mapping[str, Any]
 
 
-def resolve(levels: Iterable[Level]) -> Config:
-    """Merge levels, lowest first, over the defaults.
+def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
+    """Levels, lowest first, as one: each key's value and its place.
 
-    Naming a part drops the options that lower levels gave to it. Raises an InputError that lists every unknown key,
-    every value of a wrong type and every broken law.
+    Naming a part drops the options that lower levels gave to it.
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
@@ -249,7 +252,15 @@ def resolve(levels: Iterable[Level]) -> Config:
             if f"model.{seam}" in values:
                 merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{seam}.")}
         merged |= {key: (value, place) for key, value in values.items()}
+    return merged
 
+
+def resolve(levels: Iterable[Level]) -> Config:
+    """Merge levels, lowest first, over the defaults.
+
+    Raises an InputError that lists every unknown key, every value of a wrong type and every broken law.
+    """
+    merged = merge(levels)
     messages = []
     for key in [key for key in merged if not known(key)]:
         value, place = merged.pop(key)
@@ -275,12 +286,16 @@ def resolve(levels: Iterable[Level]) -> Config:
 
 
 def known(key: str) -> bool:
-    return key in KEYS or key.startswith(tuple(f"model.{seam}." for seam in SEAMS))
+    section, _, name = key.partition(".")
+    seam, _, option = name.partition(".")
+    return key in KEYS or (section == "model" and seam in SEAMS and option.isidentifier())
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of an error message: what the user may have meant."""
     names = list(names)
+    if not names:
+        return ""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     by_end = [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
     return f"; did you mean {(by_end or close)[0]}?" if by_end or close else f"; known: {', '.join(names)}"
@@ -325,13 +340,18 @@ def _law(mistake: Mapping[str, Any]) -> str:
     if mistake["type"] == "value_error":
         return str(mistake["ctx"]["error"])
     text = mistake["msg"].removeprefix("Input ").replace("should", "must")
-    return text.replace(", unable to parse string as an integer", "").replace(", unable to parse string as a number", "")
+    return text.replace(", unable to parse string as an integer", "").replace(
+        ", unable to parse string as a number", ""
+    )
 
 
 def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     """The laws between keys: the keys, and the law that they break."""
     model, optim = config.model, config.optim
-    products = [("model.N", model.N, "model.depth", model.depth), ("model.d_ff", model.d_ff, "model.width", model.width)]
+    products = [
+        ("model.N", model.N, "model.depth", model.depth),
+        ("model.d_ff", model.d_ff, "model.width", model.width),
+    ]
     products += [("model.d_model", model.d_model, "model.width", model.width)]
     products += [(f"model.{k}", getattr(model, k), "model.width", model.width) for k in ("d_k", "d_v")]
     products += [("optim.max_steps", optim.max_steps, "optim.duration", optim.duration)]
@@ -340,15 +360,22 @@ def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             continue
         product = _exact(size, multiplier)
         if product.denominator != 1 or product < 1:
-            yield (key, multiplier_key), f"their product must be a whole number of at least 1, but is {float(product):g}"
+            yield (
+                (key, multiplier_key),
+                f"their product must be a whole number of at least 1, but is {float(product):.12g}",
+            )
     unset = [f"model.{k}" for k in ("d_k", "d_v") if getattr(model, k) is None]
     d_model = _exact(model.d_model, model.width)
     if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
         effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
-        law = f"h must divide d_model{effective} while {' and '.join(k[6:] for k in unset)} is unset"
-        yield ("model.h", "model.d_model", "model.width"), f"{law}; set it, or choose another h"
+        are, them = ("are", "them") if len(unset) > 1 else ("is", "it")
+        law = f"h must divide d_model{effective} while {' and '.join(k[6:] for k in unset)} {are} unset"
+        yield ("model.h", "model.d_model", "model.width"), f"{law}; set {them}, or choose another h"
     if config.trainer.precision == "16-mixed" and config.trainer.accelerator == "cpu":
-        yield ("trainer.precision", "trainer.accelerator"), "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true"
+        yield (
+            ("trainer.precision", "trainer.accelerator"),
+            "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
+        )
 
 
 def _keys() -> dict[str, Any]:
@@ -391,7 +418,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: {error.problem}; mend the YAML") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: such as the date 2026-13-01
         raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; mend it") from None
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"
@@ -417,76 +444,10 @@ def parse_variant(variant: str, place: str) -> Level:
     for word in [] if variant.strip() == "base" else variant.split():
         key, equals, value = word.partition("=")
         if not equals or not value:
-            raise InputError(f"{place}: variant {variant!r}: must be `base` or key=value separated by blanks, not {word!r}")
+            raise InputError(
+                f"{place} variant {variant!r}: must be `base` or key=value separated by blanks, not {word!r}"
+            )
         if key in values:
-            raise InputError(f"{place}: variant {variant!r}: {key} is set twice")
+            raise InputError(f"{place} variant {variant!r}: {key} is set twice")
         values[key] = value
     return Level(f"{place} variant {variant!r}", values)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Two configs compared
-
-
-def difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """The keys in which two configs differ, with the value of each; None where a key is not set."""
-    ours, theirs = config.flat(), base.flat()
-    return {
-        key: (ours.get(key), theirs.get(key))
-        for key in dict.fromkeys([*ours, *theirs])
-        if ours.get(key) != theirs.get(key)
-    }
-
-
-def words(config: Config, base: Config) -> str:
-    """What differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where nothing does."""
-    changes = []
-    for key, (value, _) in difference(config, base).items():
-        if key != "seed" and not key.startswith("trainer."):
-            name = ".".join(key.split(".")[1:])
-            changes.append(f"{name}={str(value).rpartition('.')[2] if name in SEAMS else value}")
-    return " ".join(changes) or "base"
-
-
-class Identity(NamedTuple):
-    """`trial`: everything that its result depends on. `weights`: the same less what only decoding reads."""
-
-    trial: str
-    weights: str
-
-
-# The data's fingerprint says what these say of the text, and says it better.
-_OF_THE_TEXT = ("data.path", "data.hub", "data.subset", "data.revision")
-_AS_PRODUCTS = (*(f"model.{k}" for k in (*COLUMNS, "width", "depth")), "optim.max_steps", "optim.duration")
-_OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
-
-
-def identity(config: Config, fingerprint: Mapping[str, Any], part_sources: Mapping[str, str]) -> Identity:
-    """Which trial this is: equal identities give equal results, and are trained once.
-
-    Keys at their default are left out, so that a key added later orphans no result; sizes enter as effective sizes.
-    `fingerprint` identifies the text, `part_sources` the source of each part that is not the core's.
-    """
-    enters = {
-        key: value
-        for key, value in config.flat().items()
-        if value != KEYS.get(key, ...)
-        and key not in (*_OF_THE_TEXT, *_AS_PRODUCTS)
-        and (key == "trainer.precision" or not key.startswith("trainer."))
-    }
-    enters |= effective(config) | {"seed": config.seed, "core": CORE_REVISION}
-    enters |= {"data": dict(fingerprint), "parts": dict(part_sources)}
-    if config.decode.average > 1:  # the checkpoints that are averaged stand this far apart
-        enters["trainer.val_every"] = config.trainer.val_every
-    weights = {key: value for key, value in enters.items() if key not in _OF_DECODING}
-    return Identity(_digest(enters), _digest(weights))
-
-
-def row_identity(config: Config) -> str:
-    """The same for every seed of a row, and for rows that multipliers or equal numbers have made the same."""
-    fixed = config.model_copy(update={"seed": 0})
-    return identity(fixed, {k: config.flat()[k] for k in _OF_THE_TEXT}, {}).trial
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -19,14 +19,13 @@ SIZES = {"train": 24_000, "val": 500, "test": 500}
 SEED = 1706
 
 # Difficulty: the share of each construction where the grammar has the choice.
-QUESTION, SUBORDINATE = 0.10, 0.27  # kinds of sentence; the rest are simple statements
+QUESTION, SUBORDINATE = 0.10, 0.25  # kinds of sentence; the rest are simple statements
 THAT, FRONTED_CLAUSE, IT = 0.35, 0.40, 0.60  # in complex sentences; `it` only where one noun can be its antecedent
-COPULA, PAST, MODAL = 0.10, 0.35, 0.12  # in clauses; the remaining tense is the present
-TIME, FRONTED_TIME, ADJUNCT = 0.16, 0.50, 0.05
+COPULA, PAST, MODAL = 0.12, 0.35, 0.12  # in clauses; the remaining tense is the present
+TIME, FRONTED_TIME, ADJUNCT = 0.14, 0.50, 0.04
 NAME, PRONOUN = 0.40, 0.35  # of people; the rest are noun phrases
-PLURAL, ADJECTIVE, COMPOUND, NUMERAL = 0.22, 0.18, 0.08, 0.15  # in noun phrases; numerals in plural ones
-SKEW = 0.9  # 0 draws words evenly; towards 1, the first of a list grow more frequent, as in real text
-
+PLURAL, ADJECTIVE, COMPOUND, NUMERAL = 0.18, 0.14, 0.07, 0.15  # in noun phrases; numerals in plural ones
+SKEW = 1.0  # 0 draws words evenly; towards 1, the first of a list grow more frequent, as in real text
 
 
 def table(text: str, cell: str | None = None, row: str = ";") -> list[list[str]]:

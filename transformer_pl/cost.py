@@ -1,8 +1,10 @@
-"""What a model costs, before it is built: parameters and floating-point operations, by formula for the paper's parts."""
+"""What a model costs before it is built: parameters and floating-point operations, by formula for the paper's parts."""
 
 from typing import NamedTuple
 
-from transformer_pl.config import SEAMS, Sizes
+from transformer_pl.config import SEAMS, Sizes, is_papers
+from transformer_pl.errors import InputError
+from transformer_pl.parts import where
 
 
 class Cost(NamedTuple):
@@ -13,10 +15,10 @@ class Cost(NamedTuple):
 def cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
     """Of a forward pass over `sentences` of `source` and `target` pieces.
 
-    By formula, at once and without torch, where every part is the core's; otherwise counted on the meta device.
+    By formula, at once and without torch, where every part is the paper's; otherwise counted on the meta device.
     A multiply-add counts as two operations; only matrix products are counted.
     """
-    if all(getattr(config, seam).core for seam in SEAMS):
+    if all(is_papers(seam, getattr(config, seam)) for seam in SEAMS):
         return _by_formula(config, sentences, source, target)
     return _counted(config, sentences, source, target)
 
@@ -50,7 +52,11 @@ def _counted(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
 
     from transformer_pl.model import Transformer
 
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model = Transformer(c)
-        model(torch.ones(B, Ls, dtype=torch.long), torch.ones(B, Lt, dtype=torch.long))
+    try:
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            model = Transformer(c)
+            model(torch.ones(B, Ls, dtype=torch.long), torch.ones(B, Lt, dtype=torch.long))
+    except Exception as error:
+        own = ", ".join(f"model.{s} = {getattr(c, s).path}" for s in SEAMS if not is_papers(s, getattr(c, s)))
+        raise InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}") from None
     return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())

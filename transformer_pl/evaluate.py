@@ -47,7 +47,9 @@ def likelihood(model: Transformer, split: Split, tokens: int) -> Likelihood:
     return Likelihood(nll, pieces)
 
 
-def translate(model: Transformer, source: Tokens, decode: Decode, tokens: int, n_best: int = 1) -> list[list[Hypothesis]]:
+def translate(
+    model: Transformer, source: Tokens, decode: Decode, tokens: int, n_best: int = 1
+) -> list[list[Hypothesis]]:
     """The n_best outputs of every sentence (Section 6.1), in batches of at most `tokens` pieces, beams counted."""
     found: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     for indexes in eval_batches(lengths(source), None, max(1, tokens // decode.beam)):
@@ -56,7 +58,13 @@ def translate(model: Transformer, source: Tokens, decode: Decode, tokens: int, n
         with _evaluating(model) as device:
             step = CachedSteps(model, rows.to(device), decode.beam)
             outputs = beam_search(
-                step, limits.to(device).clamp(min=1), bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha, n_best=n_best
+                step,
+                limits.to(device).clamp(min=1),
+                bos=BOS,
+                eos=EOS,
+                beam=decode.beam,
+                alpha=decode.alpha,
+                n_best=n_best,
             )
         for index, hypotheses in zip(indexes, outputs, strict=True):
             found[index] = hypotheses

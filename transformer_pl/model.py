@@ -176,10 +176,9 @@ class ScaledDotProductAttention(nn.Module):
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
         seen = mask.dense(Q, K, start)
-        if Q.is_cuda:
-            out = F.scaled_dot_product_attention(Q, K, V, seen)
-        else:  # written out: the fused kernel's backward in bfloat16 is several times slower on a CPU
-            out = self.weights(Q, K, mask, start) @ V
+        # On a CPU written out: there the fused kernel's backward in bfloat16 is several times slower.
+        fused = Q.is_cuda
+        out = F.scaled_dot_product_attention(Q, K, V, seen) if fused else self.weights(Q, K, mask, start) @ V
         return out.masked_fill(~seen.any(-1, keepdim=True), 0)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:

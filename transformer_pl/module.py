@@ -37,8 +37,14 @@ class TransformerModule(L.LightningModule):
         return loss / batch.pieces * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def on_train_start(self) -> None:
-        self._trained = torch.zeros(2, device=self.device)
+        self._trained = self._trained.to(self.device)
         self._since = time.perf_counter()
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["trained"] = self._trained.tolist()
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        self._trained = torch.tensor(checkpoint["trained"])
 
     def on_train_batch_end(self, outputs: object, batch: Batch, batch_idx: int) -> None:
         step = self.trainer.global_step
@@ -48,7 +54,8 @@ class TransformerModule(L.LightningModule):
             seconds = time.perf_counter() - self._since
             lr = self.lr_schedulers().get_last_lr()[0]
             self.logger.log_metrics({"train/loss": loss / pieces, "lr": lr, "tokens_per_s": pieces / seconds}, step)
-            self.on_train_start()
+            self._trained = torch.zeros_like(self._trained)
+            self._since = time.perf_counter()
 
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from transformer_pl.config import SEAMS, Model, Part, Sizes, nearest
+from transformer_pl.config import SEAMS, Model, Part, Sizes, is_papers, nearest
 from transformer_pl.errors import InputError
 
 
@@ -29,23 +29,25 @@ def load(path: str) -> type:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name and module.startswith(error.name):
+        if error.name and f"{module}.".startswith(f"{error.name}."):
             raise InputError(f"{path}: no module {error.name}; it must be importable from here") from None
-        raise InputError(f"{path}: {_where(error)}: {error}") from None
+        raise InputError(f"{path}: {where(error)}: {error}") from None
     except Exception as error:
-        raise InputError(f"{path}: {_where(error)}: {type(error).__name__}: {error}") from None
+        raise InputError(f"{path}: {where(error)}: {type(error).__name__}: {error}") from None
     if not inspect.isclass(getattr(found, name, None)):
-        classes = [known for known, value in vars(found).items() if inspect.isclass(value) and value.__module__ == module]
+        classes = [
+            known for known, value in vars(found).items() if inspect.isclass(value) and value.__module__ == module
+        ]
         raise InputError(f"{path}: {module} holds no class {name}{nearest(name, classes)}")
     return getattr(found, name)
 
 
 def check(model: Model) -> list[str]:
-    """What is wrong with the parts that are not the core's: import, signature, options. The core's are not imported."""
+    """What is wrong with the parts that are not the paper's: import, signature, options. Its own are not imported."""
     messages = []
     for seam in SEAMS:
         part = getattr(model, seam)
-        if not part.core:
+        if not is_papers(seam, part):
             try:
                 _options(part, load(part.path))
             except InputError as error:
@@ -66,27 +68,47 @@ def sources(model: Model) -> dict[str, str]:
 
 def _options(part: Part, made: type) -> dict[str, Any]:
     """The options by the constructor's declared types. Raises an InputError for all that do not fit at once."""
-    accepted = dict(list(inspect.signature(made).parameters.items())[2:])
+    accepted = _accepted(made)
     messages, options = [], {}
     for name, value in part.options.items():
         if name not in accepted:
             known = nearest(name, accepted) if accepted else "; it takes none"
             messages.append(f"{part.path}: option {name} = {value}: no such option{known}")
             continue
-        declared = accepted[name].annotation
         try:
-            options[name] = value if declared is inspect.Parameter.empty else TypeAdapter(declared).validate_python(value)
+            options[name] = _typed(value, accepted[name].annotation)
         except ValidationError as error:
             law = error.errors()[0]["msg"].removeprefix("Input ").replace("should", "must")
             messages.append(f"{part.path}: option {name} = {value}: {law}")
-    needed = [n for n, p in accepted.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD and n not in part.options]
+    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in part.options]
     messages += [f"{part.path}: option {name} must be given" for name in needed]
     if messages:
         raise InputError(*messages)
     return options
 
 
-def _where(error: Exception) -> str:
+def _typed(value: object, declared: Any) -> object:
+    """A value by its declared type; as it is where none is declared, or one that values cannot be read by."""
+    if declared is inspect.Parameter.empty:
+        return value
+    try:
+        return TypeAdapter(declared).validate_python(value)
+    except (PydanticUserError, NameError):
+        return value
+
+
+def _accepted(made: type) -> dict[str, inspect.Parameter]:
+    """What the constructor takes by name, beside the config and the site."""
+    try:
+        parameters = inspect.signature(made, eval_str=True).parameters
+    except NameError:  # a type that is imported for type checkers alone
+        parameters = inspect.signature(made).parameters
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: p for name, p in list(parameters.items())[2:] if p.kind not in unnamed}
+
+
+def where(error: Exception) -> str:
+    """The file and line that an exception came from."""
     frames: Iterator = reversed(traceback.extract_tb(error.__traceback__))
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"

@@ -106,7 +106,7 @@ def _wandb_run(folder: Path, name: str, tags: list[str], config: dict[str, Any])
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),
         job_type="train",
-        name=name,
+        name=os.environ.get("WANDB_NAME", name),
         tags=[tag[:64] for tag in tags],
         config=config,
         dir=folder,

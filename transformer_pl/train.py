@@ -21,25 +21,23 @@ from transformer_pl import parts
 from transformer_pl.config import (
     KEYS,
     Config,
-    Identity,
     Level,
     effective,
-    identity,
     parse_variant,
     resolve,
     scale_level,
     sizes,
-    words,
 )
 from transformer_pl.cost import training_flops
 from transformer_pl.errors import InputError, run
+from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, prepare
 from transformer_pl.results import RUNS, Trial, check_writable, environment, finished, write, write_json
 from transformer_pl.sources import open_corpus
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
-USAGE = """usage: python -m transformer_pl.train [--scale=S] [--variant="key=value ..."] [--runs=DIR] [--rerun] [--key=value ...]
+USAGE = """usage: python -m transformer_pl.train [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]
 
 Trains one trial, unless it is finished; an interrupted one goes on. Keys and their defaults, the paper's base:
 """
@@ -194,6 +192,7 @@ def _fit(
         logger=tracker,
         callbacks=[checkpoints],
         use_distributed_sampler=False,
+        log_every_n_steps=1,  # the module writes its own lines
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -266,7 +265,6 @@ def _start_libraries(config: Config) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
     import logging
 
-    import lightning.pytorch
     import torch
 
     if config.trainer.threads:

@@ -1,0 +1,18 @@
+"""Table 3, row (E): learned positions in place of sinusoids (Gehring et al. 2017, arXiv:1705.03122)."""
+
+import torch
+from torch import Tensor, nn
+
+from transformer_pl.config import Sizes
+
+
+class LearnedPosition(nn.Module):
+    """One learned vector a position, added to the embedding; beyond `most` positions, the last one serves again."""
+
+    def __init__(self, config: Sizes, site: str, most: int = 512):
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(most, config.d_model) * config.d_model**-0.5)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        at = torch.arange(start, start + x.shape[1], device=x.device).clamp(max=len(self.vectors) - 1)
+        return x + self.vectors[at]

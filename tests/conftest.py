@@ -1,0 +1,27 @@
+"""What several tests share: no network, no account, and one small sweep run as its user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+for name in ("WANDB_API_KEY", "WANDB_MODE", "TRANSFORMER_PL_DATA", "CUDA_VISIBLE_DEVICES"):
+    os.environ.pop(name, None)
+os.environ.update(HF_HUB_OFFLINE="1", OMP_WAIT_POLICY="PASSIVE", NETRC=os.devnull, COLUMNS="120")
+
+
+def command(name: str, *argv: object, **environment: str) -> subprocess.CompletedProcess:
+    """Run `python -m transformer_pl.<name> ARGV` in a process of its own."""
+    words = [sys.executable, "-m", f"transformer_pl.{name}", *map(str, argv)]
+    return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory):
+    """The runs folder of sweeps/smoke.yaml, and what the command said."""
+    runs = tmp_path_factory.mktemp("smoke") / "runs"
+    return runs, command("sweep", "sweeps/smoke.yaml", "--runs", runs)

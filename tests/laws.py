@@ -1,0 +1,89 @@
+"""The laws that every model keeps, whatever its parts: each function builds one and asserts one law."""
+
+import torch
+from torch import nn
+
+from transformer_pl.batches import PAD
+from transformer_pl.config import Level, Sizes, resolve, sizes
+from transformer_pl.evaluate import CachedSteps
+from transformer_pl.model import Transformer
+
+SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}
+VOCABULARY = 31
+
+
+def small(keys=None, vocab_size=VOCABULARY) -> Sizes:
+    """Small sizes, all different from each other; other keys on top of them."""
+    return sizes(resolve([Level("small", SMALL), Level("test", keys or {})]).model, vocab_size)
+
+
+def batch(vocab_size=VOCABULARY):
+    """Source (3, 7) and target (3, 6), one sentence of each padded."""
+    torch.manual_seed(5)
+    source, target = torch.randint(4, vocab_size, (3, 7)), torch.randint(4, vocab_size, (3, 6))
+    source[1, 5:] = target[2, 3:] = PAD
+    return source, target
+
+
+def built(config: Sizes) -> Transformer:
+    torch.manual_seed(6)
+    return Transformer(config)
+
+
+@torch.no_grad()
+def logits_have_their_shape(config):
+    model, (source, target) = built(config).eval(), batch()
+    assert model(source, target).shape == (3, 6, VOCABULARY)
+    assert model(source[:1, :1], target[:1, :1]).shape == (1, 1, VOCABULARY)
+
+
+@torch.no_grad()
+def the_future_is_hidden(config):
+    model, (source, target) = built(config).eval(), batch()
+    before = model(source, target)
+    changed = target.clone()
+    changed[:, 4] = 30
+    after = model(source, changed)
+    assert torch.allclose(before[:, :4], after[:, :4], atol=1e-6)
+    assert not torch.allclose(before[:2, 4:], after[:2, 4:], atol=1e-3)
+
+
+@torch.no_grad()
+def padding_is_inert(config):
+    model, (source, target) = built(config).eval(), batch()
+    real = target != PAD
+    padded = model(nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD))
+    assert torch.allclose(model(source, target)[real], padded[:, :6][real], atol=1e-5)
+    alone = model(source[1:2, :5], target[1:2])
+    assert torch.allclose(model(source, target)[1], alone[0], atol=1e-5)
+
+
+def every_weight_learns(config):
+    model, (source, target) = built(config), batch()
+    model(source, target).square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
+
+
+@torch.no_grad()
+def step_by_step_is_all_at_once(config, incremental=None):
+    """Decoding with a cache, or by recomputing the prefix, gives the log-probabilities of one forward pass."""
+    model, (source, target) = built(config).eval(), batch()
+    if incremental is not None:
+        model.embedding.incremental = incremental
+        assert model.incremental == incremental
+    target = target.clamp(min=4)
+    expected = model(source, target).log_softmax(-1)
+    step = CachedSteps(model, source, beam=1)
+    for t in range(target.shape[1]):
+        got = step(target[:, : t + 1], torch.arange(3))
+        assert torch.allclose(got, expected[:, t], atol=1e-5)
+
+
+LAWS = (
+    logits_have_their_shape,
+    the_future_is_hidden,
+    padding_is_inert,
+    every_weight_learns,
+    step_by_step_is_all_at_once,
+)

@@ -1,0 +1,496 @@
+"""The config: the paper's base, the laws, how values are read, how levels go together, and what a mistake is told."""
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from transformer_pl.config import (
+    KEYS,
+    SCALES,
+    SEAMS,
+    Config,
+    Level,
+    effective,
+    merge,
+    nominal,
+    parse_variant,
+    read_scalar,
+    read_yaml,
+    resolve,
+    scale_level,
+    sizes,
+)
+from transformer_pl.errors import InputError
+
+SHIPPED = sorted(path.stem for path in SCALES.glob("*.yaml"))
+
+
+def config(**keys):
+    """A config from keys with `__` for the dot."""
+    return resolve([Level("here", dotted(keys))])
+
+
+def dotted(keys):
+    return {key.replace("__", "."): value for key, value in keys.items()}
+
+
+def mistakes(*levels):
+    with pytest.raises(InputError) as caught:
+        resolve([level if isinstance(level, Level) else Level("here", level) for level in levels])
+    return caught.value.messages
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The base
+
+
+def test_the_base_never_moves():
+    """Base of Table 3, Sections 5.3, 5.4 and 6.1: an improvement is a new name, never a new default."""
+    assert Config().flat() == KEYS
+    paper = {
+        "model.N": 6,
+        "model.d_model": 512,
+        "model.d_ff": 2048,
+        "model.h": 8,
+        "model.d_k": None,
+        "model.d_v": None,
+        "model.p_drop": 0.1,
+        "model.attention": "transformer_pl.model.ScaledDotProductAttention",
+        "model.ffn": "transformer_pl.model.FeedForward",
+        "model.position": "transformer_pl.model.SinusoidalPosition",
+        "model.residual": "transformer_pl.model.PostNormResidual",
+        "model.self_attention": "transformer_pl.model.MultiHeadSelfAttention",
+        "model.embedding": "transformer_pl.model.SharedEmbedding",
+        "model.width": 1.0,
+        "model.depth": 1.0,
+        "optim.max_steps": 100_000,
+        "optim.duration": 1.0,
+        "optim.warmup": 4000,
+        "optim.lr_scale": 1.0,
+        "optim.eps_ls": 0.1,
+        "optim.beta1": 0.9,
+        "optim.beta2": 0.98,
+        "optim.eps": 1e-9,
+        "data.vocab_size": 37_000,
+        "data.batch_tokens": 25_000,
+        "data.source": "en",
+        "data.target": "de",
+        "decode.beam": 4,
+        "decode.alpha": 0.6,
+        "decode.extra": 50,
+        "decode.average": 1,
+        "trainer.precision": "32-true",
+        "trainer.devices": 1,
+        "trainer.num_nodes": 1,
+        "trainer.accumulate": 1,
+    }
+    assert {key: KEYS[key] for key in paper} == paper
+    moving_nothing = {"data", "trainer", "seed"}  # sections that the paper does not speak of may gain keys
+    assert {key for key in KEYS if key.partition(".")[0] not in moving_nothing} <= paper.keys()
+    assert effective(Config()) == {
+        "effective.N": 6,
+        "effective.d_model": 512,
+        "effective.d_ff": 2048,
+        "effective.h": 8,
+        "effective.d_k": 64,
+        "effective.d_v": 64,
+        "effective.max_steps": 100_000,
+    }
+
+
+def test_every_key_of_the_house_is_there():
+    fixed = {
+        "model": "N d_model d_ff h d_k d_v p_drop attention ffn position residual self_attention embedding width depth",
+        "optim": "max_steps duration warmup lr_scale eps_ls beta1 beta2 eps",
+        "data": "path vocab_size batch_tokens",
+        "decode": "beam alpha extra average",
+        "trainer": "devices num_nodes strategy precision accumulate",
+    }
+    assert {"seed", *(f"{section}.{key}" for section, keys in fixed.items() for key in keys.split())} <= KEYS.keys()
+    assert not {"trainer.max_steps", "trainer.logger", "trainer.callbacks"} & KEYS.keys()  # they would bypass us
+
+
+def test_a_config_is_frozen_and_strict():
+    made = Config()
+    with pytest.raises(ValidationError, match="frozen"):
+        made.seed = 2
+    with pytest.raises(ValidationError, match="frozen"):
+        made.model.h = 4
+    for section in ("model", "optim", "data", "decode", "trainer"):
+        with pytest.raises(ValidationError, match="Extra inputs"):
+            Config.model_validate({section: {"novel": 1}})
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Config.model_validate({"novel": 1})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("optim.eps", "1e-05", 1e-05),
+        ("model.h", "4", 4),
+        ("model.p_drop", "0.0", 0.0),
+        ("model.d_k", "None", None),
+        ("model.d_k", "null", None),
+        ("model.d_k", "16", 16),
+        ("data.path", "None", None),
+        ("data.path", "texts/en-de", "texts/en-de"),
+        ("seed", "7", 7),
+        ("trainer.precision", "bf16-mixed", "bf16-mixed"),
+        ("model.width", "1/2", 0.5),
+        ("model.depth", "1/3", 1 / 3),
+        ("model.width", "0.25", 0.25),
+        ("optim.duration", "3", 3.0),
+    ],
+)
+def test_text_is_read_by_the_declared_type(key, text, value):
+    read = resolve([Level("here", {key: text})]).flat()[key]
+    assert read == value and type(read) is type(value)
+
+
+@pytest.mark.parametrize("value", [4, "x", 0.5, None, True, 1e-05, float(3)])
+def test_what_python_spells_is_read_back(value):
+    """The agent of W&B spells by `str`; an option of a part has no type here, and yet comes back as it was."""
+    assert read_scalar(str(value)) == value and type(read_scalar(str(value))) is type(value)
+    assert read_scalar(value) is value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "law"),
+    [
+        ("model.h", True, "truth value"),
+        ("model.p_drop", False, "truth value"),
+        ("model.width", True, "truth value"),
+        ("model.d_k", True, "truth value"),
+        ("seed", True, "truth value"),
+        ("model.h", 4.5, "must be a valid integer"),
+        ("model.h", "4.5", "must be a valid integer"),
+        ("model.h", "four", "must be a valid integer"),
+        ("model.h", None, "must be a valid integer"),
+        ("model.h", [4], "must be a valid integer"),
+        ("model.h", 0, "must be greater than or equal to 1"),
+        ("model.d_k", 0, "must be greater than or equal to 1"),
+        ("seed", -1, "must be greater than or equal to 0"),
+        ("model.p_drop", 1, "must be less than 1"),
+        ("model.p_drop", -0.1, "must be greater than or equal to 0"),
+        ("optim.lr_scale", 0, "must be greater than 0"),
+        ("optim.eps", "nan", "must be a finite number"),
+        ("optim.eps", "inf", "must be a finite number"),
+        ("optim.eps", float("inf"), "must be a finite number"),
+        ("decode.alpha", float("nan"), "must be a finite number"),
+        ("model.width", "inf", "must be a finite number"),
+        ("model.width", 0, "must be greater than 0"),
+        ("model.width", "-1/2", "must be greater than 0"),
+        ("model.width", "1/0", "fraction such as 1/2"),
+        ("model.width", "a/b", "fraction such as 1/2"),
+        ("trainer.precision", "64", "must be '32-true', 'bf16-mixed' or '16-mixed'"),
+        ("data.path", "", "at least 1 character"),
+        ("data.vocab_size", 2_000_000, "must be less than or equal to 1000000"),
+        ("model.position", "LearnedPosition", "import path of a class"),
+        ("model.position", "ablations.learned-position.X", "import path of a class"),
+        ("model.position", 5, "must be a valid string"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key_its_law_and_its_place(key, value, law):
+    (message,) = mistakes({key: value})
+    assert message.startswith(f"here: {key} = {value}: ") and law in message
+
+
+def test_all_mistakes_are_told_at_once():
+    messages = mistakes(
+        Level("scale tiny", {"model.dmodel": 3, "optim.warmup": "long", "optim.max_steps": 100}),
+        Level("f.yaml: parameters", {"model.h": True, "model.d_ff": -1, "heads": 4, "optim.duration": "1/3"}),
+        Level("--set", {"model.p_drop": 1.5, "model.width": 0.001}),
+    )
+    told = {
+        "scale tiny: model.dmodel = 3: no such key; did you mean model.d_model?",
+        "scale tiny: optim.warmup = long: must be a valid integer",
+        "f.yaml: parameters: model.h = True: must be a number, not a truth value",
+        "f.yaml: parameters: model.d_ff = -1: must be greater than or equal to 1",
+        "--set: model.p_drop = 1.5: must be less than 1",
+    }
+    assert told <= set(messages)
+    assert any(message.startswith("f.yaml: parameters: heads = 4: no such key") for message in messages)
+    assert any("scale tiny and f.yaml: parameters: optim.max_steps = 100" in message for message in messages)
+    assert any(message.startswith("--set: model.d_model = 512, model.width = 0.001") for message in messages)
+    assert len(messages) == len(set(messages)) == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("model.dmodel", "model.d_model"),
+        ("h", "model.h"),
+        ("optim.seed", "seed"),
+        ("Model.N", "model.N"),
+        ("optim.p_drop", "model.p_drop"),
+        ("decode.beams", "decode.beam"),
+        ("data.batch_token", "data.batch_tokens"),
+    ],
+)
+def test_an_unknown_key_is_told_the_nearest(wrong, right):
+    (message,) = mistakes({wrong: 1})
+    assert message == f"here: {wrong} = 1: no such key; did you mean {right}?"
+
+
+@pytest.mark.parametrize("key", ["model", "model.", "model.attention.", "seed.x", "model.h.x", "attention.window", ""])
+def test_what_is_almost_a_key_is_none(key):
+    (message,) = mistakes({key: 1})
+    assert message.startswith(f"here: {key} = 1: no such key")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Laws between keys
+
+
+def test_h_divides_d_model_while_a_size_of_the_heads_is_unset():
+    (message,) = mistakes({"model.h": 7})
+    assert "model.h = 7" in message and "model.d_model = 512" in message
+    assert "h must divide d_model while d_k and d_v are unset" in message
+    (message,) = mistakes({"model.h": 7, "model.d_k": 5})
+    assert "while d_v is unset" in message
+    assert effective(config(model__h=7, model__d_k=5, model__d_v=3))["effective.h"] == 7
+
+
+def test_h_divides_the_effective_d_model_too():
+    (message,) = mistakes({"model.h": 32, "model.width": "1/32"})
+    assert "d_model is 16 at width 0.03125" in message
+    assert effective(config(model__h=16, model__width="1/32"))["effective.d_k"] == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "law"),
+    [
+        ({"model.N": 2, "model.depth": "1/3"}, "0.666666666667"),
+        ({"model.N": 2, "model.depth": 0.25}, "0.5"),
+        ({"model.d_ff": 3, "model.width": 0.5}, "1.5"),
+        ({"model.d_k": 5, "model.width": 0.5}, "2.5"),
+        ({"model.d_v": 5, "model.width": 0.5}, "2.5"),
+        ({"model.d_model": 8, "model.width": 1 / 16}, "0.5"),
+        ({"optim.max_steps": 300_001, "optim.duration": 0.5}, "150000.5"),
+        ({"model.N": 6, "model.depth": 0.3333}, "1.9998"),  # not quite a third
+        ({"model.N": 6, "model.depth": 1e-9}, "6e-09"),
+    ],
+)
+def test_a_product_is_a_whole_number_of_at_least_1(keys, law):
+    size, multiplier = keys
+    message = next(message for message in mistakes(keys) if f"{size} = " in message)
+    assert f"{multiplier} = " in message and message.endswith(f"of at least 1, but is {law}")
+
+
+@pytest.mark.parametrize(
+    ("size", "multiplier", "product"),
+    [(6, "1/3", 2), (6, 1 / 3, 2), (6, 2 / 3, 4), (6, "0.5", 3), (2, 0.5, 1), (10, 0.1, 1), (10, 0.7, 7)],
+)
+def test_a_product_is_exact(size, multiplier, product):
+    assert effective(config(model__N=size, model__depth=multiplier))["effective.N"] == product
+    assert config(optim__max_steps=size, optim__duration=multiplier).steps == product
+
+
+def test_a_duration_that_is_no_simple_fraction_is_exact_too():
+    assert config(optim__max_steps=100_000, optim__duration=1.0005).steps == 100_050
+
+
+def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
+    model = config(model__width=0.5, model__depth="1/2", model__d_k=48, model__h=16).model
+    found = sizes(model, 99)
+    assert (found.N, found.d_model, found.d_ff, found.h, found.d_k, found.d_v) == (3, 256, 1024, 16, 24, 16)
+    assert (found.p_drop, found.vocab_size) == (0.1, 99)
+    paper = nominal(model)
+    assert (paper["model.N"], paper["model.d_model"], paper["model.d_k"], paper["model.d_v"]) == (6, 512, 48, 32)
+    assert not {"model.width", "model.depth"} & paper.keys()
+
+
+def test_a_precision_that_the_machine_lacks_is_refused():
+    (message,) = mistakes({"trainer.precision": "16-mixed", "trainer.accelerator": "cpu"})
+    assert "16-mixed needs a GPU" in message
+    assert config(trainer__precision="bf16-mixed", trainer__accelerator="cpu")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Levels
+
+
+def test_precedence():
+    """Defaults < scale < the file's parameters < variant < --set: each level taken away uncovers the one below."""
+    levels = [Level(place, {"optim.warmup": n}) for n, place in enumerate(("scale", "file", "variant", "--set"), 1)]
+    for n in range(4, 0, -1):
+        assert resolve(levels[:n]).optim.warmup == n
+        assert merge(levels[:n]) == {"optim.warmup": (n, levels[n - 1].place)}
+    assert resolve([]) == Config()
+    assert resolve([Level("a", {"model.h": 4}), Level("b", {"model.N": 2})]).flat() == KEYS | {
+        "model.h": 4,
+        "model.N": 2,
+    }
+
+
+@pytest.mark.parametrize("seam", SEAMS)
+def test_naming_a_part_drops_the_options_of_lower_levels(seam):
+    key = f"model.{seam}"
+    lower = Level("lower", {key: "mine.Part", f"{key}.window": 4, f"{key}.mode": "near"})
+    option = Level("higher", {f"{key}.window": "16"})
+    part = getattr(resolve([lower, option]).model, seam)
+    assert (part.path, part.options) == ("mine.Part", {"window": 16, "mode": "near"})  # an option alone keeps the part
+    named = Level("higher", {key: "mine.Other", f"{key}.size": 2})
+    part = getattr(resolve([lower, named]).model, seam)
+    assert (part.path, part.options) == ("mine.Other", {"size": 2})
+    part = getattr(resolve([lower, Level("higher", {key: "mine.Part"})]).model, seam)
+    assert part.options == {}
+    assert getattr(resolve([option]).model, seam).path == KEYS[key]
+
+
+def test_naming_one_part_leaves_the_options_of_another():
+    lower = Level("lower", {"model.self_attention": "mine.S", "model.self_attention.window": 4})
+    merged = merge([lower, Level("higher", {"model.attention": "mine.A"})])
+    assert merged["model.self_attention.window"] == (4, "lower")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"model.d_k": 32, "data.path": "texts", "seed": 3, "model.width": "1/2", "trainer.threads": 2},
+        {"model.attention": "mine.Local", "model.attention.window": "16", "model.attention.mode": "near"},
+        {"model.ffn": "mine.Gated", "model.ffn.gate": "True", "model.ffn.bound": "None", "model.ffn.beta": "1e-05"},
+    ],
+    ids=lambda keys: " ".join(keys) or "base",
+)
+def test_flat_is_read_back_as_the_same_config(keys):
+    made = resolve([Level("here", keys)])
+    flat = made.flat()
+    assert resolve([Level("flat", flat)]) == made
+    assert resolve([Level("as text", {key: str(value) for key, value in flat.items()})]) == made
+    assert resolve([Level("as YAML", yaml.safe_load(yaml.safe_dump(flat)))]) == made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Variants
+
+
+@pytest.mark.parametrize(
+    ("variant", "values"),
+    [
+        ("base", {}),
+        (" base ", {}),
+        ("model.h=1", {"model.h": "1"}),
+        ("model.h=1  model.p_drop=0.0", {"model.h": "1", "model.p_drop": "0.0"}),
+        ("data.path=a=b", {"data.path": "a=b"}),
+        ("model.d_k=None", {"model.d_k": "None"}),
+    ],
+)
+def test_a_variant_is_split_at_blanks_and_at_the_first_equals_sign(variant, values):
+    level = parse_variant(variant, "f.yaml:")
+    assert level.values == values and level.place.startswith("f.yaml: variant")
+
+
+@pytest.mark.parametrize(
+    ("variant", "law"),
+    [
+        ("model.h", "key=value separated by blanks, not 'model.h'"),
+        ("model.h=1 base", "not 'base'"),
+        ("model.h= 1", "not 'model.h='"),
+        ("model.h=1 model.N=2 model.h=4", "model.h is set twice"),
+    ],
+)
+def test_a_variant_that_cannot_be_read_is_told_so(variant, law):
+    with pytest.raises(InputError) as caught:
+        parse_variant(variant, "f.yaml:")
+    (message,) = caught.value.messages
+    assert message.startswith(f"f.yaml: variant {variant!r}: ") and law in message
+
+
+def test_an_empty_variant_is_the_base():
+    assert parse_variant("", "f.yaml:").values == {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+@pytest.mark.parametrize(
+    ("content", "law"),
+    [
+        (b"", "must hold keys and values, but is empty"),
+        (b"# nothing but a comment\n", "must hold keys and values, but is empty"),
+        (b"- a\n- b\n", "must hold keys and values, but is a list"),
+        (b"just words\n", "must hold keys and values, but is a str"),
+        (b"a: \xff\n", "must be UTF-8, but byte 3 is not"),
+        (b"a: 1\nb: 2\na: 3\n", " line 3: key 'a' is set twice"),
+        (b"a:\n  b: 1\n  c: 2\n  b: 3\n", " line 4: key 'b' is set twice"),
+        (b"a: {b: [{c: 1, c: 2}]}\n", " line 1: key 'c' is set twice"),
+        (b"a: 1\nb:\n\tc: 2\n", " line 3: "),
+        (b"a: 1\nb: [1, 2\nc: 3\n", " line 3: "),
+        (b"a: {b: 1\n", " line 2: "),
+        (b"a: 1\n  b: 2\n", " line 2: "),
+        (b"a: !novel 1\n", " line 1: "),
+        (b"a: 2026-13-01\n", "is not YAML: month must be in 1..12"),
+        (b"a: \x01\n", "is not YAML: "),
+    ],
+    ids=lambda x: x.decode("latin-1").strip().replace("\n", "|") or "empty" if isinstance(x, bytes) else "",
+)
+def test_a_file_that_cannot_be_read_as_keys_and_values(tmp_path, content, law):
+    path = tmp_path / "f.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_yaml(path)
+    (message,) = caught.value.messages
+    assert message.startswith(f"{path}") and law in message
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    (tmp_path / "broken.yaml").symlink_to(tmp_path / "nowhere")
+    for path, law in [
+        (tmp_path / "none.yaml", "No such file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "broken.yaml", "No such file"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            read_yaml(path)
+        (message,) = caught.value.messages
+        assert message.startswith(f"{path}: cannot be read: {law}")
+
+
+def test_a_file_is_read_as_it_stands(tmp_path):
+    path = tmp_path / "f.yaml"
+    path.write_text("model.d_k: null\nä: {b: [1, 2.5]}\neps: 1e-05\n", encoding="utf-8")
+    assert read_yaml(path) == {"model.d_k": None, "ä": {"b": [1, 2.5]}, "eps": "1e-05"}  # YAML 1.1 takes it for text
+
+
+@pytest.mark.parametrize("scale", SHIPPED)
+def test_every_shipped_scale_keeps_the_laws_for_every_row_of_table_3(scale):
+    level = scale_level(scale)
+    changes = [{}]
+    changes += [{"model.h": h} for h in (1, 4, 16, 32)]
+    changes += [{"model.d_k": d_k} for d_k in (16, 32)]
+    changes += [{"model.N": N} for N in (2, 4, 8)] + [{"model.d_model": d_model} for d_model in (256, 1024)]
+    changes += [{"model.d_ff": d_ff} for d_ff in (1024, 4096)] + [{"model.p_drop": p} for p in (0.0, 0.2)]
+    changes += [{"optim.eps_ls": eps} for eps in (0.0, 0.2)]
+    changes += [{"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16, "optim.duration": 3}]
+    made = [resolve([level, Level("row", change)]) for change in changes]
+    assert all(change.items() <= one.flat().items() for change, one in zip(changes, made, strict=True))
+    assert {key for key in level.values if key.startswith("model.")} <= {"model.width", "model.depth"}
+    assert "seed" not in level.values and not any(key.startswith("trainer.devices") for key in level.values)
+
+
+def test_the_default_scale_is_shipped():
+    assert {"demo", "multi30k"} <= set(SHIPPED)
+
+
+def test_an_unknown_scale_is_told_the_nearest():
+    with pytest.raises(InputError, match=r"scale = multi30: no such scale; did you mean multi30k\?"):
+        scale_level("multi30")
+
+
+def test_a_scale_of_ones_own_is_a_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("model.width: 1/4\noptim.max_steps: 50\n")
+    made = resolve([scale_level(str(path))])
+    assert (made.model.width, made.steps, effective(made)["effective.d_model"]) == (0.25, 50, 128)
+    path.write_text("model.widht: 1/4\n")
+    (message,) = mistakes(scale_level(str(path)))
+    assert str(path) in message and "did you mean model.width?" in message
+    with pytest.raises(InputError, match="cannot be read"):
+        scale_level(str(tmp_path / "none.yaml"))

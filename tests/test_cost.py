@@ -1,0 +1,101 @@
+"""What a model costs: the formulas against the model as it is built and counted."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from transformer_pl.config import SEAMS, Level, is_papers, resolve, sizes
+from transformer_pl.cost import cost, training_flops
+from transformer_pl.model import Transformer
+
+BASE = {"model.N": 6}
+# Rows of Table 3, and what none of them shows: d_k apart from d_v, sizes without a common factor.
+ROWS = [
+    BASE,
+    {"model.h": 1},
+    {"model.h": 32},
+    {"model.d_k": 16},
+    {"model.N": 2},
+    {"model.N": 8},
+    {"model.d_model": 256, "model.d_k": 32, "model.d_v": 32},
+    {"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16},
+    {"model.d_k": 40, "model.d_v": 24},
+    {"model.N": 1, "model.d_model": 30, "model.d_ff": 77, "model.h": 7, "model.d_k": 5, "model.d_v": 3},
+    {"model.width": "1/2", "model.depth": "1/3", "model.d_k": 48},
+]
+rows = pytest.mark.parametrize("keys", ROWS, ids=lambda keys: " ".join(f"{k[6:]}={v}" for k, v in keys.items()))
+SHAPE = {"sentences": 3, "source": 37, "target": 23}  # all different, so that a mix-up shows
+
+
+def built_from(keys, vocab_size=1009):
+    return sizes(resolve([Level("test", keys)]).model, vocab_size)
+
+
+def counted(config, sentences, source, target):
+    """The parameters of the built model, and the operations of its forward pass, on the meta device."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = Transformer(config)
+        model(torch.ones(sentences, source, dtype=torch.long), torch.ones(sentences, target, dtype=torch.long))
+    return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops()
+
+
+@rows
+def test_the_formula_is_what_is_built_and_counted(keys):
+    config = built_from(keys)
+    assert all(is_papers(seam, getattr(config, seam)) for seam in SEAMS)  # so that it is the formula
+    params, flops = counted(config, **SHAPE)
+    found = cost(config, **SHAPE)
+    assert found.params == params
+    assert found.flops == pytest.approx(flops, rel=1e-3)
+
+
+def test_the_paper_s_base_counts_63_million():
+    assert cost(built_from(BASE, 37_000), 1, 1, 1).params == XX
+
+
+@pytest.mark.parametrize(("larger", "of"), [("sentences", 3), ("source", 37), ("target", 23)])
+def test_longer_costs_more_and_weighs_the_same(larger, of):
+    config = built_from(BASE)
+    less, more = cost(config, **SHAPE), cost(config, **SHAPE | {larger: 2 * of})
+    assert more.params == less.params
+    assert more.flops == 2 * less.flops if larger == "sentences" else less.flops < more.flops < 3 * less.flops
+
+
+PART = "ablations.learned_position.LearnedPosition"
+
+
+def test_a_part_of_another_kind_is_counted():
+    """Two tables of learned positions, for the encoder and for the decoder; no matrix product more."""
+    small = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4}
+    paper, config = built_from(small), built_from(small | {"model.position": PART, "model.position.most": 50})
+    found = cost(config, **SHAPE)
+    assert found == counted(config, **SHAPE)
+    assert found.params == cost(paper, **SHAPE).params + 2 * 50 * 24
+    assert found.flops == pytest.approx(cost(paper, **SHAPE).flops, rel=1e-3)
+
+
+def test_a_paper_s_part_in_another_s_place_is_counted():
+    """An equation of the core where it does not belong is no longer the paper's model."""
+    small = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4}
+    config = built_from(small | {"model.ffn": "transformer_pl.model.SinusoidalPosition"})
+    assert cost(config, **SHAPE) == counted(config, **SHAPE)
+    assert cost(config, **SHAPE).params < cost(built_from(small), **SHAPE).params
+
+
+@rows
+def test_training_is_three_forward_passes_over_every_token(keys):
+    config = built_from(keys)
+    forward = cost(config, 1, 20, 25).flops  # batches are filled to 25 pieces a side: 40 sentences of 1000 tokens
+    assert training_flops(config, 1, 1000, 20, 25) == pytest.approx(3 * 40 * forward)
+    assert training_flops(config, 7, 1000, 20, 25) == pytest.approx(7 * training_flops(config, 1, 1000, 20, 25))
+    assert training_flops(config, 7, 3000, 20, 25) == pytest.approx(3 * training_flops(config, 7, 1000, 20, 25))
+    assert training_flops(config, 1, 1000, 25, 25) == pytest.approx(3 * 40 * cost(config, 1, 25, 25).flops)
+
+
+def test_counting_leaves_no_trace():
+    """Neither the random numbers of a training nor the device that it runs on change."""
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    cost(built_from({"model.N": 1, "model.position": PART}), 1, 5, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.ones(1).device.type == "cpu"

@@ -1,0 +1,305 @@
+"""Parts by import path: what is refused and how it is told, what their sources are, and the laws that all keep."""
+
+import sys
+
+import laws
+import pytest
+import torch
+from conftest import ROOT
+
+from transformer_pl import parts
+from transformer_pl.config import KEYS, SEAMS, Level, Model, Part, is_papers, resolve
+from transformer_pl.errors import InputError
+from transformer_pl.sweepfile import load
+
+MODULE = """
+class Base:
+    def __init__(self, config, site, window: int, rate: float = 0.5, mode=None, flag: bool = False):
+        self.given = config, site, window, rate, mode, flag
+
+
+class Loose(Base):
+    def __init__(self, config, site, *rest, bound: "int | None" = 3, **others):
+        self.given = bound
+
+
+class Plain:
+    def __init__(self, config, site):
+        pass
+
+
+number = 4
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module of the user's own, importable from a folder of its own; returns its file."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def write(text, name="stranger"):
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    yield write
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("stranger", "strange"):
+            del sys.modules[name]
+
+
+def model(keys) -> Model:
+    return resolve([Level("test", keys)]).model
+
+
+def told(path):
+    with pytest.raises(InputError) as caught:
+        parts.load(path)
+    (message,) = caught.value.messages
+    return message
+
+
+def given(**options):
+    return parts.build(Part(path="stranger.Base", options=options), "the config", "cross").given
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loading
+
+
+def test_a_class_is_found_where_it_lives(module):
+    module(MODULE)
+    module(MODULE, "strange.nested.rooms")
+    assert parts.load("stranger.Plain").__module__ == "stranger"
+    assert parts.load("strange.nested.rooms.Plain").__module__ == "strange.nested.rooms"
+
+
+def test_a_module_that_is_not_there():
+    assert told("nowhere.at.all.Part") == "nowhere.at.all.Part: no module nowhere; it must be importable from here"
+    assert told("ablations.nowhere.Part").startswith("ablations.nowhere.Part: no module ablations.nowhere;")
+
+
+def test_a_class_that_is_not_there_is_told_the_nearest(module):
+    module(MODULE)
+    assert told("stranger.Plane") == "stranger.Plane: stranger holds no class Plane; did you mean Plain?"
+    assert told("stranger.zzz") == "stranger.zzz: stranger holds no class zzz; known: Base, Loose, Plain"
+    assert told("stranger.number").startswith("stranger.number: stranger holds no class number")
+    module("number = 4\n", "strange")
+    assert told("strange.number") == "strange.number: strange holds no class number"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "law"),
+    [
+        ("import json\n\nimport no_such_package_at_all\n", 3, "No module named 'no_such_package_at_all'"),
+        ("\nfrom json import no_such_name\n", 2, "ImportError: cannot import name 'no_such_name'"),
+        ("import strang\n", 1, "No module named 'strang'"),  # a beginning of this module's own name
+        ("def made():\n    return 1 / 0\n\n\nmade()\n", 2, "ZeroDivisionError: division by zero"),
+        ("class Part:\n    def __init__(self, config, site)\n", 2, "SyntaxError: expected ':'"),
+    ],
+    ids=["package", "name", "beginning of a name", "exception", "syntax"],
+)
+def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(module, text, line, law):
+    path = module(text)
+    message = told("stranger.Part")
+    assert message.startswith(f"stranger.Part: {path}, line {line}: ") and law in message
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options
+
+
+def test_a_part_is_built_with_the_config_the_site_and_its_options(module):
+    module(MODULE)
+    assert given(window=16) == ("the config", "cross", 16, 0.5, None, False)
+    assert given(window="16", rate="1e-05", mode="near", flag="True") == (
+        "the config",
+        "cross",
+        16,
+        1e-05,
+        "near",
+        True,
+    )
+    assert type(given(window="16")[2]) is int
+
+
+@pytest.mark.parametrize(
+    ("options", "messages"),
+    [
+        ({}, ["option window must be given"]),
+        ({"window": 1, "rat": 2}, ["option rat = 2: no such option; did you mean rate?"]),
+        ({"window": "wide"}, ["option window = wide: must be a valid integer, unable to parse string as an integer"]),
+        ({"window": 1.5}, ["option window = 1.5: must be a valid integer, got a number with a fractional part"]),
+        ({"window": 1, "xyz": 2}, ["option xyz = 2: no such option; known: window, rate, mode, flag"]),
+        (
+            {"windw": 4, "rate": "fast"},
+            [
+                "option windw = 4: no such option; did you mean window?",
+                "option rate = fast: must be a valid number, unable to parse string as a number",
+                "option window must be given",
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_the_signature_are_told_at_once(module, options, messages):
+    module(MODULE)
+    with pytest.raises(InputError) as caught:
+        given(**options)
+    assert list(caught.value.messages) == [f"stranger.Base: {message}" for message in messages]
+
+
+def test_a_type_in_quotes_is_a_type_and_what_has_no_name_is_no_option(module):
+    module("from __future__ import annotations\n" + MODULE)
+    part = Part(path="stranger.Loose", options={"bound": "7"})
+    assert parts.build(part, None, None).given == 7
+    assert parts.build(Part(path="stranger.Loose"), None, None).given == 3
+    for name in ("rest", "others", "anything"):
+        with pytest.raises(InputError, match=f"option {name} = 1: no such option; known: bound"):
+            parts.build(Part(path="stranger.Loose", options={name: 1}), None, None)
+
+
+@pytest.mark.parametrize("declared", ["'Unknown'", "list['Unknown']", "type(len)"])
+def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
+    module(f"class Part:\n    def __init__(self, config, site, like: {declared} = None):\n        self.given = like\n")
+    assert parts.build(Part(path="stranger.Part", options={"like": "x"}), None, None).given == "x"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checking a model's parts
+
+
+def test_the_paper_s_own_parts_are_right():
+    assert parts.check(Model()) == []
+    assert all(is_papers(seam, getattr(Model(), seam)) for seam in SEAMS)
+
+
+@pytest.mark.parametrize("seam", SEAMS)
+def test_what_is_wrong_is_told_with_its_key(module, seam):
+    module(MODULE)
+    key = f"model.{seam}"
+    assert parts.check(model({key: "stranger.Plain"})) == []
+    assert parts.check(model({key: "stranger.Plane"})) == [
+        f"{key} = stranger.Plane: stranger holds no class Plane; did you mean Plain?"
+    ]
+    assert parts.check(model({key: "stranger.Plain", f"{key}.window": 4})) == [
+        f"{key} = stranger.Plain: option window = 4: no such option; it takes none"
+    ]
+    (message,) = parts.check(model({f"{key}.window": 4}))  # the paper's own take no options
+    assert message == f"{key} = {KEYS[key]}: option window = 4: no such option; it takes none"
+    (message,) = parts.check(model({key: KEYS[key] + "s"}))  # the core, but misspelled
+    assert message.endswith(f"did you mean {KEYS[key].rpartition('.')[2]}?")
+
+
+def test_the_mistakes_of_all_parts_are_told():
+    found = parts.check(model({"model.ffn": "nowhere.A", "model.position": "nowhere.B"}))
+    assert [message.partition(" = ")[0] for message in found] == ["model.ffn", "model.position"]
+
+
+def test_sources_change_when_the_file_of_a_part_is_edited(module):
+    path = module(MODULE)
+    keys = {"model.ffn": "stranger.Plain", "model.position": "ablations.no_position.NoPosition"}
+    before = parts.sources(model(keys))
+    assert before.keys() == {"ffn", "position"}
+    assert parts.sources(model(keys)) == before
+    path.write_text(MODULE + "# edited\n")
+    after = parts.sources(model(keys))
+    assert after["ffn"] != before["ffn"] and after["position"] == before["position"]
+    path.write_text(MODULE)
+    assert parts.sources(model(keys)) == before
+
+
+def test_the_core_has_no_sources_of_its_own():
+    assert parts.sources(Model()) == {}  # its revision stands for it
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The laws, for every part that a shipped sweep names
+
+
+def named_parts() -> dict[str, dict]:
+    """By a readable name, the keys of every part other than the paper's that a shipped sweep names."""
+    found = {}
+    for path in sorted((ROOT / "sweeps").glob("*.yaml")):
+        for row in load(path).rows:
+            for seam in SEAMS:
+                part = getattr(row.configs[0].model, seam)
+                if not is_papers(seam, part):
+                    key = f"model.{seam}"
+                    keys = {key: part.path} | {f"{key}.{name}": value for name, value in part.options.items()}
+                    found[" ".join(f"{name}={value}" for name, value in keys.items())] = keys
+    return found
+
+
+NAMED = named_parts()
+every_part = pytest.mark.parametrize("keys", NAMED.values(), ids=NAMED)
+
+
+def test_a_shipped_sweep_names_a_part():
+    assert "model.position=ablations.no_position.NoPosition" in NAMED
+
+
+@every_part
+@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
+def test_every_part_keeps(law, keys):
+    law(laws.small(keys))
+
+
+@every_part
+@torch.no_grad()
+def test_every_part_is_live(keys):
+    """With it the model computes something else than the paper's."""
+    source, target = laws.batch()
+    with_part, without = laws.built(laws.small(keys)).eval(), laws.built(laws.small()).eval()
+    ours = without.state_dict()
+    with_part.load_state_dict({k: v for k, v in ours.items() if k in with_part.state_dict()}, strict=False)
+    assert not torch.allclose(with_part(source, target), without(source, target), atol=1e-3)
+
+
+LAW_BREAKERS = """
+import torch
+from torch import nn
+from transformer_pl.model import FeedForward, PostNormResidual, ScaledDotProductAttention
+
+
+class LooksAhead(FeedForward):
+    def forward(self, x):
+        return super().forward(x + x.roll(-1, 1))
+
+
+class SeesPadding(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(Q, K, V, mask, start) + (V.mean(2, keepdim=True) if not mask.causal else 0)
+
+
+class Deaf(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+class ForgetsTheStart(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+
+    def forward(self, x, start=0):
+        return x + torch.arange(x.shape[1])[:, None]
+"""
+
+
+@pytest.mark.parametrize(
+    ("seam", "name", "law"),
+    [
+        ("ffn", "LooksAhead", laws.the_future_is_hidden),
+        ("attention", "SeesPadding", laws.padding_is_inert),
+        ("ffn", "Deaf", laws.every_weight_learns),
+        ("position", "ForgetsTheStart", laws.step_by_step_is_all_at_once),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_a_part_that_breaks_a_law_is_found(module, seam, name, law):
+    module(LAW_BREAKERS)
+    with pytest.raises(AssertionError):
+        law(laws.small({f"model.{seam}": f"stranger.{name}"}))

@@ -1,0 +1,151 @@
+"""The sweep command on its smallest sweep, as a user runs it: from the file to the table, and again."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from conftest import ROOT, command
+
+FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.pt", "log.txt")
+FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")
+
+
+def results(runs):
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted((runs / "trials").glob("*/result.json"))}
+
+
+def test_every_trial_leaves_its_files_and_the_table(smoke):
+    runs, said = smoke
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert len(results(runs)) == 4
+    for trial in (runs / "trials").iterdir():
+        assert {path.name for path in trial.iterdir()} >= {*FILES, "wandb"}
+        assert not (trial / "checkpoints").exists()
+        assert json.loads((trial / "status.json").read_text())["state"] == "done"
+    folder = runs / "sweeps" / "smoke@demo"
+    assert {path.name for path in folder.iterdir()} == {"plan.json", "results.csv", "table.md"}
+    assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
+    assert "wandb sync" in said.stdout
+
+
+def test_a_result_says_what_was_run_and_agrees_with_its_sentences(smoke):
+    for folder, result in results(smoke[0]).items():
+        trial = smoke[0] / "trials" / folder
+        assert result["config"].items() >= yaml.safe_load((trial / "config.yaml").read_text()).items()
+        assert result["config"]["effective.d_model"] == 32 and result["config"]["model.d_model"] == 512
+        assert result["steps"] == 20 and result["params"] > 0 and result["flops"] > 0 and result["wall_s"] > 0
+        assert result["signature"].startswith("nrefs:1|case:mixed")
+        for split in ("val", "test"):
+            rows = [json.loads(line) for line in (trial / f"scores.{split}.jsonl").read_text().splitlines()]
+            nll, pieces = sum(row["nll"] for row in rows), sum(row["pieces"] for row in rows)
+            assert math.exp(nll / pieces) == pytest.approx(result["metrics"][f"{split}/ppl"])
+            assert len(rows) == len((trial / f"hyp.{split}.txt").read_text().splitlines()) == 500
+            assert all(len(row["bleu"]) == 10 for row in rows)
+
+
+def test_metrics_are_logged_on_their_schedule(smoke):
+    for trial in (smoke[0] / "trials").iterdir():
+        lines = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if "train/loss" in line] == [5, 10, 15, 20]
+        assert [line["step"] for line in lines if "val/ppl" in line] == [10, 20, 20]  # the last: fp32, whole set
+        assert {"val/bleu", "val/chrf", "test/bleu", "test/ppl"} <= lines[-1].keys()
+        assert all({"lr", "tokens_per_s"} <= line.keys() for line in lines if "train/loss" in line)
+
+
+def test_the_same_command_trains_nothing_again(smoke):
+    runs, _ = smoke
+    before = {path: path.stat().st_mtime_ns for path in (runs / "trials").glob("*/*") if path.name != "lock"}
+    began = time.monotonic()
+    again = command("sweep", "sweeps/smoke.yaml", "--runs", runs)
+    assert again.returncode == 0 and "0 to train" in again.stdout
+    assert time.monotonic() - began < 20
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_report_prints_the_table_the_sweep_wrote(smoke):
+    runs, _ = smoke
+    for form, name in (("md", "table.md"), ("csv", "results.csv")):
+        told = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", form)
+        assert told.returncode == 0 and told.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
+
+
+def test_w_and_b_reads_back_what_was_logged(smoke):
+    groups, names = set(), set()
+    for folder, result in results(smoke[0]).items():
+        (run,) = (smoke[0] / "trials" / folder / "wandb").glob("offline-run-*")
+        words = ["wandb", "leet", "inspect", "--json", "--summary", str(run)]
+        record = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout)
+        assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
+        assert record["summary"]["val/ppl"] == pytest.approx(result["metrics"]["val/ppl"])
+        assert record["config"]["effective.d_model"] == 32
+        streamed = subprocess.run([*words[:4], str(run)], capture_output=True, text=True, timeout=60, check=True).stdout
+        (about,) = [json.loads(line)["run"] for line in streamed.splitlines() if '"type":"run"' in line]
+        groups.add((about["project"], about["run_group"], about["job_type"]))
+        names.add(about["display_name"])
+    assert groups == {("transformer-pl", "smoke", "train")}
+    assert names == {"base s1", "h=4 s1", "h=1 p_drop=0.0 s1", "position=NoPosition s1"}
+
+
+def test_plan_starts_nothing_and_needs_no_torch(tmp_path):
+    told = command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", tmp_path / "runs")
+    assert told.returncode == 0 and "15 trials, 15 to train" in told.stdout and "unknown" in told.stdout
+    assert not (tmp_path / "runs").exists()
+    program = "import sys; from transformer_pl.sweep import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    argv = [sys.executable, "-c", program, "sweeps/table3_A.yaml", "--plan", "--runs", str(tmp_path / "runs")]
+    assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True).stdout.endswith("False\n")
+
+
+@pytest.fixture
+def failing(tmp_path):
+    """A sweep with a part that fails at its first step, and one that does not."""
+    (tmp_path / "broken_part.py").write_text(
+        "from transformer_pl.model import SinusoidalPosition\n\n\n"
+        "class Broken(SinusoidalPosition):\n"
+        "    def forward(self, x, start=0):\n"
+        "        if x.device.type != 'meta':\n"
+        "            raise RuntimeError('the part is broken')\n"
+        "        return x\n"
+    )
+    sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
+    sweep["parameters"]["variant"] = {"values": ["base", "model.position=broken_part.Broken"]}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
+    return tmp_path
+
+
+def test_a_failed_trial_is_named_with_its_log_and_the_others_go_on(failing):
+    told = command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
+    assert told.returncode == 1
+    assert "the part is broken" in told.stdout and "log.txt" in told.stdout
+    assert "failed" in (failing / "runs" / "sweeps" / "smoke@demo" / "table.md").read_text()
+    assert len(results(failing / "runs")) == 1
+
+
+def trained(runs):
+    return any("train/loss" in path.read_text() for path in runs.glob("trials/*/metrics.jsonl"))
+
+
+def test_a_stopped_sweep_saves_and_leaves_no_process(tmp_path):
+    words = [sys.executable, "-m", "transformer_pl.sweep", "sweeps/smoke.yaml", "--runs", str(tmp_path / "runs")]
+    words += ["--set", "optim.max_steps=5000", "trainer.val_every=4000"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as sweep:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not trained(tmp_path / "runs"):
+            time.sleep(0.2)
+        pids = [json.loads(path.read_text())["pid"] for path in (tmp_path / "runs").glob("trials/*/status.json")]
+        assert pids
+        began = time.monotonic()
+        sweep.send_signal(signal.SIGTERM)
+        out, _ = sweep.communicate(timeout=60)
+    assert sweep.returncode == 143 and "the same command continues" in out
+    assert time.monotonic() - began < 15
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert any((tmp_path / "runs").glob("trials/*/checkpoints/last.ckpt"))

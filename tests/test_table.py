@@ -1,0 +1,286 @@
+import csv
+import io
+import statistics
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from transformer_pl.config import SCALES, Config, Level, resolve, scale_level
+from transformer_pl.table import Row, build, mean, published, read_published, spread
+
+TABLE3 = read_published().rows
+SIGNATURE = "nrefs:1|case:mixed|tok:13a"
+LEARNED = {"model.position": "ablations.learned_position.LearnedPosition"}
+
+
+def config(scale="demo", **keys):
+    return resolve([scale_level(scale), Level("test", {key.replace("__", "."): value for key, value in keys.items()})])
+
+
+def result(config, bleu, ppl=3.0, **more):
+    metrics = {"val/ppl": ppl, "val/bleu": bleu, "test/bleu": bleu - 1}
+    return {"metrics": metrics, "params": 1_490_000, "signature": SIGNATURE, "steps": config.steps} | more
+
+
+def row(config, *bleus, state="new"):
+    """A row whose seeds came to these BLEUs; where one is None, there is no result and this is the trial's state."""
+    results = [None if bleu is None else result(config, bleu) for bleu in bleus]
+    return Row(config, results, [state if r is None else "done" for r in results])
+
+
+def column(table, name):
+    return next(column.cells for column in table.columns if column.name == name)
+
+
+def names(table):
+    return [column.name for column in table.columns]
+
+
+def read_csv(table):
+    return list(csv.DictReader(io.StringIO(table.csv())))
+
+
+def told(table, width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table.terminal(width))
+    return console.file.getvalue()
+
+
+# --- What was published
+
+
+def test_table_3_is_whole():
+    assert Counter(row.label for row in TABLE3) == {"base": 1, "A": 4, "B": 2, "C": 7, "D": 4, "E": 1, "big": 1}
+    assert all(row.ppl and row.bleu for row in TABLE3)
+    assert sum(row.params is not None for row in TABLE3) == 11  # base, B, C and big
+
+
+@pytest.mark.parametrize(
+    "keys, label, ppl, bleu, params",
+    [
+        ({}, "base", 4.92, 25.8, 65),
+        ({"model.h": 1}, "A", 5.29, 24.9, None),
+        ({"model.d_k": 16}, "B", 5.16, 25.1, 58),
+        ({"model.d_model": 1024}, "C", 4.66, 26.0, 168),
+        ({"optim.eps_ls": 0.0}, "D", 4.67, 25.3, None),
+        (LEARNED, "E", 4.92, 25.7, None),
+    ],
+)
+def test_some_of_its_numbers(keys, label, ppl, bleu, params):
+    found = published(resolve([Level("test", keys)]))
+    assert (found.label, found.ppl, found.bleu, found.params) == (label, ppl, bleu, params)
+
+
+@pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
+@pytest.mark.parametrize("index", range(len(TABLE3)))
+def test_every_row_runs_at_every_scale_and_is_found_again(index, scale):
+    config = resolve([scale_level(scale), Level("published", TABLE3[index].differs)])
+    assert published(config) is TABLE3[index]
+
+
+def test_matching_is_by_the_paper_s_numbers():
+    assert published(config(model__d_k=64, model__d_v="64")).label == "base"  # base, spelled out
+    assert published(config(model__d_k=512, model__d_v=512, model__h=1)).label == "A"
+    assert published(config(decode__beam=1, optim__duration=3, seed=7)).label == "base"  # not of the model
+    assert published(config(model__h=2)) is None
+    assert published(config(model__h=1, model__p_drop=0.0)) is None
+    assert published(config(model__attention="ablations.local.LocalAttention")) is None
+
+
+# --- What differs
+
+
+def test_h_1_is_told_in_the_paper_s_numbers():
+    table = build([row(config(), 60.0), row(config(model__h=1), 59.0)], config())
+    assert names(table)[:4] == ["row", "h", "d_k", "d_v"]
+    assert column(table, "row") == ["base", "(A)"]
+    assert [column(table, name) for name in ("h", "d_k", "d_v")] == [["8", "1"], ["64", "512"], ["64", "512"]]
+
+
+def test_only_what_differs_is_shown_and_in_the_paper_s_order():
+    changes = [{}, {"optim__eps_ls": 0.2}, {"decode__beam": 1}, {"model__p_drop": 0.0}, {"model__N": 2}]
+    configs = [*(config(**keys) for keys in changes), resolve([scale_level("demo"), Level("test", LEARNED)])]
+    table = build([row(c, 60.0) for c in configs], config())
+    shown = ["N", "P_drop", "eps_ls", "position", "beam"]
+    assert names(table)[1:6] == shown
+    assert [column(table, name)[0] for name in shown] == ["6", "0.1", "0.1", "SinusoidalPosition", "4"]
+    for cells, cell in zip(zip(*(column(table, name) for name in shown), strict=True), [None, *changes], strict=False):
+        assert cell is None or sum(map(bool, cells)) == (1 if cell else 5)
+    assert column(table, "position")[-1] == "LearnedPosition"
+    assert not {"seed", "seeds", "width", "depth", "max_steps"} & set(names(table)[1:6])
+
+
+def test_options_of_a_part_are_columns():
+    local = {"model__attention": "ablations.local.LocalAttention"}
+    rows = [row(config(), 60.0), *(row(config(**local, model__attention__window=w), 59.0) for w in (4, 16))]
+    table = build(rows, config())
+    assert column(table, "attention") == ["ScaledDotProductAttention", "LocalAttention", "LocalAttention"]
+    assert column(table, "attention.window") == ["", "4", "16"]
+
+
+def test_precision_makes_a_row_and_devices_do_not():
+    rows = [row(config(), 60.0), row(config(trainer__precision="bf16-mixed", trainer__devices=2), 60.0)]
+    assert names(build(rows, config()))[1:3] == ["precision", "params"]
+
+
+def test_without_a_base_row_every_cell_is_filled_and_nothing_is_a_difference():
+    rows = [row(config(model__h=h), 60.0 + h) for h in (1, 2, 4)]
+    for table in (build(rows), build(rows, config())):
+        assert column(table, "row") == ["(A)", "", "(A)"]
+        assert column(table, "h") == ["1", "2", "4"]
+        assert "Δ BLEU" not in names(table)
+        assert {line["val/bleu.difference"] for line in read_csv(table)} == {""}
+
+
+def test_rows_that_nobody_printed():
+    table = build([row(config(model__h=2), 60.0), row(config(model__h=2, model__p_drop=0.3), 59.5)], config(model__h=2))
+    assert column(table, "row") == ["base", ""]
+    assert not any("paper" in name for name in names(table))
+    assert not any(line["paper/bleu"] for line in read_csv(table))
+
+
+def test_base_is_what_differences_are_to_whatever_the_paper_calls_it():
+    table = build([row(config(model__h=4), 60.0), row(config(), 61.0)], config(model__h=4))
+    assert column(table, "row") == ["base (A)", "base"]
+    assert column(table, "Δ BLEU") == ["", "+1.0"]
+
+
+# --- What came out
+
+
+def test_mean_and_spread():
+    numbers = [60.5, 61.25, 63.0]
+    assert mean(numbers) == statistics.mean(numbers)
+    assert spread(numbers) == statistics.stdev(numbers)
+    assert mean([]) is None
+    assert spread([]) is spread([60.0]) is None
+
+
+def test_means_spreads_and_differences():
+    table = build([row(config(), 60.0, 62.0, 64.0), row(config(model__h=1), 61.0, 60.0, 59.0)], config())
+    assert column(table, "BLEU") == ["62.0 ± 2.0", "60.0 ± 1.0"]
+    assert column(table, "Δ BLEU") == ["", "-2.0"]
+    assert column(table, "seeds") == ["3", "3"]
+    assert column(table, "params") == ["1.49M", "1.49M"]
+    assert column(table, "paper BLEU") == ["25.8", "24.9"]
+    assert column(table, "paper Δ BLEU") == ["", "-0.9"]
+    assert column(table, "paper params") == ["65M", ""]
+    assert any("3 seeds" in note for note in table.notes)
+
+
+def test_one_seed_has_no_spread_and_says_so():
+    table = build([row(config(), 60.0), row(config(model__h=1), 61.0)], config())
+    assert column(table, "BLEU") == ["60.0", "61.0"]
+    assert any("chance" in note for note in table.notes)
+    assert "±" not in table.markdown() + told(table, 100)
+
+
+def test_what_was_not_measured_is_never_a_number():
+    rows = [
+        row(config(), 60.0, 62.0),
+        row(config(model__h=1), None, None, state="failed"),
+        row(config(model__h=4), None, None),
+        row(config(model__h=16), 61.0, None, state="failed"),
+        row(config(model__h=32), None, None, state="running"),
+    ]
+    table = build(rows, config())
+    assert column(table, "BLEU") == ["61.0 ± 1.4", "failed", "-", "61.0", "-"]
+    assert column(table, "PPL") == ["3.00", "failed", "-", "3.00", "-"]
+    assert column(table, "params")[1:3] == column(table, "Δ BLEU")[1:3] == ["-", "-"]
+    assert column(table, "seeds") == ["2", "0/2", "0/2", "1/2", "0/2"]
+    lines = read_csv(table)
+    assert [line["failed"] for line in lines] == ["0", "2", "0", "1", "0"]
+    assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
+
+
+def test_nothing_trained_yet():
+    table = build([row(config(), None), row(config(model__h=1), None)], config())
+    assert column(table, "BLEU") == ["-", "-"]
+    assert "Δ BLEU" not in names(table)
+    assert not any("sacreBLEU" in note or "seed" in note for note in table.notes)
+
+
+def test_a_diverged_seed_does_not_hide_the_others():
+    c = config()
+    diverged = Row(c, [result(c, 0.0, ppl=float("inf")), result(c, 2.0)], ["done", "done"])
+    table = build([diverged, row(config(model__h=1), 60.0)], c)
+    assert column(table, "PPL") == ["inf", "3.00"]
+    assert read_csv(table)[0]["val/ppl.sd"] == "nan"
+
+
+def test_notes_say_what_is_not_alike():
+    big = config(optim__duration=3)
+    other = Row(big, [result(big, 60.0, signature="nrefs:1|case:lc|tok:13a")], ["done"])
+    notes = " ".join(build([row(config(), 60.0), other], config()).notes)
+    assert f"{config().steps:,}, {3 * config().steps:,}" in notes
+    assert "not comparable" in notes and "case:lc" in notes and "case:mixed" in notes
+    notes = " ".join(build([row(config(), 60.0)], config()).notes)
+    assert notes.count(SIGNATURE) == 1 and "different numbers" not in notes
+
+
+def test_the_scale_is_told():
+    c = config()
+    note = build([row(c, 60.0)], c).notes[0]
+    assert f"width {c.model.width:g} (d_model 512 is {512 * c.model.width:.0f})" in note
+    assert f"{c.steps:,} steps" in note
+    assert "width" not in build([row(Config(), 26.0)], Config()).notes[0]
+
+
+# --- How it is told
+
+
+def all_rows():
+    configs = [resolve([scale_level("demo"), Level("published", row.differs)]) for row in TABLE3]
+    return [row(c, 60 + i / 3, 61 + i / 7) for i, c in enumerate(configs)]
+
+
+def test_markdown_has_as_many_cells_on_every_line():
+    table = build([*all_rows(), row(config(model__h=2), None)], config())
+    lines = [line for line in table.markdown().splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(TABLE3) + 1
+    assert {len(line.split("|")) for line in lines} == {len(table.columns) + 2}
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [column.cells[0] for column in table.columns]
+
+
+def test_csv_keeps_every_digit():
+    rows = all_rows()
+    lines = read_csv(build(rows, config()))
+    base = [r["metrics"]["val/bleu"] for r in rows[0].results]
+    for line, one, printed in zip(lines, rows, TABLE3, strict=True):
+        bleus = [r["metrics"]["val/bleu"] for r in one.results]
+        assert float(line["val/bleu.mean"]) == pytest.approx(statistics.mean(bleus), abs=1e-12)
+        assert float(line["val/bleu.sd"]) == pytest.approx(statistics.stdev(bleus), abs=1e-12)
+        assert (int(line["val/bleu.n"]), int(line["seeds"])) == (2, 2)
+        assert float(line["test/bleu.mean"]) == pytest.approx(statistics.mean(bleus) - 1, abs=1e-12)
+        assert (float(line["paper/ppl"]), float(line["paper/bleu"])) == (printed.ppl, printed.bleu)
+        assert line["paper/params"] == (f"{printed.params * 1e6:.0f}" if printed.params else "")
+        assert int(line["model.h"]) == one.config.model.h  # filled in, whether it differs or not
+        if printed.label != "base":
+            difference = statistics.mean(bleus) - statistics.mean(base)
+            assert float(line["val/bleu.difference"]) == pytest.approx(difference, abs=1e-12)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_terminal_s_width_is_kept_and_no_row_is_lost(width):
+    table = build(all_rows(), config())
+    text = told(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for bleu in column(table, "BLEU"):
+        assert bleu in text
+    assert ("h=32" in text) == (width < 200)
+    assert "Learned" in text
+
+
+def test_rows_of_one_letter_keep_the_paper_s_columns_at_80():
+    text = told(build(all_rows()[:5], config()), 80)
+    assert "h=" not in text and "paper" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_needs_no_torch():
+    code = "import sys, transformer_pl.table; sys.exit(bool({'torch', 'lightning', 'sacrebleu'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

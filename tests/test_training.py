@@ -1,0 +1,241 @@
+"""How a trial is trained: the laws of Section 5, accumulation, interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+
+from transformer_pl.batches import EOS, PAD, collate
+from transformer_pl.config import Decode, Level, resolve
+from transformer_pl.data import TranslationData
+from transformer_pl.evaluate import likelihood, translate
+from transformer_pl.loss import negative_log_likelihood, smoothed_loss
+from transformer_pl.module import TransformerModule
+from transformer_pl.prepare import prepare
+from transformer_pl.schedule import learning_rate
+
+TINY = {"model.N": 1, "model.d_model": 16, "model.d_ff": 32, "model.h": 2, "data.vocab_size": 400}
+TINY |= {"data.batch_tokens": 128, "optim.warmup": 10, "optim.max_steps": 12, "trainer.threads": 1}
+
+
+def config(**keys):
+    return resolve([Level("test", TINY | {key.replace("__", "."): value for key, value in keys.items()})])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A little text of its own: sentences of several lengths, and rules simple enough to learn."""
+    folder = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(1)
+    words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
+    for split, count in (("train", 400), ("val", 30), ("test", 20)):
+        rows = [[words[i] for i in rng.integers(0, 60, rng.integers(1, 9))] for _ in range(count)]
+        (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
+        (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
+    return prepare(config(data__path=str(folder)).data, folder / "runs")
+
+
+class Notes(L.pytorch.loggers.logger.Logger):
+    """A logger that remembers."""
+
+    name = version = "notes"
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def log_metrics(self, metrics, step=None):
+        self.lines.append((step, dict(metrics)))
+
+    def log_hyperparams(self, *args, **kwargs):
+        pass
+
+
+def fit(prepared, config):
+    torch.set_num_threads(1)
+    L.seed_everything(config.seed, verbose=False)
+    module, notes = TransformerModule(config, len(prepared.tokenizer)), Notes()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_steps=config.steps,
+        accumulate_grad_batches=config.trainer.accumulate,
+        val_check_interval=6 * config.trainer.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=notes,
+        log_every_n_steps=1,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, TranslationData(config, prepared))
+    return module, notes.lines
+
+
+def test_the_learning_rate_is_equation_3():
+    assert learning_rate(4000, 512, 4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+    rates = [learning_rate(step, 512, 4000) for step in (1, 2, 4000, 16000)]
+    assert rates[1] == pytest.approx(2 * rates[0])  # linear at first
+    assert rates[3] == pytest.approx(rates[2] / 2)  # then as the inverse square root
+    assert learning_rate(7, 512, 4000, lr_scale=3) == pytest.approx(3 * learning_rate(7, 512, 4000))
+
+
+def test_training_follows_the_law_from_its_first_step(prepared):
+    _, lines = fit(prepared, config(trainer__log_every=1))
+    rates = [(step, line["lr"]) for step, line in lines if "lr" in line]
+    assert [step for step, _ in rates] == list(range(1, 13))
+    for step, rate in rates:  # what is logged after a step is what the next one will use
+        assert rate == pytest.approx(learning_rate(step + 1, 16, 10))
+
+
+def test_smoothing_is_that_of_section_5_4():
+    torch.manual_seed(1)
+    logits, target = torch.randn(2, 3, 7), torch.tensor([[5, 4, EOS], [6, EOS, PAD]])
+    expected = 0.0
+    for b, t in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]:
+        wanted = torch.full((7,), 0.1 / 7)
+        wanted[target[b, t]] += 0.9
+        expected -= (wanted * logits[b, t].log_softmax(-1)).sum().item()
+    assert smoothed_loss(logits, target, 0.1).item() == pytest.approx(expected, rel=1e-5)
+    plain = negative_log_likelihood(logits, target)
+    assert plain[1, 2] == 0 and plain.sum().item() == pytest.approx(smoothed_loss(logits, target, 0.0).item(), rel=1e-6)
+
+
+def test_perplexity_is_of_every_piece_and_eos_and_of_nothing_else(prepared):
+    module = TransformerModule(config(), len(prepared.tokenizer))
+    split = prepared.split("val")
+    found = likelihood(module.model, split, tokens=64)
+    for i in (0, 7, 29):  # one sentence at a time: no padding at all
+        batch = collate(split, np.array([i]))
+        with torch.no_grad():
+            logprob = module.model.eval()(batch.source, batch.target_in).log_softmax(-1)[0]
+        assert len(batch.target_out[0]) == found.pieces[i] == len(split.target[i]) + 1
+        expected = -logprob[range(found.pieces[i]), batch.target_out[0]].sum().item()
+        assert found.nll[i] == pytest.approx(expected, rel=1e-4)
+    assert found.perplexity == pytest.approx(np.exp(found.nll.sum() / found.pieces.sum()))
+
+
+def test_validation_on_the_schedule_agrees_with_the_final_one(prepared):
+    module, lines = fit(prepared, config())
+    last = [line for step, line in lines if step == 12 and "val/ppl" in line][-1]
+    assert last["val/ppl"] == pytest.approx(likelihood(module.model, prepared.split("val"), 256).perplexity, rel=1e-4)
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 50])
+def test_accumulation_splits_the_batch_and_changes_nothing(prepared, accumulate):
+    """50 parts are more than a batch has sentences."""
+    once, _ = fit(prepared, config(model__p_drop=0.0, optim__max_steps=4))
+    parts, _ = fit(prepared, config(model__p_drop=0.0, optim__max_steps=4, trainer__accumulate=accumulate))
+    for (name, a), b in zip(once.named_parameters(), parts.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5), name
+
+
+def test_smoothing_changes_the_loss_and_not_the_perplexity(prepared):
+    lines = [fit(prepared, config(optim__eps_ls=eps, optim__max_steps=1, trainer__log_every=1))[1] for eps in (0, 0.3)]
+    losses = [next(line["train/loss"] for _, line in told if "train/loss" in line) for told in lines]
+    assert losses[0] != pytest.approx(losses[1], abs=1e-4)
+    models = [TransformerModule(config(optim__eps_ls=eps), len(prepared.tokenizer)).model for eps in (0, 0.3)]
+    models[1].load_state_dict(models[0].state_dict())
+    assert len({likelihood(model, prepared.split("val"), 256).loss for model in models}) == 1
+
+
+def test_translations_with_a_cache_equal_those_without(prepared):
+    module, _ = fit(prepared, config(optim__max_steps=40))
+    source, decode = prepared.split("test").source, Decode(extra=5)
+    cached = translate(module.model, source, decode, 512)
+    module.model.embedding.incremental = False
+    again = translate(module.model, source, decode, 4096)  # and in other batches
+    for a, b in zip(cached, again, strict=True):
+        assert a[0].pieces == b[0].pieces and a[0].score == pytest.approx(b[0].score, abs=1e-4)
+    assert all(len(h[0].pieces) < n + 5 for h, n in zip(cached, source.lengths, strict=True))  # EOS counts too
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Interruption
+
+
+@contextmanager
+def train(runs: Path, *argv: str) -> Iterator[subprocess.Popen]:
+    words = [sys.executable, "-m", "transformer_pl.train", f"--runs={runs}", "--model.width=0.0625"]
+    words += ["--trainer.threads=1", "--optim.max_steps=60", "--trainer.val_every=15", "--trainer.log_every=5", "--decode.beam=1", *argv]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        yield process
+
+
+def train_on(runs: Path, *argv: str) -> str:
+    """To the end, whatever is there already; returns what the command said."""
+    with train(runs, *argv) as process:
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return told
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def outcome(runs: Path):
+    (folder,) = (runs / "trials").iterdir()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]
+    return losses, json.loads((folder / "result.json").read_text())["metrics"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("whole")
+    train_on(runs)
+    return runs
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signum):
+    (tmp_path / "data").symlink_to(uninterrupted / "data")
+    with train(tmp_path) as process:
+        wait_for(lambda: any(tmp_path.glob("trials/*/checkpoints/last.sha256")))
+        os.kill(process.pid, signum)
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == (143 if signum == signal.SIGTERM else -9), told
+    assert not any(tmp_path.glob("trials/*/result.json"))
+    train_on(tmp_path)
+    assert outcome(tmp_path) == outcome(uninterrupted)
+
+
+def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path):
+    (tmp_path / "data").symlink_to(uninterrupted / "data")
+    with train(tmp_path) as process:
+        wait_for(lambda: any(tmp_path.glob("trials/*/checkpoints/previous.sha256")))
+        process.kill()
+    (last,) = tmp_path.glob("trials/*/checkpoints/last.ckpt")
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 255
+    last.write_bytes(content)
+    train_on(tmp_path)
+    assert outcome(tmp_path) == outcome(uninterrupted)
+
+
+def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted):
+    runs = uninterrupted
+    (first,) = (runs / "trials").iterdir()
+    told = train_on(runs, "--decode.alpha=0.1")
+    (second,) = set((runs / "trials").iterdir()) - {first}
+    assert "differs in decoding alone" in told
+    assert (first / "weights.pt").samefile(second / "weights.pt")
+    results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
+    assert results[0]["metrics"]["val/ppl"] == results[1]["metrics"]["val/ppl"]
+    assert len({result["id"] for result in results}) == 2
+    assert not (first / "metrics.jsonl").samefile(second / "metrics.jsonl")

@@ -1,0 +1,111 @@
+"""Run a sweep:  python -m transformer_pl.sweep sweeps/table3_A.yaml
+
+Checks every trial, prints the plan, trains what is missing, prints the table beside the paper's numbers. The same
+command goes on with what was interrupted and tries again what failed.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from rich.console import Console
+
+from transformer_pl.errors import InputError, run
+from transformer_pl.launch import Interrupted, Job, launch, slots
+from transformer_pl.plan import Planned, as_json, plan, show
+from transformer_pl.prepare import prepare
+from transformer_pl.report import add_sweep_options, table_of
+from transformer_pl.results import check_writable, write, write_json
+from transformer_pl.sweepfile import Sweep, load
+
+
+def main(argv: list[str]) -> int:
+    options = read_options(argv)
+    console = Console(highlight=False)
+    sweep = load(options.file, options.scale, options.seeds, options.set)
+    planned = plan(sweep, options.runs)
+    show(sweep, planned, console)
+    if options.plan:
+        return 0
+    check_writable(options.runs)
+    missing = [one for one in planned if options.rerun or one.trial.result() is None]
+    for data in {one.config.data for one in missing}:
+        prepare(data, options.runs)
+    folder = sweep_folder(sweep, options.runs, options.set)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "plan.json", as_json(sweep, planned))
+
+    os.environ["WANDB_RUN_GROUP"] = sweep.name
+    os.environ.setdefault("WANDB_PROJECT", sweep.project)
+    places = slots(options.parallel, sweep.rows[0].configs[0].trainer.devices, len(missing))
+    code = 0
+    try:
+        jobs = [job(sweep, one, options.runs, options.rerun) for one in missing]
+        if jobs:
+            console.print(f"{len(jobs)} trials, {places.count} at a time with {places.threads} threads each")
+        failed = launch(jobs, places, console.print)
+        for one in failed:
+            console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again")
+        code = 1 if failed else 0
+    except Interrupted as interrupted:
+        console.print(f"{interrupted}; the same command continues")
+        code = interrupted.exit_code
+    table = table_of(sweep, planned)
+    write(folder / "table.md", table.markdown())
+    write(folder / "results.csv", table.csv())
+    console.print(table.terminal())
+    console.print(f"table and results: {folder}")
+    if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
+        console.print(f"W&B: some runs are offline; later: wandb sync {options.runs}/trials/*/wandb/offline-run-*")
+    return code
+
+
+def read_options(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m transformer_pl.sweep", description="Run a sweep and print its table."
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="a sweep file, such as sweeps/table3_A.yaml")
+    add_sweep_options(parser)
+    parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
+    parser.add_argument(
+        "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
+    )
+    parser.add_argument("--rerun", action="store_true", help="train finished trials too, anew")
+    options = parser.parse_args(argv)
+    pairs = options.set or []
+    keys = [key for key, _ in pairs]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise InputError(*(f"--set {key}: is set twice; set it once" for key in twice))
+    options.set = dict(pairs)
+    return options
+
+
+def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:
+    """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, for it makes another table."""
+    name = f"{sweep.name}@{Path(sweep.scale).stem}"
+    if sets:
+        name += "-" + hashlib.sha256(repr(sorted(sets.items())).encode()).hexdigest()[:6]
+    return runs / "sweeps" / re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
+
+
+def job(sweep: Sweep, one: Planned, runs: Path, rerun: bool) -> Job:
+    """What starts one trial: its merged keys on the command line, and nothing by another way."""
+    row = sweep.rows[one.row]
+    argv = [f"--scale={sweep.scale}", *(f"--{key}={value}" for key, value in row.keys.items())]
+    argv += [f"--seed={one.config.seed}", f"--runs={runs}", *(["--rerun"] if rerun else [])]
+    return Job(f"{row.name} s{one.config.seed}", argv, one.trial, one.who.weights, one.config.steps)
+
+
+def _parallel(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be auto or a whole number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    run(main)

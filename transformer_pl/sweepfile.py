@@ -1,0 +1,168 @@
+"""The sweep file: a W&B sweep, nothing more, read as rows of a table and their trials."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_pl import parts
+from transformer_pl.config import (
+    KEYS,
+    SEAMS,
+    Config,
+    Level,
+    known,
+    merge,
+    nearest,
+    nominal,
+    parse_variant,
+    read_yaml,
+    resolve,
+    scale_level,
+)
+from transformer_pl.errors import InputError
+from transformer_pl.identity import row_identity, words
+
+# W&B's schema is closed: a key beyond these would draw "Malformed sweep config" there.
+TOP_LEVEL = (
+    *("program", "name", "description", "project", "entity", "method", "metric", "metrics", "scheduler", "parameters"),
+    *("early_terminate", "command", "run_cap", "controller", "job", "image_uri", "kind", "apiVersion"),
+)
+OURS = ("scale", "variant", "seed")  # parameters that are no keys of the config
+
+
+class Row(NamedTuple):
+    """A row of the table: one config, trained once for each seed."""
+
+    name: str  # what differs from the base
+    configs: list[Config]  # by seed
+    keys: dict[str, Any]  # what `train` is told beside the scale and the seed
+
+
+class Sweep(NamedTuple):
+    name: str
+    project: str
+    scale: str
+    base: Config  # what the rows are changes of: the scale, and what the file gives to all
+    rows: list[Row]
+
+    @property
+    def configs(self) -> list[Config]:
+        return [config for row in self.rows for config in row.configs]
+
+
+def load(
+    path: Path, scale: str | None = None, seeds: Sequence[str] | None = None, sets: Mapping[str, str] | None = None
+) -> Sweep:
+    """Every trial of a sweep file, checked. `scale` and `seeds` replace the file's, `sets` wins over everything.
+
+    Raises one InputError for all mistakes of the file and of all its trials.
+    """
+    content = read_yaml(path)
+    grid, mistakes = _parameters(path, content)
+    if scale is None and len(grid.get("scale", ["demo"])) > 1:
+        mistakes.append(
+            f"{path}: parameters.scale = {grid['scale']}: must be one value; start the command once for each"
+        )
+    unknown = [key for key in grid if not known(key) and key not in OURS]
+    strange = [f"{path}: parameters.{key}: no such key{nearest(key, [*KEYS, *OURS])}" for key in unknown]
+    if mistakes:
+        raise InputError(*strange, *mistakes)
+    mistakes += strange
+    grid = {key: values for key, values in grid.items() if key not in unknown}
+    scale = scale or str(grid.get("scale", ["demo"])[0])
+    seeds = seeds or grid.get("seed", [1])
+    places = Level(f"{path}: parameters", {}), Level("--set", sets or {})
+    shared = {key: values[0] for key, values in grid.items() if len(values) == 1 and key not in OURS}
+    varied = [key for key in grid if key not in ("scale", "seed") and key not in shared]
+
+    def levels(row: Mapping[str, Any]) -> list[Level]:
+        plain = {key: value for key, value in row.items() if key != "variant"}
+        variant = [parse_variant(str(row["variant"]), f"{path}:")] if "variant" in row else []
+        for place, values in (*variant, places[1]):
+            if "seed" in values:
+                raise InputError(f"{place}: seed = {values['seed']}: must be said by parameters.seed or by --seeds")
+        return [places[0]._replace(values=shared | plain), *variant, places[1]]
+
+    given = _attempt(mistakes, lambda: scale_level(scale))
+    if given is None:
+        raise InputError(*mistakes)
+    base = _attempt(mistakes, lambda: resolve([given, *levels({})]))
+    rows = []
+    for values in itertools.product(*(grid[key] for key in varied)):
+        row = dict(zip(varied, values, strict=True))
+        changes = _attempt(mistakes, lambda row=row: levels(row))
+        if changes is None:
+            continue
+        seeded = [[given, *changes, Level(f"{path}: parameters", {"seed": seed})] for seed in seeds]
+        configs = [_attempt(mistakes, lambda one=one: resolve(one)) for one in seeded]
+        if base is not None and None not in configs:
+            keys = {key: value for key, (value, _) in merge(changes).items()}
+            rows.append(Row(words(configs[0], base), configs, keys))
+        chosen = _attempt([], lambda changes=changes: resolve(_of_parts([given, *changes])))
+        if chosen is not None:  # checked even where something else is wrong with the row
+            mistakes += [f"{path}: {mistake}" for mistake in parts.check(chosen.model)]
+    mistakes += _equal(path, rows)
+    if mistakes:
+        raise InputError(*mistakes)
+    return Sweep(str(content.get("name", path.stem)), str(content.get("project", "transformer-pl")), scale, base, rows)
+
+
+def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
+    """The values of every parameter, in the file's order; and what is wrong with the file itself."""
+    mistakes = [
+        f"{path}: {key}: no key of a W&B sweep{nearest(str(key), TOP_LEVEL)}" for key in content if key not in TOP_LEVEL
+    ]
+    if content.get("method") != "grid":
+        mistakes.append(f"{path}: method = {content.get('method')}: must be grid")
+    parameters = content.get("parameters")
+    if not isinstance(parameters, dict) or not parameters:
+        mistakes.append(f"{path}: parameters = {parameters}: must map keys to {{value: ...}} or {{values: [...]}}")
+        return {}, mistakes
+    grid = {}
+    for key, said in parameters.items():
+        if not isinstance(said, dict) or len(said) != 1 or not said.keys() <= {"value", "values"}:
+            mistakes.append(f"{path}: parameters.{key} = {said}: must be {{value: ...}} or {{values: [...]}} in a grid")
+            continue
+        values = said["values"] if "values" in said else [said["value"]]
+        if not isinstance(values, list) or not values:
+            mistakes.append(f"{path}: parameters.{key}.values = {values}: must be a list with a value in it")
+            continue
+        wrong = [value for value in values if not isinstance(value, str | int | float | None)]
+        mistakes += [f"{path}: parameters.{key} = {value}: must be a plain value" for value in wrong]
+        grid[str(key)] = values
+    return grid, mistakes
+
+
+def _of_parts(levels: Sequence[Level]) -> list[Level]:
+    """The levels with the keys of parts and of their options alone."""
+    of_parts = tuple(f"model.{seam}" for seam in SEAMS)
+    return [
+        Level(place, {key: value for key, value in values.items() if known(key) and key.startswith(of_parts)})
+        for place, values in levels
+    ]
+
+
+def _equal(path: Path, rows: Sequence[Row]) -> list[str]:
+    """Rows that are the same trial, and seeds given twice."""
+    mistakes, seen = [], {}
+    for row in rows:
+        seeds = [config.seed for config in row.configs]
+        if len(set(seeds)) < len(seeds):
+            mistakes.append(f"{path}: seed = {seeds}: must differ from each other")
+        config = row.configs[0]
+        other = seen.setdefault(row_identity(config), row)
+        if other is not row:
+            same = nominal(other.configs[0].model) == nominal(config.model)
+            why = "say the same" if same else "come to the same sizes at this scale's width and depth"
+            mistakes.append(f"{path}: rows `{other.name}` and `{row.name}` {why}; rows must differ: leave one out")
+    return mistakes
+
+
+def _attempt(mistakes: list[str], made: Any) -> Any:
+    """What is made, or None with its mistakes taken down: one bad row must not hide another's."""
+    try:
+        return made()
+    except InputError as error:
+        mistakes += error.messages
+        return None

@@ -1,0 +1,362 @@
+"""The table of a sweep, in the columns of the paper's Table 3 and beside the numbers that the paper printed.
+
+A row shows what differs from base, in the paper's numbers whatever the scale. What was not measured is never a number:
+it reads `failed` where a trial failed, and `-` where it is not finished.
+"""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import Field
+from rich import box
+from rich.console import Console, Group
+from rich.measure import Measurement
+from rich.table import Table as Grid
+from rich.text import Text
+
+from transformer_pl.config import COLUMNS, SEAMS, Config, Level, Section, effective, nominal, read_yaml, resolve
+
+PUBLISHED = Path(__file__).parent / "published"
+FIRST_TO_GO = ("paper params", "params", "paper Δ BLEU")  # in a narrow terminal; Markdown and CSV keep them
+ROOM = 28  # characters for what differs, before numbers go
+PAPERS_ORDER = (*(f"model.{name}" for name in COLUMNS), "model.p_drop", "optim.eps_ls")
+
+
+class Row(NamedTuple):
+    """One configuration, and its trials, one a seed: what result.json says (None without one), and their states."""
+
+    config: Config  # whatever its seed
+    results: list[dict[str, Any] | None]
+    states: list[str]
+
+    @property
+    def done(self) -> list[dict[str, Any]]:
+        return [result for result in self.results if result]
+
+    @property
+    def params(self) -> int | None:
+        return self.done[0]["params"] if self.done else None
+
+    def values(self, metric: str) -> list[float]:
+        """One number a finished seed."""
+        return [result["metrics"][metric] for result in self.done if metric in result["metrics"]]
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The sample standard deviation (n - 1 in the denominator); a single value has none, a diverged one no number."""
+    if not all(math.isfinite(value) for value in values):
+        return math.nan
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What others printed
+
+
+class PublishedRow(Section):
+    """A row of a published table, stated as its difference from the paper's base."""
+
+    label: str
+    differs: dict[str, Any] = {}
+    ppl: float | None = None
+    bleu: float | None = None
+    params: float | None = Field(None, description="in millions")
+
+    @property
+    def config(self) -> Config:
+        return resolve([Level(f"published row {self.label}", self.differs)])
+
+
+class Published(Section):
+    """A file of `published/`. Its differences are to the row labelled `base`."""
+
+    source: str
+    rows: list[PublishedRow]
+
+    def find(self, config: Config) -> PublishedRow | None:
+        return next((row for row in self.rows if _matched_by(row.config) == _matched_by(config)), None)
+
+    def bleu_difference(self, row: PublishedRow) -> float | None:
+        base = next((row for row in self.rows if row.label == "base"), row)
+        if row is base or row.bleu is None or base.bleu is None:
+            return None
+        return round(row.bleu - base.bleu, 2)
+
+
+@cache
+def read_published(name: str = "table3") -> Published:
+    return Published.model_validate(read_yaml(PUBLISHED / f"{name}.yaml"))
+
+
+def published(config: Config, name: str = "table3") -> PublishedRow | None:
+    """The published row that this config is, whatever its scale; None if nobody printed it."""
+    return read_published(name).find(config)
+
+
+def _matched_by(config: Config) -> dict[str, Any]:
+    return nominal(config.model) | {"optim.eps_ls": config.optim.eps_ls}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The table
+
+
+class Column(NamedTuple):
+    name: str
+    cells: list[str]
+    setting: bool = False  # what differs, rather than what came out
+
+
+class Table(NamedTuple):
+    """A table, ready to be told: text for people, a record a row for machines, and what must be read beside it."""
+
+    columns: list[Column]
+    records: list[dict[str, Any]]
+    notes: list[str]
+
+    def terminal(self, width: int | None = None) -> Group:
+        """The paper's columns where the terminal is wide enough; else one of what differs, then fewer numbers."""
+        console = Console(width=width)
+        columns = self.columns
+        if _width(console, columns) > console.width:
+            columns = _settings_as_one(columns)
+            for name in FIRST_TO_GO:
+                if _width(console, [column for column in columns if not column.setting]) > console.width - ROOM:
+                    columns = [column for column in columns if column.name != name]
+        return Group(_grid(columns), *(Text(note, style="dim") for note in self.notes))
+
+    def markdown(self) -> str:
+        lines = [[column.name for column in self.columns], [":-", *["-:"] * (len(self.columns) - 1)]]
+        lines += zip(*([cell.replace("|", "\\|") for cell in column.cells] for column in self.columns), strict=True)
+        table = [f"| {' | '.join(cells)} |" for cells in lines]
+        return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
+
+    def csv(self) -> str:
+        """A line a row: every setting filled in, numbers at full precision, nothing where nothing was measured."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.records)
+        return text.getvalue()
+
+
+def build(rows: Sequence[Row], base: Config | None = None, beside: str = "table3") -> Table:
+    """The table of at least one row, beside a published one. Differences are to `base`, if that is among the rows."""
+    paper = read_published(beside)
+    settings = [_settings(row.config) for row in rows]
+    is_base = [base is not None and values == _settings(base) for values in settings]
+    base_row = next((row for row, is_it in zip(rows, is_base, strict=True) if is_it), None)
+    lines = [
+        _Line(row, values, paper.find(row.config), is_it, base_row)
+        for row, values, is_it in zip(rows, settings, is_base, strict=True)
+    ]
+    keys = _differing(settings)
+    columns = [column for column in _columns(lines, keys, paper) if any(column.cells)]
+    return Table(columns, _records(lines, keys, paper), _notes(lines, paper))
+
+
+class _Line(NamedTuple):
+    """All that a line of the table is told from."""
+
+    row: Row
+    settings: dict[str, Any]
+    printed: PublishedRow | None
+    is_base: bool
+    base: Row | None
+
+    @property
+    def label(self) -> str:
+        """The paper's letter, as it prints it; what differences are to is `base`, whatever else it is."""
+        name = self.printed.label if self.printed else ""
+        letter = f"({name})" if len(name) == 1 else name
+        return f"base {letter}".strip() if self.is_base and name != "base" else letter
+
+    def difference(self, metric: str) -> float | None:
+        if self.is_base or self.base is None or not self.row.values(metric) or not self.base.values(metric):
+            return None
+        return mean(self.row.values(metric)) - mean(self.base.values(metric))
+
+
+def _columns(lines: list[_Line], keys: list[str], paper: Published) -> list[Column]:
+    def ours(tell: Callable[[_Line], str]) -> list[str]:
+        return [tell(line) or _unmeasured(line.row) for line in lines]
+
+    def theirs(tell: Callable[[PublishedRow], str]) -> list[str]:
+        return [tell(line.printed) if line.printed else "" for line in lines]
+
+    differences = []
+    if any(line.difference("val/bleu") is not None for line in lines):
+        differences = ["" if line.is_base else _fixed(line.difference("val/bleu"), "+z.1f") or "-" for line in lines]
+    return [
+        Column("row", [line.label for line in lines]),
+        *(Column(_short(key), _cells(key, lines), setting=True) for key in keys),
+        Column("params", [_count(line.row.params) or "-" for line in lines]),
+        Column("PPL", ours(lambda line: _fixed(mean(line.row.values("val/ppl")), ".2f"))),
+        Column("BLEU", ours(lambda line: _with_spread(line.row.values("val/bleu")))),
+        Column("Δ BLEU", differences),
+        Column("seeds", [_seeds(line.row) for line in lines]),
+        Column("paper PPL", theirs(lambda row: _fixed(row.ppl, ".2f"))),
+        Column("paper BLEU", theirs(lambda row: _fixed(row.bleu, ".1f"))),
+        Column("paper Δ BLEU", theirs(lambda row: _fixed(paper.bleu_difference(row), "+z.1f"))),
+        Column("paper params", theirs(lambda row: _count(row.params and row.params * 1e6))),
+    ]
+
+
+def _records(lines: list[_Line], keys: list[str], paper: Published) -> list[dict[str, Any]]:
+    metrics = dict.fromkeys(["val/ppl", "val/bleu"])
+    metrics |= dict.fromkeys(metric for line in lines for result in line.row.done for metric in result["metrics"])
+    records = []
+    for line in lines:
+        row, printed = line.row, line.printed
+        record = {"row": line.label} | {key: line.settings.get(key) for key in keys}
+        record |= {"seeds": len(row.results), "done": len(row.done), "failed": row.states.count("failed")}
+        record |= {"params": row.params}
+        for metric in metrics:
+            values = row.values(metric)
+            record |= {f"{metric}.mean": mean(values), f"{metric}.sd": spread(values), f"{metric}.n": len(values)}
+            record |= {f"{metric}.difference": line.difference(metric)}
+        record |= {f"paper/{name}": getattr(printed, name, None) for name in ("ppl", "bleu")}
+        record |= {"paper/bleu.difference": printed and paper.bleu_difference(printed)}
+        record |= {"paper/params": round(printed.params * 1e6) if printed and printed.params else None}
+        records.append(record)
+    return records
+
+
+def _notes(lines: list[_Line], paper: Published) -> list[str]:
+    """What a reader must know before comparing: the scale, the measure, and how many seeds stand behind a number."""
+    done = [result for line in lines for result in line.row.done]
+    first = next((line.row.config for line in lines if line.is_base), lines[0].row.config)
+    notes = [_scale(first)]
+    if any(line.printed for line in lines):
+        notes.append(f"Paper: {paper.source}. Its scale and its BLEU are not ours: compare differences, not values.")
+    signatures = list(dict.fromkeys(result["signature"] for result in done))
+    if len(signatures) == 1:
+        notes.append(f"BLEU: sacreBLEU {signatures[0]}, on the validation set; PPL per piece.")
+    elif signatures:
+        notes.append(f"BLEU is not comparable throughout: sacreBLEU {' and '.join(signatures)}; PPL per piece.")
+    steps = sorted({result["steps"] for result in done})
+    if len(steps) > 1:
+        notes.append(f"Rows were trained for different numbers of steps: {', '.join(f'{n:,}' for n in steps)}.")
+    counts = sorted({len(line.row.done) for line in lines if line.row.done})
+    if counts == [1]:
+        notes.append("One seed a row: small differences may be chance.")
+    elif counts:
+        over = f"{counts[0]} seeds" if len(counts) == 1 else "the finished seeds of a row"
+        notes.append(f"± is the sample standard deviation over {over}.")
+    return notes
+
+
+def _scale(config: Config) -> str:
+    """How far this is from the paper: sizes, steps, batches, text."""
+    model, data, real = config.model, config.data, effective(config)
+    shrunk = [
+        f"{name} {getattr(model, name):g} ({key} {getattr(model, key)} is {real[f'effective.{key}']})"
+        for name, key in (("width", "d_model"), ("depth", "N"))
+        if getattr(model, name) != 1
+    ]
+    sizes = f"Sizes are the paper's, run at {', '.join(shrunk)}; " if shrunk else "Run at the paper's sizes; "
+    text = data.path or data.hub or "the embedded corpus"
+    return (
+        f"{sizes}{config.steps:,} steps of {data.batch_tokens:,} pieces a side, vocabulary {data.vocab_size:,}, {text}."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings: what differs
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The keys that make a row, in the paper's order and numbers, d_k and d_v filled in."""
+    flat = config.flat() | nominal(config.model)
+    keys = dict.fromkeys([*PAPERS_ORDER, *flat])
+    return {key: flat[key] for key in keys if key == "trainer.precision" or not key.startswith(("seed", "trainer."))}
+
+
+def _differing(settings: list[dict[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
+
+
+def _cells(key: str, lines: list[_Line]) -> list[str]:
+    """A column as the paper prints it: base in full, other rows only where they differ; all of them without a base."""
+    told = [_told(key, line.settings[key]) if key in line.settings else "" for line in lines]
+    base = next((cell for cell, line in zip(told, lines, strict=True) if line.is_base), None)
+    return [cell if line.is_base or cell != base else "" for cell, line in zip(told, lines, strict=True)]
+
+
+def _told(key: str, value: object) -> str:
+    return str(value).rpartition(".")[2] if key.removeprefix("model.") in SEAMS else str(value)
+
+
+def _short(key: str) -> str:
+    """The paper's spelling."""
+    name = key.partition(".")[2]
+    return "P_drop" if name == "p_drop" else name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cells
+
+
+def _fixed(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _with_spread(values: Sequence[float]) -> str:
+    told = [_fixed(mean(values), ".1f"), _fixed(spread(values), ".1f")]
+    return " ± ".join(filter(None, told))
+
+
+def _unmeasured(row: Row) -> str:
+    return "failed" if "failed" in row.states else "-"
+
+
+def _seeds(row: Row) -> str:
+    done, asked = len(row.done), len(row.results)
+    return f"{done}" if done == asked else f"{done}/{asked}"
+
+
+def _count(number: float | None) -> str:
+    """Three digits: 1.49M, 412K."""
+    if not number:
+        return ""
+    unit, size = ("M", 1e6) if number >= 999_500 else ("K", 1e3)
+    return f"{float(f'{number / size:.3g}'):g}{unit}"
+
+
+def _grid(columns: list[Column]) -> Grid:
+    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        text, wraps = column.name in ("row", "differs"), column.name == "differs"
+        heading = Text(column.name.replace(" ", "\n", 1))
+        grid.add_column(heading, justify="left" if text else "right", no_wrap=not wraps, overflow="fold")
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        grid.add_row(*(Text(cell) for cell in cells))
+    return grid
+
+
+def _width(console: Console, columns: list[Column]) -> int:
+    """What the columns take unless something wraps."""
+    return Measurement.get(console, console.options.update(max_width=10_000), _grid(columns)).maximum
+
+
+def _settings_as_one(columns: list[Column]) -> list[Column]:
+    """`h=1 d_k=512 d_v=512` in place of a column a key."""
+    settings = [column for column in columns if column.setting]
+    rest = [column for column in columns if not column.setting]
+    if not settings:
+        return columns
+    rows = zip(*(column.cells for column in settings), strict=True)
+    told = [" ".join(f"{c.name}={cell}" for c, cell in zip(settings, cells, strict=True) if cell) for cells in rows]
+    at = columns.index(settings[0])
+    return [*rest[:at], Column("differs", told, setting=True), *rest[at:]]
