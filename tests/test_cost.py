@@ -12,14 +12,13 @@ BASE = {"model.N": 6}
 # Rows of Table 3, and what none of them shows: d_k apart from d_v, sizes without a common factor.
 ROWS = [
     BASE,
-    {"model.h": 1},
-    {"model.h": 32},
-    {"model.d_k": 16},
-    {"model.N": 2},
-    {"model.N": 8},
-    {"model.d_model": 256, "model.d_k": 32, "model.d_v": 32},
-    {"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16},
-    {"model.d_k": 40, "model.d_v": 24},
+    {"model.N": 4},
+    {"model.N": 2, "model.h": 1},
+    {"model.N": 2, "model.h": 32},
+    {"model.N": 2, "model.d_k": 16},
+    {"model.N": 2, "model.d_model": 256, "model.d_k": 32, "model.d_v": 32},
+    {"model.N": 3, "model.d_model": 1024, "model.d_ff": 4096, "model.h": 16},
+    {"model.N": 1, "model.d_k": 40, "model.d_v": 24},
     {"model.N": 1, "model.d_model": 30, "model.d_ff": 77, "model.h": 7, "model.d_k": 5, "model.d_v": 3},
     {"model.width": "1/2", "model.depth": "1/3", "model.d_k": 48},
 ]
@@ -49,8 +48,32 @@ def test_the_formula_is_what_is_built_and_counted(keys):
     assert found.flops == pytest.approx(flops, rel=1e-3)
 
 
-def test_the_paper_s_base_counts_63_million():
-    assert cost(built_from(BASE, 37_000), 1, 1, 1).params == XX
+# The column of Table 3 in millions, where it prints a number.
+PRINTED = [
+    ({}, 65),
+    ({"model.d_k": 16}, 58),
+    ({"model.d_k": 32}, 60),
+    ({"model.N": 2}, 36),
+    ({"model.N": 4}, 50),
+    ({"model.N": 8}, 80),
+    ({"model.d_model": 256, "model.d_k": 32, "model.d_v": 32}, 28),
+    ({"model.d_model": 1024, "model.d_k": 128, "model.d_v": 128}, 168),
+    ({"model.d_ff": 1024}, 53),
+    ({"model.d_ff": 4096}, 90),
+]
+
+
+@pytest.mark.parametrize(("keys", "millions"), PRINTED, ids=[str(millions) for _, millions in PRINTED])
+def test_the_paper_s_column_of_parameters(keys, millions):
+    """It counts what the authors' first code had beyond the paper's formulas: a vocabulary padded to 40,960 rows,
+    biases in the attention's projections, and a table of 32 rows for the target space."""
+    c = built_from(keys, 40_960)
+    biases = 3 * c.N * (2 * c.h * c.d_k + c.h * c.d_v + c.d_model)
+    assert round((cost(c, 1, 1, 1).params + biases + 32 * c.d_model) / 1e6) == millions
+
+
+def test_without_them_the_base_counts_63_million():
+    assert round(cost(built_from(BASE, 37_000), 1, 1, 1).params / 1e6, 2) == 63.05
 
 
 @pytest.mark.parametrize(("larger", "of"), [("sentences", 3), ("source", 37), ("target", 23)])

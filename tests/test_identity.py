@@ -75,6 +75,7 @@ OTHER = [
     {"data.train": "half"},
     {"trainer.precision": "bf16-mixed"},
     {"decode.average": 5},
+    {"decode.average": 10},
 ]
 
 

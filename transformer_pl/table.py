@@ -9,14 +9,14 @@ import io
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import Field
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group
-from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -24,7 +24,7 @@ from transformer_pl.config import COLUMNS, SEAMS, Config, Level, Section, effect
 
 PUBLISHED = Path(__file__).parent / "published"
 FIRST_TO_GO = ("paper params", "params", "paper Δ BLEU")  # in a narrow terminal; Markdown and CSV keep them
-ROOM = 28  # characters for what differs, before numbers go
+ROOM = 28  # characters for what differs, where it is one column
 PAPERS_ORDER = (*(f"model.{name}" for name in COLUMNS), "model.p_drop", "optim.eps_ls")
 
 
@@ -54,9 +54,9 @@ def mean(values: Sequence[float]) -> float | None:
 
 def spread(values: Sequence[float]) -> float | None:
     """The sample standard deviation (n - 1 in the denominator); a single value has none, a diverged one no number."""
-    if not all(math.isfinite(value) for value in values):
-        return math.nan
-    return statistics.stdev(values) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class PublishedRow(Section):
     bleu: float | None = None
     params: float | None = Field(None, description="in millions")
 
-    @property
+    @cached_property
     def config(self) -> Config:
         return resolve([Level(f"published row {self.label}", self.differs)])
 
@@ -125,14 +125,14 @@ class Table(NamedTuple):
     notes: list[str]
 
     def terminal(self, width: int | None = None) -> Group:
-        """The paper's columns where the terminal is wide enough; else one of what differs, then fewer numbers."""
-        console = Console(width=width)
-        columns = self.columns
-        if _width(console, columns) > console.width:
-            columns = _settings_as_one(columns)
-            for name in FIRST_TO_GO:
-                if _width(console, [column for column in columns if not column.setting]) > console.width - ROOM:
-                    columns = [column for column in columns if column.name != name]
+        """The paper's columns where the terminal is wide enough; else fewer numbers, and what differs as one column."""
+        width = width or Console().width
+        forms = [
+            [column for column in columns if column.name not in FIRST_TO_GO[:fewer]]
+            for columns in (self.columns, _settings_as_one(self.columns))
+            for fewer in range(len(FIRST_TO_GO) + 1)
+        ]
+        columns = next((form for form in forms if _width(form) <= width), forms[-1])
         return Group(_grid(columns), *(Text(note, style="dim") for note in self.notes))
 
     def markdown(self) -> str:
@@ -289,9 +289,13 @@ def _differing(settings: list[dict[str, Any]]) -> list[str]:
 
 def _cells(key: str, lines: list[_Line]) -> list[str]:
     """A column as the paper prints it: base in full, other rows only where they differ; all of them without a base."""
-    told = [_told(key, line.settings[key]) if key in line.settings else "" for line in lines]
-    base = next((cell for cell, line in zip(told, lines, strict=True) if line.is_base), None)
-    return [cell if line.is_base or cell != base else "" for cell, line in zip(told, lines, strict=True)]
+    base = next((line for line in lines if line.is_base), None)
+    return [
+        _told(key, line.settings[key])
+        if key in line.settings and (base in (None, line) or line.settings[key] != base.settings.get(key, ...))
+        else ""
+        for line in lines
+    ]
 
 
 def _told(key: str, value: object) -> str:
@@ -334,20 +338,25 @@ def _count(number: float | None) -> str:
     return f"{float(f'{number / size:.3g}'):g}{unit}"
 
 
+def _heading(column: Column) -> str:
+    return column.name.replace(" ", "\n", 1)
+
+
 def _grid(columns: list[Column]) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
         text, wraps = column.name in ("row", "differs"), column.name == "differs"
-        heading = Text(column.name.replace(" ", "\n", 1))
-        grid.add_column(heading, justify="left" if text else "right", no_wrap=not wraps, overflow="fold")
+        grid.add_column(Text(_heading(column)), justify="left" if text else "right", no_wrap=not wraps, overflow="fold")
     for cells in zip(*(column.cells for column in columns), strict=True):
         grid.add_row(*(Text(cell) for cell in cells))
     return grid
 
 
-def _width(console: Console, columns: list[Column]) -> int:
-    """What the columns take unless something wraps."""
-    return Measurement.get(console, console.options.update(max_width=10_000), _grid(columns)).maximum
+def _width(columns: list[Column]) -> int:
+    """What the grid takes; what differs, as one column, can do with little."""
+    widths = (max(map(cell_len, [*_heading(column).split("\n"), *column.cells])) for column in columns)
+    taken = [ROOM if column.name == "differs" else width for column, width in zip(columns, widths, strict=True)]
+    return sum(taken) + 2 * (len(taken) - 1)
 
 
 def _settings_as_one(columns: list[Column]) -> list[Column]:

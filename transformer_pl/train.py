@@ -269,14 +269,18 @@ def _start_libraries(config: Config) -> None:
 
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
-    if sys.platform == "linux":  # glibc hands large tensors back to the system, which then clears every page anew
-        with suppress(AttributeError, OSError):
-            libc = ctypes.CDLL(None)
-            libc.mallopt(M_MMAP_MAX, 0)
-            libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    keep_memory()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*"):
         warnings.filterwarnings("ignore", message)
+
+
+def keep_memory() -> None:
+    """Keep glibc from handing large tensors back to the system, which then has to clear every page anew."""
+    with suppress(AttributeError, OSError):  # another system, or another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""Training and decoding speed at scale multi30k, run by hand:  python tests/benchmarks/throughput.py [--runs DIR]
+
+Rounds of the compared settings alternate, so that ratios hold where the machine's speed drifts; each figure is the
+median over rounds with its range. Decoding needs a finished base trial under --runs: an untrained model never ends its
+sentences. The text is read as the scale says, so TRANSFORMER_PL_DATA works here too.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from transformer_pl.batches import TrainStream
+from transformer_pl.config import Config, Level, resolve, scale_level, sizes
+from transformer_pl.evaluate import translate
+from transformer_pl.loss import smoothed_loss
+from transformer_pl.model import Transformer
+from transformer_pl.prepare import Prepared, Split, Tokens, prepare
+from transformer_pl.results import RUNS, environment, finished
+from transformer_pl.tokens import PAD
+from transformer_pl.train import keep_memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8, help="training steps a round")
+    parser.add_argument("--sentences", type=int, default=200, help="validation sentences to decode a round")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    keep_memory()
+    config = resolve([scale_level("multi30k")])
+    prepared = prepare(config.data, options.runs)
+    where = environment(["torch"])
+    print(f"{where['cpu']}, {where['cores']} cores, {options.threads} thread(s), torch {where['packages']['torch']}")
+
+    trainings = {name: training(config, prepared, name, options.steps) for name in ("bf16-mixed", "32-true")}
+    compare("training, target pieces/s", trainings, options.rounds)
+
+    same = {key: value for key, value in config.flat().items() if not key.startswith(("data.path", "trainer.", "seed"))}
+    trained = [r for r in finished(options.runs) if same.items() <= r["config"].items()]
+    if not trained:
+        print(f"decoding: no finished base trial of scale multi30k under {options.runs}")
+        return
+    model = Transformer(sizes(config.model, len(prepared.tokenizer))).eval()
+    model.load_state_dict(torch.load(trained[0]["folder"] / "weights.pt"))
+    source = first(prepared.split("val"), options.sentences).source
+    beams = [resolve([scale_level("multi30k"), Level("here", {"decode.beam": beam})]).decode for beam in (4, 1)]
+    decodings = {
+        "beam 4": decoding(model, source, beams[0], config, cached=True),
+        "beam 4, no cache": decoding(model, source, beams[0], config, cached=False),
+        "beam 1": decoding(model, source, beams[1], config, cached=True),
+    }
+    compare("decoding in fp32, sentences/s", decodings, options.rounds)
+
+
+def training(config: Config, prepared: Prepared, precision: str, steps: int) -> Callable[[], float]:
+    """Whole training steps of the scale's base: a function that returns the target pieces a second of `steps` more."""
+    torch.manual_seed(1)
+    model = Transformer(sizes(config.model, len(prepared.tokenizer)))
+    adam = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    stream = iter(TrainStream(prepared.split("train"), config.data.batch_tokens, config.data.max_length, 1, 10**6))
+
+    def run() -> float:
+        pieces, began = 0, time.perf_counter()
+        for _ in range(steps):
+            batch = next(stream)
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+                logits = model(batch.source, batch.target_in)
+                loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.pieces
+            loss.backward()
+            adam.step()
+            adam.zero_grad()
+            pieces += int((batch.target_out != PAD).sum())
+        return pieces / (time.perf_counter() - began)
+
+    return run
+
+
+def decoding(model: Transformer, source: Tokens, decode, config: Config, cached: bool) -> Callable[[], float]:
+    def run() -> float:
+        model.embedding.incremental = cached
+        began = time.perf_counter()
+        translate(model, source, decode, config.trainer.eval_tokens)
+        return len(source) / (time.perf_counter() - began)
+
+    return run
+
+
+def first(split: Split, count: int) -> Split:
+    return Split(*(Tokens(side.flat, side.offsets[: count + 1]) for side in split))
+
+
+def compare(what: str, settings: dict[str, Callable[[], float]], rounds: int) -> None:
+    """Alternate the settings, after one round of each that does not count; ratios are to the first of them."""
+    for run in settings.values():
+        run()
+    rates = [{name: run() for name, run in settings.items()} for _ in range(rounds)]
+    reference = next(iter(settings))
+    print(f"\n{what} ({rounds} rounds: median, lowest to highest)")
+    for name in settings:
+        own, ratios = [rate[name] for rate in rates], [rate[name] / rate[reference] for rate in rates]
+        told = f"{statistics.median(own):8.1f}  ({min(own):.1f} to {max(own):.1f})"
+        print(f"  {name:18}{told:32}ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+if __name__ == "__main__":
+    main()
