@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_pl.errors import InputError
-from transformer_pl.prepare import Split, Tokens
+from transformer_pl.prepare import Split, Tokens, nothing_fits
 from transformer_pl.tokens import BOS, EOS, PAD
 
 
@@ -48,11 +47,7 @@ def token_batches(
     rng = np.random.default_rng((seed, epoch))
     fits = np.flatnonzero(fitting(source_lengths, target_lengths, batch_tokens, max_length))
     if not len(fits):
-        shortest = int(np.maximum(source_lengths, target_lengths).min(initial=2**62))
-        raise InputError(
-            f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
-            f"but the shortest of {len(source_lengths)} has {shortest} pieces (end mark included); raise them"
-        )
+        raise nothing_fits(np.maximum(source_lengths, target_lengths), batch_tokens, max_length)
     order = rng.permutation(fits)
     order = order[_by_length(source_lengths[order], target_lengths[order])]
     batches = _cut(order, np.maximum(source_lengths[order], target_lengths[order]), batch_tokens)

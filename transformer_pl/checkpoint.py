@@ -11,6 +11,8 @@ import lightning as L
 import numpy as np
 import torch
 
+from transformer_pl import memory
+
 
 class Stopped(Exception):
     """The trial was asked to stop, and has saved what it needs to go on."""
@@ -68,6 +70,7 @@ class Checkpoints(L.Callback):
             raise Stopped(self._asked or signal.SIGTERM)
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        memory.give_back()
         self._save(trainer)
         if self.average > 1 and trainer.is_global_zero:
             torch.save(module.model.state_dict(), self.folder / f"weights.{trainer.global_step:09d}.pt")

@@ -1,8 +1,9 @@
 """What a user did wrong, told once and in full; and what a command ends with."""
 
+import argparse
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 
 class InputError(ValueError):
@@ -14,6 +15,46 @@ class InputError(ValueError):
     def __init__(self, *messages: str):
         self.messages = tuple(dict.fromkeys(messages))
         super().__init__("\n".join(self.messages))
+
+
+def together(make: Callable[[Any], Any], values: Iterable[Any]) -> dict[Any, Any]:
+    """What is made of each value. Raises one InputError for the mistakes of all."""
+    made, messages = {}, []
+    for value in values:
+        try:
+            made[value] = make(value)
+        except InputError as error:
+            messages += error.messages
+    if messages:
+        raise InputError(*messages)
+    return made
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells a wrong command line as any wrong input is told. Options are spelled in full and said once."""
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        return super().add_argument(*names, **{"action": _Once} | options)
+
+    def parse_args(self, argv: Any, namespace: Any = None) -> Any:
+        options, unknown = self.parse_known_args(argv, namespace)
+        if unknown:
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            self.error(f"{' '.join(unknown)}: no such option; known: {', '.join(known)}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"command line: {message}; see {self.prog} --help")
+
+
+class _Once(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            raise argparse.ArgumentError(self, "is set twice; set it once")
+        setattr(namespace, self.dest, value)
 
 
 def run(main: Callable[[list[str]], int]) -> NoReturn:

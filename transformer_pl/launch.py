@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_pl.results import Trial
+from transformer_pl.errors import InputError
+from transformer_pl.results import Trial, check_writable, unwritable
 
 GRACE_S = 8.0  # from asking a trial to stop to killing it
 SAY_EVERY_S = 5.0
@@ -62,7 +63,12 @@ def launch(jobs: Sequence[Job], places: Slots, say: Callable[[str], None]) -> li
                 ready = next((job for job in waiting if job.weights not in taken), None)
                 if slot not in running and ready:
                     waiting.remove(ready)
-                    running[slot] = (_start(ready, places, slot), ready)
+                    try:
+                        running[slot] = (_start(ready, places, slot), ready)
+                    except (InputError, OSError) as error:  # such as a disk that is full by now
+                        done += 1
+                        failed.append(ready)
+                        say(f"[{done}/{len(jobs)}] {ready.name}: could not be started: {error}")
             time.sleep(0.2)
             for slot, (process, job) in list(running.items()):
                 if process.poll() is not None:
@@ -118,6 +124,7 @@ def _start(job: Job, places: Slots, slot: int) -> subprocess.Popen:
     if places.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = places.gpus[slot]
     argv = [sys.executable, "-m", "transformer_pl.train", *job.argv, f"--trainer.threads={places.threads}"]
+    check_writable(job.trial.folder.parents[1])
     job.trial.folder.mkdir(parents=True, exist_ok=True)
     with job.trial.log.open("ab") as log:
         return subprocess.Popen(
@@ -128,6 +135,8 @@ def _start(job: Job, places: Slots, slot: int) -> subprocess.Popen:
 def _outcome(code: int, job: Job) -> str:
     if code:
         end = "\n".join(f"    | {line}" for line in job.trial.log_end())
+        if full := unwritable(job.trial.folder.parents[1]):  # then the log may lack it
+            end += f"\n    {full}"
         return f"{job.name}: failed with exit code {code}; the end of {job.trial.log}:\n{end}"
     metrics = (job.trial.result() or {})["metrics"]
     return f"{job.name}: val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}  {job.trial.folder}"

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_pl import parts
-from transformer_pl.config import COLUMNS, Config, effective, nominal, resolve, scale_level, sizes
+from transformer_pl.config import COLUMNS, Config, Data, effective, nominal, resolve, scale_level, sizes
 from transformer_pl.cost import cost, training_flops
+from transformer_pl.errors import together
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, fingerprint_id
 from transformer_pl.results import Trial, finished
@@ -30,12 +31,13 @@ class Planned(NamedTuple):
     trial: Trial
     params: int
     flops: float  # of the whole training
+    assumed: bool  # whether its FLOPs are of an assumed length of sentence, as the text is not prepared yet
     seconds: float | None  # by finished trials that differ in seed alone; None: nothing measured it
 
 
 def plan(sweep: Sweep, runs: Path) -> list[Planned]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    corpora: dict[str, Any] = {}
+    corpora = together(open_corpus, dict.fromkeys(_text(row.configs[0].data) for row in sweep.rows))
     times: dict[str, list[float]] = {}
     for result in finished(runs):
         times.setdefault(_apart_from_seed(result["config"]), []).append(result["wall_s"])
@@ -44,12 +46,10 @@ def plan(sweep: Sweep, runs: Path) -> list[Planned]:
     for index, row in enumerate(sweep.rows):
         sources = parts.sources(row.configs[0].model)
         data = row.configs[0].data
-        corpus = corpora.setdefault(data.model_dump_json(), None) or open_corpus(data)
-        corpora[data.model_dump_json()] = corpus
+        corpus = corpora[_text(data)]
         prepared = Prepared(runs / "data" / fingerprint_id(data, corpus))
-        lengths = [ASSUMED_LENGTH] * 2
-        if (prepared.folder / "meta.json").exists():
-            lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
+        known = (prepared.folder / "meta.json").exists()
+        lengths = [prepared.mean_length("train", side) if known else ASSUMED_LENGTH for side in ("source", "target")]
         model = sizes(row.configs[0].model, data.vocab_size)
         params = cost(model, 1, 1, 1).params
         flops = training_flops(model, row.configs[0].steps, data.batch_tokens, *lengths)
@@ -58,8 +58,13 @@ def plan(sweep: Sweep, runs: Path) -> list[Planned]:
             trial = Trial.at(runs, who.trial, f"{Path(sweep.scale).stem}-{words(config, scale)}-s{config.seed}")
             measured = times.get(_apart_from_seed(config.flat() | effective(config)))
             seconds = statistics.median(measured) if measured else None
-            planned.append(Planned(index, config, who, trial, params, flops, seconds))
+            planned.append(Planned(index, config, who, trial, params, flops, not known, seconds))
     return planned
+
+
+def _text(data: Data) -> Data:
+    """What says which text it is; how it is cut and batched is left out."""
+    return data.model_copy(update={"vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 
 def show(sweep: Sweep, planned: list[Planned], console: Console) -> None:
@@ -92,6 +97,8 @@ def show(sweep: Sweep, planned: list[Planned], console: Console) -> None:
     total = "unknown" if None in known else f"{sum(known) / 60:.0f} min, one after the other"
     if any(">" in told for row in sizes for told in row.values()):
         console.print("a>b: what the file says, and what it comes to at this scale's width and depth")
+    if any(one.assumed for one in planned):
+        console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} pieces, until the text is prepared")
     console.print(f"FLOPs and time are of one trial; time to train what is missing: {total}", highlight=False)
 
 

@@ -141,7 +141,8 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
     """The prepared corpus under `runs`, made now unless it is there.
 
     Safe beside other processes that do the same: the first to finish wins, and what is unfinished has another name.
-    Raises an InputError for text that cannot be used, and for a folder that cannot be written.
+    Raises an InputError for text that cannot be used, or not in batches of this size, and for a folder that cannot be
+    written.
     """
     corpus = corpus or open_corpus(data)
     folder = Path(runs) / "data" / fingerprint_id(data, corpus)
@@ -153,7 +154,20 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
                 f"{folder.parent}: must be writable, with room for the corpus, but: {error.strerror or error}; "
                 f"make room, or choose another folder with --runs"
             ) from None
-    return Prepared(folder)
+    prepared = Prepared(folder)
+    train = prepared.split("train")
+    longer = np.maximum(train.source.lengths, train.target.lengths) + 1
+    if longer.min() > min(data.max_length, data.batch_tokens):
+        raise nothing_fits(longer, data.batch_tokens, data.max_length)
+    return prepared
+
+
+def nothing_fits(longer: np.ndarray, batch_tokens: int, max_length: int) -> InputError:
+    """longer: of each training pair, the length of its longer side, mark included."""
+    return InputError(
+        f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
+        f"but the shortest of {len(longer)} has {longer.min(initial=2**62)} pieces (end mark included); raise them"
+    )
 
 
 def _make(folder: Path, data: "Data", corpus: Corpus) -> None:

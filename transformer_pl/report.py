@@ -1,11 +1,14 @@
 """The table of a sweep, from the results on disk:  python -m transformer_pl.report FILE... [--format md|csv]"""
 
 import argparse
+import os
+import re
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.errors import run
+from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.plan import Planned, plan
 from transformer_pl.results import RUNS
 from transformer_pl.sweepfile import Sweep, load
@@ -13,14 +16,15 @@ from transformer_pl.table import Row, Table, build
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m transformer_pl.report", description="The table of a sweep.")
+    parser = Parser(prog="python -m transformer_pl.report", description="The table of a sweep.")
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
     add_sweep_options(parser)
     parser.add_argument("--format", choices=("terminal", "md", "csv"), default="terminal")
     options = parser.parse_args(argv)
-    for file in options.files:
-        sweep = load(file, options.scale, options.seeds, options.set)
-        table = table_of(sweep, plan(sweep, options.runs))
+    if not options.runs.is_dir():
+        raise InputError(f"--runs {options.runs}: must be the folder that the sweep was run with, but there is none")
+    sweeps = together(lambda file: load(file, options.scale, options.seeds, options.set), options.files)
+    for table in [table_of(sweep, plan(sweep, options.runs)) for sweep in sweeps.values()]:
         if options.format == "terminal":
             Console().print(table.terminal())
         else:
@@ -28,14 +32,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+def add_sweep_options(parser: Parser) -> None:
     """What says which trials are meant, beside the sweep file."""
     parser.add_argument("--scale", help="a scale's name or a YAML file; replaces the file's")
-    parser.add_argument("--seeds", type=_list, metavar="1,2", help="replaces the file's seeds")
+    parser.add_argument("--seeds", type=_seeds, metavar="1,2", help="replaces the file's seeds")
     parser.add_argument(
-        "--set", type=_setting, nargs="+", action="extend", metavar="KEY=VALUE", help="wins over the file"
+        "--set", type=_setting, nargs="+", action=_Settings, default={}, metavar="KEY=VALUE", help="wins over the file"
     )
-    parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="where results lie (%(default)s)")
+    parser.add_argument("--runs", type=_folder, default=RUNS, metavar="DIR", help="where results lie (%(default)s)")
 
 
 def table_of(sweep: Sweep, planned: list[Planned]) -> Table:
@@ -47,14 +51,35 @@ def table_of(sweep: Sweep, planned: list[Planned]) -> Table:
     return build(rows, sweep.base)
 
 
-def _list(text: str) -> list[str]:
-    return [seed for seed in text.split(",") if seed]
+class _Settings(argparse.Action):
+    """KEY=VALUE pairs as a mapping; --set may be said several times, a key once."""
+
+    def __call__(self, parser: Any, namespace: Any, pairs: list[tuple[str, str]], option_string: Any = None) -> None:
+        settings = dict(getattr(namespace, self.dest))
+        for key, value in pairs:
+            if key in settings:
+                raise argparse.ArgumentError(self, f"{key} is set twice; set it once")
+            settings[key] = value
+        setattr(namespace, self.dest, settings)
+
+
+def _seeds(text: str) -> list[str]:
+    seeds = text.split(",")
+    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text) or len(set(map(int, seeds))) < len(seeds):
+        raise argparse.ArgumentTypeError(f"{text!r} must be different whole numbers with commas between, such as 1,2")
+    return seeds
+
+
+def _folder(text: str) -> Path:
+    if not text or (os.path.exists(text) and not os.path.isdir(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a folder; choose another")
+    return Path(text)
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not value:
-        raise argparse.ArgumentTypeError(f"{text!r} must be KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} must be KEY=VALUE, such as model.h=4")
     return key, value
 
 

@@ -36,9 +36,15 @@ def write_json(path: Path, value: object) -> None:
 
 def check_writable(runs: Path) -> None:
     """Try the runs folder before anything starts. Raises an InputError with the system's reason."""
-    probe = runs / f".probe.{os.getpid()}"
+    if why := unwritable(runs):
+        raise InputError(why)
+
+
+def unwritable(runs: Path) -> str | None:
+    """Why nothing can be written under the runs folder; None where that works."""
+    probe = runs / "trials" / f".probe.{os.getpid()}"
     try:
-        runs.mkdir(parents=True, exist_ok=True)
+        probe.parent.mkdir(parents=True, exist_ok=True)
         try:
             with probe.open("wb") as file:
                 file.write(bytes(1 << 20))  # a full disk takes an empty file, but not this
@@ -47,10 +53,12 @@ def check_writable(runs: Path) -> None:
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(
-            f"--runs {runs}: must be a folder that can be written, with room on its disk, but: {error.strerror}; "
-            f"make room, or choose another folder with --runs"
-        ) from None
+        place = f" ({error.filename})" if error.filename else ""
+        return (
+            f"--runs {runs}: must be a folder that can be written, with room on its disk, but: {error.strerror}"
+            f"{place}; make room, or choose another folder with --runs"
+        )
+    return None
 
 
 class Trial:
@@ -99,10 +107,13 @@ class Trial:
 
     def locked(self) -> bool:
         try:
-            with self.lock():
+            with (self.folder / "lock").open() as file:  # to read: whoever asks may have no right to write
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return False
-        except InputError:
+        except BlockingIOError:
             return True
+        except OSError:  # no lock was ever taken
+            return False
 
     def save_weights(self, state: dict[str, Any]) -> None:
         import torch
@@ -130,6 +141,11 @@ class Trial:
         """Write the result, which makes the trial a finished one; what only served to resume goes."""
         write_json(self.folder / "result.json", result)
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+
+    def drop_unfinished(self) -> None:
+        """Give back the room of a file that could not be written whole: what is told next may need it."""
+        for path in (self.folder / "checkpoints" / "new.ckpt", self.folder / ".weights.pt"):
+            path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Forget everything but the log, to train the trial anew."""
@@ -184,6 +200,7 @@ def environment(versions: Iterable[str]) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else None
     except (OSError, ValueError):
         return None

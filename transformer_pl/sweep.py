@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from transformer_pl.errors import InputError, run
+from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.launch import Interrupted, Job, launch, slots
 from transformer_pl.plan import Planned, as_json, plan, show
 from transformer_pl.prepare import prepare
@@ -31,11 +31,13 @@ def main(argv: list[str]) -> int:
         return 0
     check_writable(options.runs)
     missing = [one for one in planned if options.rerun or one.trial.result() is None]
-    for data in {one.config.data for one in missing}:
-        prepare(data, options.runs)
+    together(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
     folder = sweep_folder(sweep, options.runs, options.set)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "plan.json", as_json(sweep, planned))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "plan.json", as_json(sweep, planned))
+    except OSError as error:
+        raise InputError(f"{folder}: must be a folder that can be written, but: {error.strerror}; mend it") from None
 
     os.environ["WANDB_RUN_GROUP"] = sweep.name
     os.environ.setdefault("WANDB_PROJECT", sweep.project)
@@ -53,19 +55,21 @@ def main(argv: list[str]) -> int:
         console.print(f"{interrupted}; the same command continues")
         code = interrupted.exit_code
     table = table_of(sweep, planned)
-    write(folder / "table.md", table.markdown())
-    write(folder / "results.csv", table.csv())
     console.print(table.terminal())
-    console.print(f"table and results: {folder}")
+    try:
+        write(folder / "table.md", table.markdown())
+        write(folder / "results.csv", table.csv())
+        console.print(f"table and results: {folder}")
+    except OSError as error:  # the results themselves lie with their trials
+        console.print(f"table: cannot be written to {folder}: {error.strerror}; the same command writes it")
+        code = code or 1
     if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
         console.print(f"W&B: some runs are offline; later: wandb sync {options.runs}/trials/*/wandb/offline-run-*")
     return code
 
 
 def read_options(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_pl.sweep", description="Run a sweep and print its table."
-    )
+    parser = Parser(prog="python -m transformer_pl.sweep", description="Run a sweep and print its table.")
     parser.add_argument("file", metavar="FILE", type=Path, help="a sweep file, such as sweeps/table3_A.yaml")
     add_sweep_options(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
@@ -73,14 +77,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
     )
     parser.add_argument("--rerun", action="store_true", help="train finished trials too, anew")
-    options = parser.parse_args(argv)
-    pairs = options.set or []
-    keys = [key for key, _ in pairs]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise InputError(*(f"--set {key}: is set twice; set it once" for key in twice))
-    options.set = dict(pairs)
-    return options
+    return parser.parse_args(argv)
 
 
 def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:

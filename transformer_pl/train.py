@@ -4,7 +4,6 @@ From one config to one result. What a trial is follows from its config alone: a 
 interrupted one goes on from its last checkpoint.
 """
 
-import ctypes
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from transformer_pl import parts
+from transformer_pl import memory, parts
 from transformer_pl.config import (
     KEYS,
     Config,
@@ -32,11 +31,10 @@ from transformer_pl.cost import training_flops
 from transformer_pl.errors import InputError, run
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, prepare
-from transformer_pl.results import RUNS, Trial, check_writable, environment, finished, write, write_json
+from transformer_pl.results import RUNS, Trial, check_writable, environment, finished, unwritable, write, write_json
 from transformer_pl.sources import open_corpus
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 USAGE = """usage: python -m transformer_pl.train [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]
 
 Trains one trial, unless it is finished; an interrupted one goes on. Keys and their defaults, the paper's base:
@@ -68,6 +66,8 @@ def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
         if not word.startswith("--"):
             raise InputError(f"command line: {word}: must be --key=value, with the dashes")
         if name == "rerun":
+            if equals:
+                raise InputError(f"command line: {word}: must be --rerun, without a value")
             options[name] = value
             continue
         if not equals and not left:
@@ -76,6 +76,8 @@ def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
         if name in given:
             raise InputError(f"command line: --{name} is set twice; set it once")
         given[name] = value if equals else left.pop(0)
+    if options.get("runs") == "":
+        raise InputError("command line: --runs: must be a folder, but is empty; name one")
     options.setdefault("scale", "demo")
     levels = [scale_level(options["scale"]), Level("command line", keys)]
     if "variant" in options:
@@ -114,11 +116,16 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
             print(f"{stopped}; the same command continues", flush=True)
             return stopped.exit_code
         except Exception as error:
-            with suppress(OSError):  # a full disk may be what went wrong
-                trial.set_status("failed", why=f"{type(error).__name__}: {error}")
+            full = unwritable(runs)  # a library may have strange words for a full disk
+            with suppress(OSError):
+                trial.drop_unfinished()
+                trial.set_status("failed", why=full or f"{type(error).__name__}: {error}")
             if isinstance(error, InputError):
                 raise
-            traceback.print_exc()
+            with suppress(OSError):
+                traceback.print_exc()
+                if full:
+                    print(f"error: {full}", file=sys.stderr)
             return 1
         _tell(result)
         return 0
@@ -269,18 +276,10 @@ def _start_libraries(config: Config) -> None:
 
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
-    keep_memory()
+    memory.keep()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*"):
         warnings.filterwarnings("ignore", message)
-
-
-def keep_memory() -> None:
-    """Keep glibc from handing large tensors back to the system, which then has to clear every page anew."""
-    with suppress(AttributeError, OSError):  # another system, or another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextmanager
@@ -292,14 +291,14 @@ def _logged(trial: Trial) -> Iterator[None]:
             self.stream = stream
 
         def write(self, text: str) -> int:
-            file.write(text)
-            file.flush()
+            with suppress(OSError):  # a full disk: the terminal still hears of it
+                file.write(text.encode(errors="replace"))
             return self.stream.write(text)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.stream, name)
 
-    with trial.log.open("a", encoding="utf-8") as file:
+    with trial.log.open("ab", buffering=0) as file:
         if os.path.samestat(os.fstat(1), os.fstat(file.fileno())):
             yield
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from transformer_pl import memory
 from transformer_pl.batches import TrainStream
 from transformer_pl.config import Config, Level, resolve, scale_level, sizes
 from transformer_pl.evaluate import translate
@@ -21,7 +22,6 @@ from transformer_pl.model import Transformer
 from transformer_pl.prepare import Prepared, Split, Tokens, prepare
 from transformer_pl.results import RUNS, environment, finished
 from transformer_pl.tokens import PAD
-from transformer_pl.train import keep_memory
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=200, help="validation sentences to decode a round")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    keep_memory()
+    memory.keep()
     config = resolve([scale_level("multi30k")])
     prepared = prepare(config.data, options.runs)
     where = environment(["torch"])

@@ -1,0 +1,397 @@
+"""What bad input gets, through the real commands: one clear message, exit code 2, nothing started, nothing lost."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from conftest import command
+
+from transformer_pl.plan import plan
+from transformer_pl.sweepfile import load
+
+TABLE3 = "sweeps/table3_A.yaml"  # of the paper's own parts: planned without torch
+TINY = {"model.N": 1, "model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.width": 1, "model.depth": 1}
+REFUSING = {"HF_HUB_OFFLINE": "0", "HTTPS_PROXY": "http://127.0.0.1:9"}  # no hub, even where there is a network
+
+
+class Case(NamedTuple):
+    """A mistake: the command with its arguments, and what it must say. HERE is the folder of what lies below."""
+
+    tool: str
+    argv: list
+    words: list
+    environment: dict = {}
+
+
+FILES = {  # sweep files, and scales, that are none
+    "empty": (b"", ["HERE/empty.yaml: must hold keys and values, but is empty"]),
+    "list": (b"- 1\n- 2\n", ["HERE/list.yaml: must hold keys and values, but is a list"]),
+    "utf-8": (b"name: b\xff\n", ["HERE/utf-8.yaml: must be UTF-8, but byte 7 is not; save it as UTF-8"]),
+    "binary": (b"name: \x00\x01\n", ["HERE/binary.yaml: is not YAML", "mend it"]),
+    "syntax": (b"name: [1, 2\nmethod: grid\n", ["HERE/syntax.yaml line 2: ", "mend the YAML"]),
+    "twice": (b"name: a\nname: b\n", ["HERE/twice.yaml line 2: ", "name"]),
+    "keys": (b"model.h: 4\n", ["HERE/keys.yaml: model.h: no key of a W&B sweep", "method = None: must be grid"]),
+}
+SWEEPS = {  # the parameters of a sweep
+    "everything": (
+        TINY
+        | {
+            "model.hh": 4,
+            "optim.warmup": "soon",
+            "model.p_drop": 2,
+            "trainer.precision": "8-bit",
+            "data.batch_tokens": True,
+            "data.max_length": [8, "wide"],
+            "variant": ["base", "h=4", "model.ffn=nosuch.Part"],
+        },
+        [
+            "HERE/everything.yaml: parameters.model.hh: no such key; did you mean model.h?",
+            "HERE/everything.yaml: parameters: optim.warmup = soon: must be a valid integer",
+            "HERE/everything.yaml: parameters: model.p_drop = 2: must be less than 1",
+            "HERE/everything.yaml: parameters: trainer.precision = 8-bit: must be '32-true'",
+            "HERE/everything.yaml: parameters: data.batch_tokens = True: must be a number",
+            "HERE/everything.yaml: parameters: data.max_length = wide: must be a valid integer",
+            "HERE/everything.yaml: variant 'h=4': h = 4: no such key; did you mean model.h?",
+            "HERE/everything.yaml: model.ffn = nosuch.Part: no module nosuch",
+        ],
+    ),
+    "fraction": (
+        {"model.width": 0.3, "model.depth": "1/3", "model.N": [6, 2], "optim.duration": 0.0001, "optim.max_steps": 5},
+        [
+            "model.d_ff = 2048, model.width = 0.3: their product must be a whole number of at least 1, but is 614.4",
+            "model.d_model = 512, model.width = 0.3: their product",
+            "model.N = 2, model.depth = 0.3333333333333333: their product",
+            "optim.max_steps = 5, optim.duration = 0.0001: their product",
+        ],
+    ),
+    "equal": (
+        {"variant": ["base", "model.N=4", "model.N=2 model.depth=1", "model.h=8"], "model.depth": 0.5},
+        [
+            "rows `N=4` and `N=2 depth=1.0` come to the same sizes",
+            "rows `base` and `base` say the same",
+            "leave one out",
+        ],
+    ),
+    "heads": (
+        {"model.h": [8, 3, 32], "model.width": 1 / 32, "seed": [1, "first"]},
+        [
+            "model.h = 3, model.d_model = 512",
+            "h must divide d_model (d_model is 16 at width 0.03125) while d_k and d_v are unset",
+            "set them, or choose another h",
+            "model.h = 32",
+            "seed = first: must be a valid integer",
+        ],
+    ),
+    "scale": ({"scale": "dem"}, ["scale = dem: no such scale; did you mean demo?; or give the path of a YAML file"]),
+}
+TEXTS = {  # what is said of a text, whose mistake is made below
+    "length": ({}, ["train.en, ", "train.de: must have equally many lines, but have 40 and 2; align the two files"]),
+    "empty": ({}, ["val.en: must hold sentences, one a line, but is empty; give a file with text"]),
+    "utf-8": ({}, ["test.de line 2: must be UTF-8, but byte 4 of the line is 0xf6; convert the file to UTF-8"]),
+    "large": ({"data.vocab_size": 9000}, ["data.vocab_size = 9000: must be at most", "lower it"]),
+    "small": ({"data.vocab_size": 100}, ["data.vocab_size = 100: must be at least", "raise it"]),
+    "batch": ({"data.batch_tokens": 3}, ["data.batch_tokens = 3: some training pair must fit", "of 40 has", "raise"]),
+}
+ABSENT = {  # the same, where the plan finds it already
+    "val": ["folder HERE/val: must hold one en-de split that begins with val or dev, but holds", "with data.val=NAME"],
+    "language": ["folder HERE/language: a split must have en and de, but de is missing beside train.en; add it"],
+    "nosuch": ["folder HERE/nosuch: must hold the corpus, but: No such file", "give another with data.path=FOLDER"],
+}
+NO_NETWORK = [
+    "data.hub = bentrevett/multi30k: must be reachable or in the cache, but there is no network to the hub",
+    "no multi30k in TRANSFORMER_PL_DATA=HERE",
+    "set data.path=FOLDER, or TRANSFORMER_PL_DATA to a folder with a copy",
+]
+
+
+def on(name, **settings):
+    keys = TINY | {"data.path": f"HERE/{name}", "data.vocab_size": 300} | TEXTS[name][0] | settings
+    return {key: str(value) for key, value in keys.items()}
+
+
+CASES = {
+    "file-missing": Case("sweep", ["HERE/nosuch.yaml"], ["HERE/nosuch.yaml: cannot be read: No such file", "the path"]),
+    "file-folder": Case("sweep", ["HERE"], ["HERE: cannot be read: Is a directory; give the path of a YAML file"]),
+    **{f"file-{name}": Case("sweep", [f"HERE/{name}.yaml"], words) for name, (_, words) in FILES.items()},
+    **{f"sweep-{name}": Case("sweep", [f"HERE/{name}.yaml"], words) for name, (_, words) in SWEEPS.items()},
+    "own-scale-syntax": Case("train", ["--scale=HERE/syntax.yaml"], FILES["syntax"][1]),
+    "own-scale-key": Case("sweep", [TABLE3, "--scale=HERE/keys-of-none.yaml"], ["keys-of-none.yaml: model.hh = 4: no"]),
+    # the sweep's command line
+    "no-file": Case("sweep", [], ["command line: ", "required: FILE"]),
+    "flag": Case("sweep", [TABLE3, "--prallel=2"], ["--prallel=2: no such option", "--parallel", "--set", "--help"]),
+    "flag-shortened": Case("sweep", [TABLE3, "--seed", "2"], ["--seed 2: no such option", "--seeds"]),
+    "seeds": Case("sweep", [TABLE3, "--seeds", "a"], ["--seeds: 'a' must be different whole numbers", "such as 1,2"]),
+    "seeds-empty": Case("sweep", [TABLE3, "--seeds", ""], ["--seeds: '' must be different whole numbers"]),
+    "seeds-equal": Case("sweep", [TABLE3, "--seeds=1,01"], ["--seeds: '1,01' must be different whole numbers"]),
+    "seeds-twice": Case("sweep", [TABLE3, "--seeds=1", "--seeds=2"], ["--seeds: is set twice; set it once"]),
+    "set-word": Case("sweep", [TABLE3, "--set", "model.h"], ["--set: 'model.h' must be KEY=VALUE, such as model.h=4"]),
+    "set-empty": Case("sweep", [TABLE3, "--set", "model.h="], ["--set: 'model.h=' must be KEY=VALUE"]),
+    "set-twice": Case(
+        "sweep", [TABLE3, "--set", "seed=1", "--set", "seed=2"], ["--set: seed is set twice; set it once"]
+    ),
+    "set-seed": Case("sweep", [TABLE3, "--set", "seed=4"], ["--set: seed = 4: must be said by", "or by --seeds"]),
+    "set-keys": Case(
+        "sweep",
+        [TABLE3, "--set", "model.hh=4", "--set", "model.N=many"],
+        ["--set: model.hh = 4: no such key; did you mean", "--set: model.N = many: must be a valid integer"],
+    ),
+    "parallel": Case("sweep", [TABLE3, "--parallel", "0"], ["--parallel: '0' must be auto or a whole number of at"]),
+    "scale": Case(
+        "sweep", [TABLE3, "--scale", "nosuch"], ["scale = nosuch: no such scale; known: demo", "a YAML file"]
+    ),
+    "runs-empty": Case("sweep", [TABLE3, "--runs="], ["--runs: '' must be a folder; choose another"]),
+    # the report's
+    "report-files": Case(
+        "report",
+        [TABLE3, "HERE/nosuch.yaml", "HERE/list.yaml"],
+        ["HERE/nosuch.yaml: cannot be read", *FILES["list"][1]],
+    ),
+    "report-format": Case("report", [TABLE3, "--format", "docx"], ["--format: invalid choice: 'docx'", "md"]),
+    "report-set": Case("report", [TABLE3, "--set", "model.hh=4"], ["--set: model.hh = 4: no such key; did you mean"]),
+    # the trial's
+    "train-keys": Case(
+        "train",
+        [
+            "--model.hh=4",
+            "--model.N",
+            "many",
+            "--optim.warmup=",
+            "--seeds=1",
+            "--variant",
+            "h=4 model.h=3 model.d_ff=1.5",
+        ],
+        [
+            "command line: model.hh = 4: no such key; did you mean model.h?",
+            "command line: model.N = many: must be a valid integer",
+            "command line: optim.warmup = : must be a valid integer",
+            "command line: seeds = 1: no such key; did you mean seed?",
+            "command line variant 'h=4 model.h=3 model.d_ff=1.5': h = 4: no such key; did you mean model.h?",
+            "model.d_ff = 1.5: must be a valid integer",
+            "h must divide d_model",
+        ],
+    ),
+    "train-laws": Case(
+        "train",
+        ["--model.depth=0.3", "--trainer.precision=16-mixed", "--trainer.accelerator=cpu"],
+        ["must be a whole number of at least 1, but is 1.8", "16-mixed needs a GPU; on a CPU choose bf16-mixed"],
+    ),
+    "train-twice": Case(
+        "train", ["--model.h=4", "--model.h", "8"], ["command line: --model.h is set twice; set it once"]
+    ),
+    "train-variant": Case("train", ["--variant=bad"], ["variant 'bad': must be `base` or key=value", "not 'bad'"]),
+    "train-valueless": Case("train", ["--model.h"], ["command line: --model.h: must be followed by a value"]),
+    "train-positional": Case("train", ["model.h=4"], ["command line: model.h=4: must be --key=value, with the dashes"]),
+    "train-part": Case("train", ["--model.ffn=nosuch.Part"], ["model.ffn = nosuch.Part: no module nosuch"]),
+    "train-rerun": Case("train", ["--rerun=no"], ["command line: --rerun=no: must be --rerun, without a value"]),
+    "train-runs-empty": Case("train", ["--runs="], ["command line: --runs: must be a folder, but is empty; name one"]),
+    # the text
+    "texts": Case("sweep", ["HERE/texts.yaml"], [word for _, words in TEXTS.values() for word in words]),
+    "texts-absent": Case(
+        "sweep", ["HERE/absent.yaml", "--plan"], [word for words in ABSENT.values() for word in words]
+    ),
+    **{
+        f"train-text-{name}": Case("train", [f"--{key}={value}" for key, value in on(name).items()], TEXTS[name][1])
+        for name in ("utf-8", "batch")
+    },
+    "train-text-absent": Case("train", ["--data.path=HERE/nosuch"], ABSENT["nosuch"]),
+    "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
+    "hub-pinned": Case("sweep", [TABLE3, "--scale=wmt14"], ["data.hub = wmt/wmt14: must be reachable", NO_NETWORK[-1]]),
+    "hub-train": Case("train", ["--scale=multi30k"], NO_NETWORK, REFUSING),
+    # the runs folder
+    "runs-file": Case(
+        "sweep", [TABLE3, "--runs=HERE/list.yaml"], ["'HERE/list.yaml' must be a folder; choose another"]
+    ),
+    "runs-file-train": Case("train", ["--runs=HERE/list.yaml"], ["--runs HERE/list.yaml: must be a folder", "choose"]),
+    "runs-below-a-file": Case("sweep", [TABLE3, "--runs=HERE/list.yaml/runs"], ["Not a directory", "choose another"]),
+    "runs-in-proc": Case("sweep", [TABLE3, "--runs=/proc/runs"], ["--runs /proc/runs: must be a folder that can be"]),
+    "runs-none-to-report": Case("report", [TABLE3, "--runs=HERE/none"], ["--runs HERE/none: must be the folder that"]),
+    "trials-file": Case("sweep", [TABLE3, "--runs=HERE"], ["File exists (HERE/trials); make room, or choose another"]),
+}
+
+
+def refused(told, *words):
+    """What every mistake gets: it is named, with the remedy, and nothing else."""
+    said = f"stdout: {told.stdout}\nstderr: {told.stderr}"
+    assert told.returncode == 2, said
+    assert all(line.startswith("error: ") for line in told.stderr.splitlines()), said
+    assert "Traceback" not in told.stdout and "at a time with" not in told.stdout, said
+    for word in words:
+        assert word in told.stderr, f"lacks: {word}\n{said}"
+
+
+def contents(runs):
+    """Every file of the trials and the tables, and when it was written."""
+    kept = [path for name in ("trials", "sweeps") for path in (runs / name).rglob("*")]
+    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in kept}
+
+
+def earlier(runs):
+    """A runs folder with an earlier result in it."""
+    trial, table = runs / "trials" / "demo-h-4-s1-0123456789ab", runs / "sweeps" / "smoke@demo"
+    for folder in (trial, table):
+        folder.mkdir(parents=True)
+    result = {"id": "0123456789ab", "weights_id": "ba9876543210", "config": {}, "wall_s": 1.0, "metrics": {}}
+    (trial / "result.json").write_text(json.dumps(result))
+    (trial / "status.json").write_text('{"state": "done"}')
+    (table / "table.md").write_text("| an earlier table |\n")
+    return runs
+
+
+def sweep_file(path, parameters):
+    said = {key: {"values" if isinstance(value, list) else "value": value} for key, value in parameters.items()}
+    content = {"program": "p.py", "name": path.stem, "method": "grid", "parameters": said}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def corpus(folder):
+    """A small text: two languages, three splits."""
+    folder.mkdir()
+    for split, size in (("train", 40), ("val", 4), ("test", 4)):
+        for language, words in (("en", "the low the lower the lowest"), ("de", "das tief das tiefer das tiefst")):
+            (folder / f"{split}.{language}").write_text("".join(f"{words} {'abcdefgh'[i % 8]}\n" for i in range(size)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """The folder with all that is wrong."""
+    here = tmp_path_factory.mktemp("wrong")
+    for name, (content, _) in FILES.items():
+        (here / f"{name}.yaml").write_bytes(content)
+    for name, (parameters, _) in SWEEPS.items():
+        sweep_file(here / f"{name}.yaml", parameters)
+    (here / "keys-of-none.yaml").write_text("model.hh: 4\n")
+    (here / "trials").write_text("a file")
+    for name in (*TEXTS, "val", "language"):
+        corpus(here / name)
+    (here / "length" / "train.de").write_text("eins\nzwei\n")
+    for language in ("en", "de"):
+        (here / "empty" / f"val.{language}").write_text("")
+        (here / "val" / f"val.{language}").unlink()
+    (here / "utf-8" / "test.de").write_bytes(b"gut\nsch\xf6n\n")
+    (here / "language" / "train.de").unlink()
+    rows = [" ".join(f"{key}={value}" for key, value in on(name).items()) for name in TEXTS]
+    sweep_file(here / "texts.yaml", {"variant": [row.replace("HERE", str(here)) for row in rows]})
+    sweep_file(here / "absent.yaml", {"data.path": [str(here / name) for name in ABSENT]})
+    return here
+
+
+@pytest.fixture(scope="module")
+def told(here, tmp_path_factory):
+    """What every case's command says, four at a time: starting them is what takes the time."""
+
+    def run(name):
+        case, began = CASES[name], time.monotonic()
+        argv = [str(word).replace("HERE", str(here)) for word in case.argv]
+        runs = earlier(tmp_path_factory.getbasetemp() / f"runs-{name}")
+        before = contents(runs)
+        if not any(word.startswith("--runs") for word in argv):
+            argv = [f"--runs={runs}", *argv]
+        environment = {"TRANSFORMER_PL_DATA": str(here), "HF_HOME": str(here / "cache")} | case.environment
+        said = command(case.tool, *argv, **environment)
+        return said, time.monotonic() - began, contents(runs) == before and not list((runs / "data").glob(".*"))
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(CASES, pool.map(run, CASES), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mistake_is_told_with_its_remedy_and_starts_nothing(told, here, name):
+    said, seconds, untouched = told[name]
+    refused(said, *(word.replace("HERE", str(here)) for word in CASES[name].words))
+    assert untouched, "a trial, a table or unfinished work is left behind"
+    if name.startswith("hub"):  # on a busy machine everything is slow
+        slowest = max(others for other, (_, others, _) in told.items() if not other.startswith("hub"))
+        assert seconds < slowest + 15, "it must be told at once, not when the library gives up after 24 s"
+    assert said.stdout == "" or CASES[name].tool == "sweep"
+
+
+@contextmanager
+def disk(folder, size):
+    """A small disk of its own at a folder."""
+    if os.geteuid() or not shutil.which("mount"):
+        pytest.skip("only root can mount a small disk")
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if why := subprocess.run(words, capture_output=True, text=True).stderr:
+        pytest.skip(f"no small disk can be mounted here: {why.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def remount(folder, options):
+    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
+
+
+def trials(path, runs):
+    return [one.trial for one in plan(load(path), runs)]
+
+
+def test_a_disk_that_is_full_or_read_only(tmp_path):
+    with disk(tmp_path, "3m"):
+        runs = earlier(tmp_path / "runs")
+        first = trials(Path(TABLE3), runs)[0]  # was in training when the disk came to be read-only
+        with first.lock():
+            first.set_status("running")
+        (tmp_path / "ballast").write_bytes(bytes(2 << 20))
+        before = contents(runs)
+        law = f"--runs {runs}: must be a folder that can be written, with room on its disk, but: "
+        remedy = "make room, or choose another folder with --runs"
+        for tool in (["sweep", TABLE3], ["train"]):
+            refused(command(*tool, "--runs", runs), law, "No space left on device", remedy)
+        remount(tmp_path, "ro")
+        refused(command("sweep", TABLE3, "--runs", runs), law, "Read-only file system", remedy)
+        assert contents(runs) == before
+        for told in (command("sweep", TABLE3, "--plan", "--runs", runs), command("report", TABLE3, "--runs", runs)):
+            assert told.returncode == 0 and not told.stderr, "to read is enough for these"
+
+
+@pytest.fixture
+def small_sweep(tmp_path):
+    """One trial on a small text, whose checkpoints take 3.6 MB each."""
+    keys = {"model.N": 1, "model.d_model": 128, "model.d_ff": 128, "model.h": 2, "model.width": 1, "model.depth": 1}
+    keys |= {"optim.max_steps": 8, "trainer.val_every": 2, "trainer.log_every": 1, "decode.beam": 1, "decode.extra": 0}
+    keys |= {"data.path": str(corpus(tmp_path / "text")), "data.vocab_size": 300}
+    return sweep_file(tmp_path / "small.yaml", keys)
+
+
+def test_a_disk_that_fills_in_mid_training_is_named_and_loses_nothing(tmp_path, small_sweep):
+    (tmp_path / "disk").mkdir()
+    with disk(tmp_path / "disk", "9m"):
+        runs = earlier(tmp_path / "disk" / "runs")
+        before = contents(runs)
+        told = command("sweep", small_sweep, "--runs", runs, TMPDIR=str(tmp_path))
+        said = told.stdout + told.stderr
+        assert told.returncode == 1 and "Traceback (most recent call last)" not in told.stderr, said
+        (trial,) = trials(small_sweep, runs)
+        for words in ("s1: failed with exit code 1; the end of", "No space left on device", "make room", "log.txt"):
+            assert words in told.stdout, said
+        assert contents(runs).items() >= before.items()
+        assert trial.status()["state"] == "failed" and trial.metrics() and trial.result() is None
+        assert {path.name for path in (trial.folder / "checkpoints").glob("*.ckpt")} == {"last.ckpt", "previous.ckpt"}
+        remount(tmp_path / "disk", "size=64m")
+        again = command("sweep", small_sweep, "--runs", runs)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert [line["step"] for line in trial.metrics() if "train/loss" in line] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_trial_that_another_process_trains(tmp_path, small_sweep):
+    runs = tmp_path / "runs"
+    (trial,) = trials(small_sweep, runs)
+    with trial.lock():
+        trial.set_status("running")
+        before = trial.status()
+        told = command("sweep", small_sweep, "--runs", runs)
+        assert told.returncode == 1 and "failed with exit code 2; the end of" in told.stdout, told.stdout + told.stderr
+        assert "one process trains a trial at a time, and another does; wait for it, or end it" in told.stdout
+        assert trial.status() == before and before["state"] == "running" and not trial.metrics()
