@@ -168,7 +168,14 @@ def test_translations_with_a_cache_equal_those_without(prepared):
 @contextmanager
 def train(runs: Path, *argv: str) -> Iterator[subprocess.Popen]:
     words = [sys.executable, "-m", "transformer_pl.train", f"--runs={runs}", "--model.width=0.0625"]
-    words += ["--trainer.threads=1", "--optim.max_steps=60", "--trainer.val_every=15", "--trainer.log_every=5", "--decode.beam=1", *argv]
+    words += [
+        "--trainer.threads=1",
+        "--optim.max_steps=60",
+        "--trainer.val_every=15",
+        "--trainer.log_every=5",
+        "--decode.beam=1",
+        *argv,
+    ]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         yield process
 
