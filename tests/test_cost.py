@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.config import SEAMS, Level, is_papers, resolve, sizes
-from transformer_pl.cost import cost, training_flops
+from transformer_pl.cost import cost, training_cost
 from transformer_pl.model import Transformer
 
 BASE = {"model.N": 6}
@@ -109,10 +109,14 @@ def test_a_paper_s_part_in_another_s_place_is_counted():
 def test_training_is_three_forward_passes_over_every_token(keys):
     config = built_from(keys)
     forward = cost(config, 1, 20, 25).flops  # batches are filled to 25 pieces a side: 40 sentences of 1000 tokens
-    assert training_flops(config, 1, 1000, 20, 25) == pytest.approx(3 * 40 * forward)
-    assert training_flops(config, 7, 1000, 20, 25) == pytest.approx(7 * training_flops(config, 1, 1000, 20, 25))
-    assert training_flops(config, 7, 3000, 20, 25) == pytest.approx(3 * training_flops(config, 7, 1000, 20, 25))
-    assert training_flops(config, 1, 1000, 25, 25) == pytest.approx(3 * 40 * cost(config, 1, 25, 25).flops)
+    assert training_cost(config, 1, 1000, 20, 25).flops == pytest.approx(3 * 40 * forward)
+    assert training_cost(config, 7, 1000, 20, 25).flops == pytest.approx(
+        7 * training_cost(config, 1, 1000, 20, 25).flops
+    )
+    assert training_cost(config, 7, 3000, 20, 25).flops == pytest.approx(
+        3 * training_cost(config, 7, 1000, 20, 25).flops
+    )
+    assert training_cost(config, 1, 1000, 25, 25).flops == pytest.approx(3 * 40 * cost(config, 1, 25, 25).flops)
 
 
 def test_counting_leaves_no_trace():

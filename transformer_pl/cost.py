@@ -9,7 +9,7 @@ from transformer_pl.parts import where
 
 class Cost(NamedTuple):
     params: int
-    flops: int  # of one forward pass
+    flops: float
 
 
 def cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
@@ -23,11 +23,10 @@ def cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
     return _counted(config, sentences, source, target)
 
 
-def training_flops(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> float:
+def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
     """Of a whole training on sentences of the mean lengths `source` and `target`: a backward pass costs two forward."""
-    longest = max(source, target)
-    shape = round(source), round(target)
-    return 3 * steps * cost(config, 1, *shape).flops * (batch_tokens / longest)
+    params, forward = cost(config, 1, round(source), round(target))
+    return Cost(params, 3 * steps * forward * batch_tokens / max(source, target))
 
 
 def _by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:

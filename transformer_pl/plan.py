@@ -11,7 +11,7 @@ from rich.table import Table
 
 from transformer_pl import parts
 from transformer_pl.config import COLUMNS, Config, Data, effective, nominal, resolve, scale_level, sizes
-from transformer_pl.cost import cost, training_flops
+from transformer_pl.cost import Cost, training_cost
 from transformer_pl.errors import together
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, fingerprint_id
@@ -23,43 +23,58 @@ ASSUMED_LENGTH = 25  # pieces a sentence, for FLOPs of a text that is not prepar
 
 
 class Planned(NamedTuple):
-    """One trial of a plan."""
+    """One trial of a sweep: its row, who it is, and where it lies."""
 
     row: int
     config: Config
     who: Identity
     trial: Trial
-    params: int
-    flops: float  # of the whole training
-    assumed: bool  # whether its FLOPs are of an assumed length of sentence, as the text is not prepared yet
+    text: Prepared  # there already, or to be
+
+
+class Estimate(NamedTuple):
+    """What a trial of a row costs."""
+
+    cost: Cost
+    assumed: bool  # whether FLOPs are of an assumed length of sentence, as the text is not prepared yet
     seconds: float | None  # by finished trials that differ in seed alone; None: nothing measured it
 
 
 def plan(sweep: Sweep, runs: Path) -> list[Planned]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
     corpora = together(open_corpus, dict.fromkeys(_text(row.configs[0].data) for row in sweep.rows))
-    times: dict[str, list[float]] = {}
-    for result in finished(runs):
-        times.setdefault(_apart_from_seed(result["config"]), []).append(result["wall_s"])
     scale = resolve([scale_level(sweep.scale)])
     planned = []
     for index, row in enumerate(sweep.rows):
-        sources = parts.sources(row.configs[0].model)
-        data = row.configs[0].data
+        data, sources = row.configs[0].data, parts.sources(row.configs[0].model)
         corpus = corpora[_text(data)]
-        prepared = Prepared(runs / "data" / fingerprint_id(data, corpus))
-        known = (prepared.folder / "meta.json").exists()
-        lengths = [prepared.mean_length("train", side) if known else ASSUMED_LENGTH for side in ("source", "target")]
-        model = sizes(row.configs[0].model, data.vocab_size)
-        params = cost(model, 1, 1, 1).params
-        flops = training_flops(model, row.configs[0].steps, data.batch_tokens, *lengths)
+        text = Prepared(runs / "data" / fingerprint_id(data, corpus))
         for config in row.configs:
             who = identity(config, corpus.fingerprint, sources)
             trial = Trial.at(runs, who.trial, f"{Path(sweep.scale).stem}-{words(config, scale)}-s{config.seed}")
-            measured = times.get(_apart_from_seed(config.flat() | effective(config)))
-            seconds = statistics.median(measured) if measured else None
-            planned.append(Planned(index, config, who, trial, params, flops, not known, seconds))
+            planned.append(Planned(index, config, who, trial, text))
     return planned
+
+
+def estimate(planned: list[Planned], runs: Path) -> dict[int, Estimate]:
+    """The cost of each row's trials. Raises an InputError that names a part which does not run."""
+    times: dict[str, list[float]] = {}
+    for result in finished(runs):
+        times.setdefault(_apart_from_seed(result["config"]), []).append(result["wall_s"])
+
+    def of_row(index: int) -> Estimate:
+        config, text = next((one.config, one.text) for one in planned if one.row == index)
+        known = (text.folder / "meta.json").exists()
+        lengths = [text.mean_length("train", side) if known else ASSUMED_LENGTH for side in ("source", "target")]
+        model = sizes(config.model, config.data.vocab_size)
+        measured = times.get(_apart_from_seed(config.flat() | effective(config)))
+        return Estimate(
+            training_cost(model, config.steps, config.data.batch_tokens, *lengths),
+            not known,
+            statistics.median(measured) if measured else None,
+        )
+
+    return together(of_row, dict.fromkeys(one.row for one in planned))
 
 
 def _text(data: Data) -> Data:
@@ -67,7 +82,7 @@ def _text(data: Data) -> Data:
     return data.model_copy(update={"vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 
-def show(sweep: Sweep, planned: list[Planned], console: Console) -> None:
+def show(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], console: Console) -> None:
     """Every row with its trials: what differs, nominal and effective sizes, cost, time, and what is there."""
     missing = [one for one in planned if one.trial.result() is None]
     console.print(f"{sweep.name} at scale {sweep.scale}: {len(planned)} trials, {len(missing)} to train")
@@ -83,21 +98,21 @@ def show(sweep: Sweep, planned: list[Planned], console: Console) -> None:
     for index, row in enumerate(sweep.rows):
         trials = [one for one in planned if one.row == index]
         states = Counter(one.trial.status()["state"] for one in trials)
-        one = trials[0]
+        cost, _, seconds = estimates[index]
         table.add_row(
             row.name,
             *(sizes[index][name] for name in varied),
-            human(one.params),
-            human(one.flops),
-            "unknown" if one.seconds is None else f"{one.seconds:.0f} s",
+            human(cost.params),
+            human(cost.flops),
+            "unknown" if seconds is None else f"{seconds:.0f} s",
             ", ".join(f"{count} {state}" for state, count in states.items()),
         )
     console.print(table)
-    known = [one.seconds for one in missing]
+    known = [estimates[one.row].seconds for one in missing]
     total = "unknown" if None in known else f"{sum(known) / 60:.0f} min, one after the other"
     if any(">" in told for row in sizes for told in row.values()):
         console.print("a>b: what the file says, and what it comes to at this scale's width and depth")
-    if any(one.assumed for one in planned):
+    if any(one.assumed for one in estimates.values()):
         console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} pieces, until the text is prepared")
     console.print(f"FLOPs and time are of one trial; time to train what is missing: {total}", highlight=False)
 
@@ -110,7 +125,7 @@ def _sizes(config: Config) -> dict[str, str]:
     return {name: str(a) if a == b else f"{a}>{b}" for name, (a, b) in pairs.items()}
 
 
-def as_json(sweep: Sweep, planned: list[Planned]) -> dict[str, Any]:
+def as_json(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate]) -> dict[str, Any]:
     """The plan as it is kept beside the table."""
     trials = [
         {
@@ -118,8 +133,7 @@ def as_json(sweep: Sweep, planned: list[Planned]) -> dict[str, Any]:
             "seed": one.config.seed,
             "id": one.who.trial,
             "folder": one.trial.folder.name,
-            "params": one.params,
-            "flops": one.flops,
+            **estimates[one.row].cost._asdict(),
             "config": one.config.flat() | effective(one.config),
         }
         for one in planned

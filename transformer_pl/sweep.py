@@ -14,7 +14,7 @@ from rich.console import Console
 
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.launch import Interrupted, Job, launch, slots
-from transformer_pl.plan import Planned, as_json, plan, show
+from transformer_pl.plan import Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.report import add_sweep_options, table_of
 from transformer_pl.results import check_writable, write, write_json
@@ -26,7 +26,8 @@ def main(argv: list[str]) -> int:
     console = Console(highlight=False)
     sweep = load(options.file, options.scale, options.seeds, options.set)
     planned = plan(sweep, options.runs)
-    show(sweep, planned, console)
+    estimates = estimate(planned, options.runs)
+    show(sweep, planned, estimates, console)
     if options.plan:
         return 0
     check_writable(options.runs)
@@ -35,7 +36,7 @@ def main(argv: list[str]) -> int:
     folder = sweep_folder(sweep, options.runs, options.set)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "plan.json", as_json(sweep, planned))
+        write_json(folder / "plan.json", as_json(sweep, planned, estimates))
     except OSError as error:
         raise InputError(f"{folder}: must be a folder that can be written, but: {error.strerror}; mend it") from None
 

@@ -27,7 +27,7 @@ from transformer_pl.config import (
     scale_level,
     sizes,
 )
-from transformer_pl.cost import training_flops
+from transformer_pl.cost import training_cost
 from transformer_pl.errors import InputError, run
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, prepare
@@ -154,7 +154,7 @@ def _run(
             "signature": signature,
             "params": params,
             "steps": config.steps,
-            "flops": training_flops(model_sizes, config.steps, config.data.batch_tokens, *means),
+            "flops": training_cost(model_sizes, config.steps, config.data.batch_tokens, *means).flops,
             "dropped": training["dropped"],
             "tokens_per_s": training["tokens_per_s"],
             "wall_s": round(training["earlier_s"] + time.perf_counter() - began, 1),
