@@ -62,10 +62,8 @@ def test_metrics_are_logged_on_their_schedule(smoke):
 def test_the_same_command_trains_nothing_again(smoke):
     runs, _ = smoke
     before = {path: path.stat().st_mtime_ns for path in (runs / "trials").glob("*/*") if path.name != "lock"}
-    began = time.monotonic()
     again = command("sweep", "sweeps/smoke.yaml", "--runs", runs)
     assert again.returncode == 0 and "0 to train" in again.stdout
-    assert time.monotonic() - began < 20
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 

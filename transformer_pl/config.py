@@ -418,6 +418,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: {error.problem}; mend the YAML") from None
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deeply for a sweep or a scale; mend the YAML") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: such as the date 2026-13-01
         raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; mend it") from None
     if not isinstance(content, dict):

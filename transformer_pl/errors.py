@@ -66,6 +66,9 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
         for message in error.messages:
             print(f"error: {message}", file=sys.stderr)
         code = 2
+    except KeyboardInterrupt:
+        print("stopped; the same command continues", file=sys.stderr)
+        code = 130
     except BrokenPipeError:  # whoever read our output has had enough
         sys.stderr.close()
         code = 1

@@ -176,8 +176,8 @@ class ScaledDotProductAttention(nn.Module):
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
         seen = mask.dense(Q, K, start)
-        # On a CPU written out: there the fused kernel's backward in bfloat16 is several times slower.
-        fused = Q.is_cuda
+        # Written out in bfloat16 on a CPU: there the fused kernel's backward is several times slower.
+        fused = Q.is_cuda or Q.dtype == torch.float32
         out = F.scaled_dot_product_attention(Q, K, V, seen) if fused else self.weights(Q, K, mask, start) @ V
         return out.masked_fill(~seen.any(-1, keepdim=True), 0)
 

@@ -65,7 +65,7 @@ def load(
             f"{path}: parameters.scale = {grid['scale']}: must be one value; start the command once for each"
         )
     unknown = [key for key in grid if not known(key) and key not in OURS]
-    strange = [f"{path}: parameters.{key}: no such key{nearest(key, [*KEYS, *OURS])}" for key in unknown]
+    strange = [f"{path}: parameters.{key}: no such key{nearest(key, dict.fromkeys([*KEYS, *OURS]))}" for key in unknown]
     if mistakes:
         raise InputError(*strange, *mistakes)
     mistakes += strange
@@ -105,7 +105,7 @@ def load(
     mistakes += _equal(path, rows)
     if mistakes:
         raise InputError(*mistakes)
-    return Sweep(str(content.get("name", path.stem)), str(content.get("project", "transformer-pl")), scale, base, rows)
+    return Sweep(content.get("name", path.stem), content.get("project", "transformer-pl"), scale, base, rows)
 
 
 def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
@@ -115,6 +115,9 @@ def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list]
     ]
     if content.get("method") != "grid":
         mistakes.append(f"{path}: method = {content.get('method')}: must be grid")
+    for key in ("name", "project"):
+        if not isinstance(content.get(key, ""), str):
+            mistakes.append(f"{path}: {key} = {content[key]}: must be text")
     parameters = content.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         mistakes.append(f"{path}: parameters = {parameters}: must map keys to {{value: ...}} or {{values: [...]}}")
