@@ -139,7 +139,7 @@ def _outcome(code: int, job: Job) -> str:
             end += f"\n    {full}"
         return f"{job.name}: failed with exit code {code}; the end of {job.trial.log}:\n{end}"
     metrics = (job.trial.result() or {})["metrics"]
-    return f"{job.name}: val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}  {job.trial.folder}"
+    return f"{job.name}: val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}"
 
 
 def _interrupt(signum: int, frame: object) -> None:
