@@ -17,6 +17,7 @@ import torch
 from conftest import ROOT
 
 from transformer_pl.batches import EOS, PAD, collate
+from transformer_pl.checkpoint import Checkpoints
 from transformer_pl.config import Decode, Level, resolve
 from transformer_pl.data import TranslationData
 from transformer_pl.evaluate import likelihood, translate
@@ -62,7 +63,7 @@ class Notes(L.pytorch.loggers.logger.Logger):
         pass
 
 
-def fit(prepared, config):
+def fit(prepared, config, *callbacks):
     torch.set_num_threads(1)
     L.seed_everything(config.seed, verbose=False)
     module, notes = TransformerModule(config, len(prepared.tokenizer)), Notes()
@@ -74,6 +75,7 @@ def fit(prepared, config):
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=notes,
+        callbacks=list(callbacks),
         log_every_n_steps=1,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -161,6 +163,31 @@ def test_translations_with_a_cache_equal_those_without(prepared):
     assert all(len(h[0].pieces) < n + 5 for h, n in zip(cached, source.lengths, strict=True))  # EOS counts too
 
 
+class Weights(L.Callback):
+    """Remembers the weights at every validation."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_validation_end(self, trainer, module):
+        self.seen.append({name: value.clone() for name, value in module.model.state_dict().items()})
+
+
+@pytest.mark.parametrize("average", [1, 2, 3])
+def test_the_last_checkpoints_are_averaged(prepared, tmp_path, average):
+    """Four validations, at steps 6, 12, 18 and 24."""
+    weights, checkpoints = Weights(), Checkpoints(tmp_path, average)
+    fit(prepared, config(optim__max_steps=24, decode__average=average), weights, checkpoints)
+    assert len(weights.seen) == 4
+    if average == 1:
+        assert checkpoints.averaged() is None
+        return
+    for name, value in checkpoints.averaged().items():
+        mean = torch.stack([seen[name] for seen in weights.seen[-average:]]).mean(0)
+        assert torch.allclose(value, mean, atol=1e-6), name
+        assert not torch.equal(value, weights.seen[-1][name])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Interruption
 
@@ -209,11 +236,18 @@ def uninterrupted(tmp_path_factory):
     return runs
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signum):
+@pytest.mark.parametrize(
+    ("signum", "when"),
+    [
+        pytest.param(signal.SIGKILL, "checkpoints/last.sha256", id="killed"),
+        pytest.param(signal.SIGTERM, "checkpoints/last.sha256", id="asked to stop"),
+        pytest.param(signal.SIGKILL, "weights.pt", id="killed after its last step"),
+    ],
+)
+def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signum, when):
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:
-        wait_for(lambda: any(tmp_path.glob("trials/*/checkpoints/last.sha256")))
+        wait_for(lambda: any(tmp_path.glob(f"trials/*/{when}")))
         os.kill(process.pid, signum)
         told, _ = process.communicate(timeout=60)
     assert process.returncode == (143 if signum == signal.SIGTERM else -9), told

@@ -255,7 +255,7 @@ def _evaluate(config: Config, trial: Trial, prepared: Prepared) -> tuple[int, di
         nll = likelihood(model, split, config.trainer.eval_tokens)
         outputs = translate(model, split.source, config.decode, config.trainer.eval_tokens)
         pieces = [hypotheses[0].pieces if hypotheses else [] for hypotheses in outputs]
-        hypotheses = [text.replace("\n", " ") for text in prepared.tokenizer.decode(pieces)]
+        hypotheses = prepared.tokenizer.decode(pieces)
         score = corpus_score(hypotheses, references)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
