@@ -272,6 +272,7 @@ def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path):
 def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted):
     runs = uninterrupted
     (first,) = (runs / "trials").iterdir()
+    assert "Tip" not in (first / "log.txt").read_text() and "GPU available" not in (first / "log.txt").read_text()
     told = train_on(runs, "--decode.alpha=0.1")
     (second,) = set((runs / "trials").iterdir()) - {first}
     assert "differs in decoding alone" in told

@@ -272,6 +272,7 @@ def _start_libraries(config: Config) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
     import logging
 
+    import lightning.pytorch  # noqa: F401  (it sets its logger's level when it is imported: first, or ours is lost)
     import torch
 
     if config.trainer.threads:
