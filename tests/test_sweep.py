@@ -67,6 +67,12 @@ def test_the_same_command_trains_nothing_again(smoke):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_plan_tells_the_time_that_other_seeds_took(smoke):
+    runs, _ = smoke
+    told = command("sweep", "sweeps/smoke.yaml", "--plan", "--seeds", "2", "--runs", runs)
+    assert told.returncode == 0 and "4 to train" in told.stdout and "unknown" not in told.stdout
+
+
 def test_report_prints_the_table_the_sweep_wrote(smoke):
     runs, _ = smoke
     for form, name in (("md", "table.md"), ("csv", "results.csv")):

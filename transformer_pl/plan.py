@@ -152,5 +152,6 @@ def human(number: float) -> str:
 
 
 def _apart_from_seed(config: dict[str, Any]) -> str:
-    """What a trial's time depends on, beside the machine."""
-    return json.dumps({key: value for key, value in config.items() if key not in ("seed", "data.path")}, sort_keys=True)
+    """What a trial's time depends on, beside the machine and the threads that a sweep gave it there."""
+    left_out = ("seed", "data.path", "trainer.threads")
+    return json.dumps({key: value for key, value in config.items() if key not in left_out}, sort_keys=True)
