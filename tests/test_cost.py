@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.config import SEAMS, Level, is_papers, resolve, sizes
-from transformer_pl.cost import cost, training_cost
+from transformer_pl.cost import cost, human, training_cost
 from transformer_pl.model import Transformer
 
 BASE = {"model.N": 6}
@@ -126,3 +126,10 @@ def test_counting_leaves_no_trace():
     cost(built_from({"model.N": 1, "model.position": PART}), 1, 5, 5)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.ones(1).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(0, "0"), (999, "999"), (412_345, "412K"), (999_600, "1M"), (63_082_496, "63.1M"), (1e9, "1G")]
+)
+def test_a_count_is_told_in_three_digits(number, told):
+    assert human(number) == told

@@ -7,7 +7,8 @@ import time
 import pytest
 import wandb
 
-from transformer_pl.tracking import Tracker, wandb_mode
+from transformer_pl.tracking import Tracker
+from transformer_pl.wandb_run import wandb_mode
 
 
 @pytest.fixture

@@ -12,14 +12,7 @@ import numpy as np
 import torch
 
 from transformer_pl import memory
-
-
-class Stopped(Exception):
-    """The trial was asked to stop, and has saved what it needs to go on."""
-
-    def __init__(self, signum: int):
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.exit_code = 128 + signum
+from transformer_pl.stopping import Stopped, handle
 
 
 class Checkpoints(L.Callback):
@@ -56,8 +49,7 @@ class Checkpoints(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._begun = time.perf_counter() - self.earlier_s
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, self._ask)
+        handle(self._ask)
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._restored:  # not earlier: Lightning draws numbers of its own while it starts
@@ -65,9 +57,12 @@ class Checkpoints(L.Callback):
             self._restored = None
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *args: Any) -> None:
-        if trainer.strategy.reduce_boolean_decision(self._asked is not None, all=False):
+        if trainer.strategy.reduce_boolean_decision(self._asked is not None, all=False):  # on any rank
             self._save(trainer)
             raise Stopped(self._asked or signal.SIGTERM)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.on_train_batch_end(trainer, module)  # asked to stop while the last validation went on
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         memory.give_back()
@@ -84,8 +79,9 @@ class Checkpoints(L.Callback):
         self.earlier_s, self._restored = state["seconds"], state["random"]
 
     def _ask(self, signum: int, frame: object) -> None:
-        """Only takes note: the step ends first, and what is saved is whole."""
+        """Only takes note: the step ends first, and what is saved is whole. After training, Lightning lets go of it."""
         self._asked = signum
+        handle(signal.SIG_DFL)  # once more, and it ends at once
 
     def _save(self, trainer: L.Trainer) -> None:
         last, previous, new = (self.folder / f"{name}.ckpt" for name in ("last", "previous", "new"))

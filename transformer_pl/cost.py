@@ -29,6 +29,16 @@ def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, t
     return Cost(params, 3 * steps * forward * batch_tokens / max(source, target))
 
 
+def human(number: float) -> str:
+    """Three digits and a unit, or a power of ten: 412K, 63.1M, 3.2e16."""
+    if number >= 1e10:
+        return f"{number:.1e}".replace("e+", "e")
+    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= 0.9995 * size:
+            return f"{float(f'{number / size:.3g}'):g}{unit}"
+    return f"{number:.0f}"
+
+
 def _by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     query_output = c.d_model * c.h * (c.d_k + c.d_v)  # W^Q and W^O, Section 3.2.2
     keys_values = c.d_model * c.h * (c.d_k + c.d_v)  # W^K and W^V

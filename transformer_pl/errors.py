@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from transformer_pl import stopping
+
 
 class InputError(ValueError):
     """Input that breaks a law: exit code 2, nothing started.
@@ -59,6 +61,7 @@ class _Once(argparse.Action):
 
 def run(main: Callable[[list[str]], int]) -> NoReturn:
     """Run a command on this process's arguments and end with its exit code."""
+    stopping.handle(stopping.stop)
     try:
         code = main(sys.argv[1:])
     except InputError as error:
@@ -66,9 +69,9 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
         for message in error.messages:
             print(f"error: {message}", file=sys.stderr)
         code = 2
-    except KeyboardInterrupt:
-        print("stopped; the same command continues", file=sys.stderr)
-        code = 130
+    except stopping.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        code = stopped.exit_code
     except BrokenPipeError:  # whoever read our output has had enough
         sys.stderr.close()
         code = 1

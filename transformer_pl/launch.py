@@ -11,19 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_pl.errors import InputError
-from transformer_pl.results import Trial, check_writable, unwritable
+from transformer_pl.live import View
+from transformer_pl.plan import Planned
+from transformer_pl.results import check_writable, unwritable
+from transformer_pl.stopping import ENDS_WITH_STDIN, GRACE_S, Stopped, handle, stop
 
-GRACE_S = 8.0  # from asking a trial to stop to killing it
-SAY_EVERY_S = 5.0
+POLL_S = 0.2
+Argv = Callable[[Planned], list[str]]  # of `python -m transformer_pl.train`
 GPUS = Path("/proc/driver/nvidia/gpus")  # one folder a GPU, and no need to load torch to count them
-
-
-class Job(NamedTuple):
-    name: str
-    argv: list[str]  # of `python -m transformer_pl.train`
-    trial: Trial
-    weights: str  # jobs that differ in decoding alone share these, and so run one after the other
-    steps: int
 
 
 class Slots(NamedTuple):
@@ -50,116 +45,90 @@ def slots(parallel: int | None, devices: int, jobs: int) -> Slots:
     return Slots(count, max(1, cores // (count * devices)), gpus)
 
 
-def launch(jobs: Sequence[Job], places: Slots, say: Callable[[str], None]) -> list[Job]:
-    """Run all jobs and return those that failed. A signal ends every trial, each after it has saved: `Interrupted`."""
-    waiting, failed, done = list(jobs), [], 0
-    running: dict[int, tuple[subprocess.Popen, Job]] = {}  # by slot
-    said = time.monotonic()
-    before = {signum: signal.signal(signum, _interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
+def launch(jobs: Sequence[Planned], argv: Argv, places: Slots, view: View) -> list[Planned]:
+    """Run all jobs and return those that failed. A signal ends every trial, each after it has saved: `Stopped`.
+
+    Jobs that differ in decoding alone share their weights, and so run one after the other.
+    """
+    waiting, failed = list(jobs), []
+    running: dict[int, tuple[subprocess.Popen, Planned]] = {}  # by slot
     try:
         while waiting or running:
             for slot in range(places.count):
-                taken = {job.weights for _, job in running.values()}
-                ready = next((job for job in waiting if job.weights not in taken), None)
+                taken = {job.who.weights for _, job in running.values()}
+                ready = next((job for job in waiting if job.who.weights not in taken), None)
                 if slot not in running and ready:
                     waiting.remove(ready)
                     try:
-                        running[slot] = (_start(ready, places, slot), ready)
+                        running[slot] = (_start(ready, argv(ready), places, slot), ready)
+                        view.started(ready)
                     except (InputError, OSError) as error:  # such as a disk that is full by now
-                        done += 1
                         failed.append(ready)
-                        say(f"[{done}/{len(jobs)}] {ready.name}: could not be started: {error}")
-            time.sleep(0.2)
+                        view.ended(ready, f"could not be started: {error}", failed=True)
+            view.refresh()
+            time.sleep(POLL_S)
             for slot, (process, job) in list(running.items()):
                 if process.poll() is not None:
                     del running[slot]
-                    done += 1
                     _end(process)
-                    say(f"[{done}/{len(jobs)}] {_outcome(process.returncode, job)}")
                     if process.returncode:
                         failed.append(job)
-            if time.monotonic() - said > SAY_EVERY_S:
-                said = time.monotonic()
-                for _, job in running.values():
-                    say(f"  {job.name:24} {progress(job)}")
+                    view.ended(job, _outcome(process.returncode, job), failed=process.returncode != 0)
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-        _stop([process for process, _ in running.values()])
+        if running:
+            view.say(f"stopping: {len(running)} trials save and end; once more kills them")
+            _stop([process for process, _ in running.values()])
     return failed
 
 
-class Interrupted(BaseException):
-    """A signal asked the sweep to stop. The same command continues it."""
-
-    def __init__(self, signum: int):
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.exit_code = 128 + signum
-
-
-def progress(job: Job) -> str:
-    """Where a trial is, by the last lines of its metrics."""
-    lines = job.trial.metrics()
-    trained = [line for line in lines if "train/loss" in line]
-    if not trained:
-        return "starting"
-    last, first = trained[-1], trained[max(0, len(trained) - 10)]
-    if last["step"] + (last["step"] - trained[max(0, len(trained) - 2)]["step"]) > job.steps:
-        return f"step {last['step']}/{job.steps}  evaluating"
-    told = f"step {last['step']}/{job.steps}  loss {last['train/loss']:.3f}  {last['tokens_per_s']:.0f} tokens/s"
-    if last["step"] > first["step"]:
-        rate = (last["time"] - first["time"]) / (last["step"] - first["step"])
-        left = max(0, rate * (job.steps - last["step"]) - (time.time() - last["time"]))
-        told += f"  {left // 60:.0f}:{left % 60:02.0f} left"
-    return told
-
-
-def _start(job: Job, places: Slots, slot: int) -> subprocess.Popen:
+def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subprocess.Popen:
     environment = os.environ | {
         "OMP_NUM_THREADS": str(places.threads),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
         "PYTHONUNBUFFERED": "1",
         "WANDB_NAME": job.name,
+        ENDS_WITH_STDIN: "1",  # a pipe that nobody writes to: it ends when this process does, whatever ended it
     }
     if places.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = places.gpus[slot]
-    argv = [sys.executable, "-m", "transformer_pl.train", *job.argv, f"--trainer.threads={places.threads}"]
+    words = [sys.executable, "-m", "transformer_pl.train", *argv, f"--trainer.threads={places.threads}"]
     check_writable(job.trial.folder.parents[1])
     job.trial.folder.mkdir(parents=True, exist_ok=True)
     with job.trial.log.open("ab") as log:
         return subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
         )
 
 
-def _outcome(code: int, job: Job) -> str:
+def _outcome(code: int, job: Planned) -> str:
     if code:
         end = "\n".join(f"    | {line}" for line in job.trial.log_end())
         if full := unwritable(job.trial.folder.parents[1]):  # then the log may lack it
             end += f"\n    {full}"
-        return f"{job.name}: failed with exit code {code}; the end of {job.trial.log}:\n{end}"
+        return f"failed with exit code {code}; the end of {job.trial.log}:\n{end}"
     metrics = (job.trial.result() or {})["metrics"]
-    return f"{job.name}: val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}"
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise Interrupted(signum)
+    return f"val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}"
 
 
 def _stop(processes: Sequence[subprocess.Popen]) -> None:
-    """Ask every process to save and end, and end those that do not."""
+    """Ask every process to save and end; kill those that have not in time, or all when asked again."""
     for process in processes:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
     until = time.monotonic() + GRACE_S
-    for process in processes:
-        with suppress(subprocess.TimeoutExpired):
+    handle(stop)
+    with suppress(subprocess.TimeoutExpired, Stopped):
+        for process in processes:
             process.wait(max(0.0, until - time.monotonic()))
+    handle(signal.SIG_IGN)
+    for process in processes:
         _end(process)
         process.wait()
+    handle(stop)
 
 
 def _end(process: subprocess.Popen) -> None:
     """Whatever a trial has left behind in its session ends with it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.stdin.close()

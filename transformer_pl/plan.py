@@ -11,7 +11,7 @@ from rich.table import Table
 
 from transformer_pl import parts
 from transformer_pl.config import COLUMNS, Config, Data, effective, nominal, resolve, scale_level, sizes
-from transformer_pl.cost import Cost, training_cost
+from transformer_pl.cost import Cost, human, training_cost
 from transformer_pl.errors import together
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, fingerprint_id
@@ -26,6 +26,7 @@ class Planned(NamedTuple):
     """One trial of a sweep: its row, who it is, and where it lies."""
 
     row: int
+    name: str  # what differs from base, and the seed
     config: Config
     who: Identity
     trial: Trial
@@ -52,7 +53,7 @@ def plan(sweep: Sweep, runs: Path) -> list[Planned]:
         for config in row.configs:
             who = identity(config, corpus.fingerprint, sources)
             trial = Trial.at(runs, who.trial, f"{Path(sweep.scale).stem}-{words(config, scale)}-s{config.seed}")
-            planned.append(Planned(index, config, who, trial, text))
+            planned.append(Planned(index, f"{row.name} s{config.seed}", config, who, trial, text))
     return planned
 
 
@@ -139,16 +140,6 @@ def as_json(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate]
         for one in planned
     ]
     return {"name": sweep.name, "scale": sweep.scale, "trials": trials}
-
-
-def human(number: float) -> str:
-    """Three figures and a unit: 412K, 63.1M, 3.2e16."""
-    if number >= 1e10:
-        return f"{number:.1e}".replace("e+", "e")
-    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
 
 
 def _apart_from_seed(config: dict[str, Any]) -> str:

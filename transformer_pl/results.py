@@ -155,12 +155,18 @@ class Trial:
             elif path.name not in ("log.txt", "lock"):
                 path.unlink()
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line that is still being written is left out."""
-        path = self.folder / "metrics.jsonl"
-        if not path.exists():
+    def metrics(self, last: int | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, or about the `last` ones; one that is still being written is left out."""
+        try:
+            with (self.folder / "metrics.jsonl").open("rb") as file:
+                if last:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - 200 * last))
+                    if file.tell():
+                        file.readline()  # the rest of a line
+                lines = file.read().split(b"\n")[:-1]
+        except FileNotFoundError:
             return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
+        return [json.loads(line) for line in lines]
 
     def log_end(self, lines: int = 12) -> list[str]:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""

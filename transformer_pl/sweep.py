@@ -13,16 +13,18 @@ from pathlib import Path
 from rich.console import Console
 
 from transformer_pl.errors import InputError, Parser, run, together
-from transformer_pl.launch import Interrupted, Job, launch, slots
+from transformer_pl.launch import launch, slots
+from transformer_pl.live import View
 from transformer_pl.plan import Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.report import add_sweep_options, table_of
 from transformer_pl.results import check_writable, write, write_json
+from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import Sweep, load
 
 
-def main(argv: list[str]) -> int:
-    options = read_options(argv)
+def main(words: list[str]) -> int:
+    options = read_options(words)
     console = Console(highlight=False)
     sweep = load(options.file, options.scale, options.seeds, options.set)
     planned = plan(sweep, options.runs)
@@ -45,16 +47,16 @@ def main(argv: list[str]) -> int:
     places = slots(options.parallel, sweep.rows[0].configs[0].trainer.devices, len(missing))
     code = 0
     try:
-        jobs = [job(sweep, one, options.runs, options.rerun) for one in missing]
-        if jobs:
-            console.print(f"{len(jobs)} trials, {places.count} at a time with {places.threads} threads each")
-        failed = launch(jobs, places, console.print)
+        if missing:
+            console.print(f"{len(missing)} trials, {places.count} at a time with {places.threads} threads each")
+        with View(console, missing, len(planned) - len(missing), places.count, estimates) as view:
+            failed = launch(missing, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
         for one in failed:
             console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again")
         code = 1 if failed else 0
-    except Interrupted as interrupted:
-        console.print(f"{interrupted}; the same command continues")
-        code = interrupted.exit_code
+    except Stopped as stopped:
+        console.print(stopped)
+        code = stopped.exit_code
     table = table_of(sweep, planned)
     console.print(table.terminal())
     try:
@@ -69,7 +71,7 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def read_options(argv: list[str]) -> argparse.Namespace:
+def read_options(words: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m transformer_pl.sweep", description="Run a sweep and print its table.")
     parser.add_argument("file", metavar="FILE", type=Path, help="a sweep file, such as sweeps/table3_A.yaml")
     add_sweep_options(parser)
@@ -78,7 +80,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
     )
     parser.add_argument("--rerun", action="store_true", help="train finished trials too, anew")
-    return parser.parse_args(argv)
+    return parser.parse_args(words)
 
 
 def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:
@@ -89,12 +91,11 @@ def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:
     return runs / "sweeps" / re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
 
 
-def job(sweep: Sweep, one: Planned, runs: Path, rerun: bool) -> Job:
-    """What starts one trial: its merged keys on the command line, and nothing by another way."""
-    row = sweep.rows[one.row]
-    argv = [f"--scale={sweep.scale}", *(f"--{key}={value}" for key, value in row.keys.items())]
-    argv += [f"--seed={one.config.seed}", f"--runs={runs}", *(["--rerun"] if rerun else [])]
-    return Job(f"{row.name} s{one.config.seed}", argv, one.trial, one.who.weights, one.config.steps)
+def argv(sweep: Sweep, one: Planned, runs: Path, rerun: bool) -> list[str]:
+    """What one trial is told: its merged keys, on the command line and by no other way."""
+    keys = [f"--{key}={value}" for key, value in sweep.rows[one.row].keys.items()]
+    rest = [f"--seed={one.config.seed}", f"--runs={runs}", *(["--rerun"] if rerun else [])]
+    return [f"--scale={sweep.scale}", *keys, *rest]
 
 
 def _parallel(text: str) -> int | None:

@@ -21,6 +21,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from transformer_pl.config import COLUMNS, SEAMS, Config, Level, Section, effective, nominal, read_yaml, resolve
+from transformer_pl.cost import human
 
 PUBLISHED = Path(__file__).parent / "published"
 FIRST_TO_GO = ("paper params", "params", "paper Δ BLEU")  # in a narrow terminal; Markdown and CSV keep them
@@ -200,7 +201,7 @@ def _columns(lines: list[_Line], keys: list[str], paper: Published) -> list[Colu
     return [
         Column("row", [line.label for line in lines]),
         *(Column(_short(key), _cells(key, lines), setting=True) for key in keys),
-        Column("params", [_count(line.row.params) or "-" for line in lines]),
+        Column("params", [human(line.row.params) if line.row.params else "-" for line in lines]),
         Column("PPL", ours(lambda line: _fixed(mean(line.row.values("val/ppl")), ".2f"))),
         Column("BLEU", ours(lambda line: _with_spread(line.row.values("val/bleu")))),
         Column("Δ BLEU", differences),
@@ -208,7 +209,7 @@ def _columns(lines: list[_Line], keys: list[str], paper: Published) -> list[Colu
         Column("paper PPL", theirs(lambda row: _fixed(row.ppl, ".2f"))),
         Column("paper BLEU", theirs(lambda row: _fixed(row.bleu, ".1f"))),
         Column("paper Δ BLEU", theirs(lambda row: _fixed(paper.bleu_difference(row), "+z.1f"))),
-        Column("paper params", theirs(lambda row: _count(row.params and row.params * 1e6))),
+        Column("paper params", theirs(lambda row: human(row.params * 1e6) if row.params else "")),
     ]
 
 
@@ -328,14 +329,6 @@ def _unmeasured(row: Row) -> str:
 def _seeds(row: Row) -> str:
     done, asked = len(row.done), len(row.results)
     return f"{done}" if done == asked else f"{done}/{asked}"
-
-
-def _count(number: float | None) -> str:
-    """Three digits: 1.49M, 412K."""
-    if not number:
-        return ""
-    unit, size = ("M", 1e6) if number >= 999_500 else ("K", 1e3)
-    return f"{float(f'{number / size:.3g}'):g}{unit}"
 
 
 def _heading(column: Column) -> str:

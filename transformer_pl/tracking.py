@@ -1,24 +1,22 @@
-"""Where metrics go while a trial runs: `metrics.jsonl` always, and W&B beside it. The only door to wandb."""
+"""Where metrics go while a trial runs: `metrics.jsonl` always, and a W&B run that can be lost without harm."""
 
+import fcntl
 import json
-import netrc
 import os
-import socket
+import subprocess
+import sys
 import time
-import uuid
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import wandb
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.results import write
 
-PROJECT = "transformer-pl"
 SAY_EVERY_S = 5.0
-PROBE_S = 3.0  # how long W&B's server may take to answer before a trial goes on without it
+PIPE_BYTES = 1 << 20
+FINISH_S = 20.0  # how long a run may take to reach W&B's server when all else is done
 
 
 class Tracker(Logger):
@@ -29,7 +27,7 @@ class Tracker(Logger):
         self._folder, self._steps = folder, steps
         self._said = 0.0
         self._told = {"name": name, "tags": tags, "config": config}
-        self._run: Any = None
+        self._run: Run | None = None
 
     @property
     def name(self) -> str:
@@ -48,14 +46,14 @@ class Tracker(Logger):
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
             write(path, "".join(kept))
         self._file = path.open("a", encoding="utf-8")
-        self._run = _wandb_run(self._folder, **self._told)
+        self._run = Run(folder=str(self._folder), **self._told)
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         line = {"step": step, **metrics}
         self._file.write(json.dumps(line | {"time": round(time.time(), 2)}) + "\n")
         self._file.flush()
-        self._run.log(line)
+        self._run.tell(log=line)
         if time.monotonic() - self._said > SAY_EVERY_S:
             self._said = time.monotonic()
             told = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
@@ -65,58 +63,67 @@ class Tracker(Logger):
         """The config is known from the start."""
 
     @rank_zero_only
-    def finish(self, exit_code: int = 0, **summary: Any) -> None:
-        """Close both; `summary` is what a table of W&B shows of the run."""
+    def log_translations(self, rows: list[dict[str, Any]]) -> None:
+        """A table of W&B: what the trial makes of a few sentences."""
+        self._run.tell(translations=rows)
+
+    @rank_zero_only
+    def finish(self, exit_code: int = 0, result: dict[str, Any] | None = None) -> None:
         if self._run is not None:
-            self._run.summary.update(summary)
-            self._run.finish(exit_code=exit_code)
             self._file.close()
+            if result:
+                self._run.tell(summary=summary(result))
+            self._run.finish(exit_code)
+            self._run = None
 
 
-def wandb_mode() -> tuple[str, str]:
-    """`online` where there is a key and the server answers, else `offline`, or what WANDB_MODE says; and why."""
-    if mode := os.environ.get("WANDB_MODE"):
-        return mode, f"WANDB_MODE={mode}"
-    url = urlsplit(wandb.setup().settings.base_url)
-    if not _has_key(url.hostname):
-        return "offline", "no API key"
-    try:
-        socket.create_connection((url.hostname, url.port or 443), timeout=PROBE_S).close()
-    except OSError as error:
-        return "offline", f"no answer from the server ({error})"
-    return "online", "an API key"
+def tell_again(folder: Path, result: dict[str, Any]) -> None:
+    """A finished trial under W&B's agent, which has given it another run: what it came to."""
+    run = Run(folder=str(folder), **{key: result[key] for key in ("name", "tags", "config")})
+    run.tell(log={"step": result["steps"], **result["metrics"]})
+    run.tell(summary=summary(result))
+    run.finish(0)
 
 
-def _has_key(host: str | None) -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    try:
-        return bool(netrc.netrc(os.environ.get("NETRC")).authenticators(host or ""))
-    except (OSError, netrc.NetrcParseError):
-        return False
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """What a table of W&B shows of a run beside its metrics."""
+    return {key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")}
 
 
-def _wandb_run(folder: Path, name: str, tags: list[str], config: dict[str, Any]) -> Any:
-    """The W&B run of a trial: resumed under its own id; in the sweep's group, which the environment names."""
-    mode, why = wandb_mode()
-    kept_id = folder / "wandb" / "run-id"
-    kept_id.parent.mkdir(exist_ok=True)
-    if not kept_id.exists():
-        kept_id.write_text(f"{folder.name[-12:]}-{uuid.uuid4().hex[:6]}")
-    run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT", PROJECT),
-        job_type="train",
-        name=os.environ.get("WANDB_NAME", name),
-        tags=[tag[:64] for tag in tags],
-        config=config,
-        dir=folder,
-        id=None if os.environ.get("WANDB_SWEEP_ID") else kept_id.read_text(),
-        resume="allow",
-        mode=mode,
-        settings=wandb.Settings(console="off", silent=True, init_timeout=20),
-    )
-    run.define_metric("step")
-    run.define_metric("*", step_metric="step")
-    if mode == "offline":
-        print(f"W&B: offline ({why}); later: wandb sync {folder}/wandb/offline-run-*", flush=True)
-    return run
+class Run:
+    """The process that keeps the W&B run (see `wandb_run`). Nothing here waits for it or fails with it."""
+
+    def __init__(self, **told: Any):
+        words = [sys.executable, "-m", "transformer_pl.wandb_run"]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0)
+        os.set_blocking(self._process.stdin.fileno(), False)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):  # room for what is told while W&B starts
+            fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._write(told)
+
+    def tell(self, **told: Any) -> None:
+        """One thing: `log`, `summary` or `translations`."""
+        self._write(told)
+
+    def finish(self, exit_code: int) -> None:
+        """End the run, and its process if that takes too long."""
+        self._write({"finish": exit_code})
+        self._process.stdin.close()
+        try:
+            self._process.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            self._lose("does not answer")
+
+    def _write(self, told: dict[str, Any]) -> None:
+        if self._process.poll() is None:
+            line = json.dumps(told).encode() + b"\n"
+            try:
+                if self._process.stdin.write(line) != len(line):
+                    self._lose("does not keep up")
+            except BrokenPipeError:  # it ended meanwhile, and has said why
+                pass
+
+    def _lose(self, why: str) -> None:
+        print(f"W&B: lost (it {why}); the trial goes on, metrics.jsonl has all", flush=True)
+        self._process.kill()
+        self._process.wait()

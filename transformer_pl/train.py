@@ -33,8 +33,10 @@ from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, prepare
 from transformer_pl.results import RUNS, Trial, check_writable, environment, finished, unwritable, write, write_json
 from transformer_pl.sources import open_corpus
+from transformer_pl.stopping import Stopped, end_with_parent
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
+SHOWN = 20  # validation sentences whose translations W&B shows
 USAGE = """usage: python -m transformer_pl.train [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]
 
 Trains one trial, unless it is finished; an interrupted one goes on. Keys and their defaults, the paper's base:
@@ -45,6 +47,7 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(USAGE + "\n".join(f"  --{key}={value}" for key, value in KEYS.items()))
         return 0
+    end_with_parent()
     options, levels = read_argv(argv)
     config = resolve(levels)
     if mistakes := parts.check(config.model):
@@ -93,12 +96,14 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
     if (result := trial.result()) and not rerun:
         print(f"{trial.folder}: finished already")
         _tell(result)
+        if os.environ.get("WANDB_SWEEP_ID"):
+            from transformer_pl.tracking import tell_again
+
+            tell_again(trial.folder, result)
         return 0
     prepared = prepare(config.data, runs, corpus)
     _start_libraries(config)
     from lightning.pytorch.utilities import rank_zero_only
-
-    from transformer_pl.checkpoint import Stopped
 
     told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
     if rank_zero_only.rank:  # Lightning has started this process to help rank 0, which does all the rest
@@ -111,10 +116,9 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
             trial.set_status("running")
             result = _run(config, runs, trial, prepared, who, told | {"scale": scale})
             trial.set_status("done")
-        except Stopped as stopped:
+        except Stopped:
             trial.set_status("stopped")
-            print(f"{stopped}; the same command continues", flush=True)
-            return stopped.exit_code
+            raise
         except Exception as error:
             full = unwritable(runs)  # a library may have strange words for a full disk
             with suppress(OSError):
@@ -140,8 +144,9 @@ def _run(
     write_json(trial.folder / "env.json", environment(PACKAGES))
     tracker, training = _same_weights(config, runs, trial, who, told) or _fit(config, runs, trial, prepared, told)
     try:
-        params, metrics, signature = _evaluate(config, trial, prepared)
+        params, metrics, signature, translations = _evaluate(config, trial, prepared)
         tracker.log_metrics(metrics, config.steps)
+        tracker.log_translations(translations)
         means = [prepared.mean_length("train", side) for side in ("source", "target")]
         model_sizes = sizes(config.model, len(prepared.tokenizer))
         result = {
@@ -160,11 +165,11 @@ def _run(
             "wall_s": round(training["earlier_s"] + time.perf_counter() - began, 1),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        tracker.finish(**{key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")})
-    except BaseException:
-        tracker.finish(exit_code=1)
+    except BaseException as error:
+        tracker.finish(getattr(error, "exit_code", 1))
         raise
     trial.finish(result)
+    tracker.finish(0, result)
     return result
 
 
@@ -209,7 +214,7 @@ def _fit(
     try:
         trainer.fit(module, data, ckpt_path=newest)
     except BaseException as error:
-        tracker.finish(exit_code=getattr(error, "exit_code", 1))
+        tracker.finish(getattr(error, "exit_code", 1))
         raise
     if trainer.is_global_zero:
         trial.save_weights(checkpoints.averaged() or module.model.state_dict())
@@ -237,8 +242,10 @@ def _same_weights(
     return tracker, {"dropped": twin["dropped"], "tokens_per_s": twin["tokens_per_s"], "earlier_s": 0.0}
 
 
-def _evaluate(config: Config, trial: Trial, prepared: Prepared) -> tuple[int, dict[str, float], str]:
-    """The model's parameters, its metrics on both sets in fp32, and sacreBLEU's signature."""
+def _evaluate(
+    config: Config, trial: Trial, prepared: Prepared
+) -> tuple[int, dict[str, float], str, list[dict[str, str]]]:
+    """The model's parameters, its metrics on both sets in fp32, sacreBLEU's signature, and a few translations."""
     import torch
 
     from transformer_pl.evaluate import likelihood, translate
@@ -250,8 +257,9 @@ def _evaluate(config: Config, trial: Trial, prepared: Prepared) -> tuple[int, di
     if config.trainer.accelerator != "cpu" and torch.cuda.is_available():
         model.cuda()
     metrics: dict[str, float] = {}
+    translations: list[dict[str, str]] = []
     for name in ("val", "test"):
-        split, (_, references) = prepared.split(name), prepared.text(name)
+        split, (sources, references) = prepared.split(name), prepared.text(name)
         nll = likelihood(model, split, config.trainer.eval_tokens)
         outputs = translate(model, split.source, config.decode, config.trainer.eval_tokens)
         pieces = [hypotheses[0].pieces if hypotheses else [] for hypotheses in outputs]
@@ -259,8 +267,10 @@ def _evaluate(config: Config, trial: Trial, prepared: Prepared) -> tuple[int, di
         score = corpus_score(hypotheses, references)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
+        shown = zip(sources[:SHOWN], references, hypotheses, strict=False)
+        translations = translations or [{"source": s, "reference": r, "translation": h} for s, r, h in shown]
         trial.save_sentences(name, hypotheses, sentence_statistics(hypotheses, references), nll.nll, nll.pieces)
-    return sum(p.numel() for p in model.parameters()), metrics, score.signature
+    return sum(p.numel() for p in model.parameters()), metrics, score.signature, translations
 
 
 def _tell(result: dict[str, Any]) -> None:

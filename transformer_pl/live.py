@@ -1,0 +1,160 @@
+"""What a sweep tells while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
+
+import heapq
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from transformer_pl.plan import Estimate, Planned
+
+DRAW_EVERY_S = 0.5
+SAY_EVERY_S = 5.0  # without a terminal; later less often, so that a long sweep's log stays short
+RECENT = 10  # log lines that say how fast a trial is
+
+
+class Progress(NamedTuple):
+    """Where a trial is."""
+
+    step: int
+    loss: float
+    tokens_per_s: float
+    left_s: float | None  # of its training, as fast as lately
+
+
+def progress(one: Planned) -> Progress | None:
+    """By the last lines of its metrics; None before the first of them."""
+    trained = [line for line in one.trial.metrics(last=4 * RECENT) if "train/loss" in line][-RECENT:]
+    if not trained:
+        return None
+    first, last = trained[0], trained[-1]
+    left = None
+    if last["step"] > first["step"]:
+        rate = (last["time"] - first["time"]) / (last["step"] - first["step"])
+        left = max(0.0, rate * (one.config.steps - last["step"]) - (time.time() - last["time"]))
+    return Progress(last["step"], last["train/loss"], last["tokens_per_s"], left)
+
+
+class View:
+    """Draws the trials that run, counts the others, and keeps a line of each that ended. Use it in `with`."""
+
+    def __init__(
+        self, console: Console, jobs: Sequence[Planned], cached: int, slots: int, estimates: Mapping[int, Estimate]
+    ):
+        self.console, self.cached, self.slots, self.estimates = console, cached, slots, estimates
+        self.waiting, self.running = list(jobs), dict[str, tuple[Planned, float]]()
+        self.done, self.failed = 0, 0
+        self.took: dict[int, list[float]] = {}  # seconds, by row
+        self.began = self._told = time.monotonic()
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> "View":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live:
+            self._live.stop()
+
+    def started(self, one: Planned) -> None:
+        self.waiting.remove(one)
+        self.running[one.name] = (one, time.monotonic())
+
+    def ended(self, one: Planned, outcome: str, failed: bool) -> None:
+        _, began = self.running.pop(one.name, (one, time.monotonic()))
+        seconds = time.monotonic() - began
+        if failed:
+            self.failed += 1
+        else:
+            self.done += 1
+            self.took.setdefault(one.row, []).append(seconds)
+        ended, total = self.done + self.failed, self.done + self.failed + len(self.running) + len(self.waiting)
+        self.say(f"[{ended}/{total}] {one.name}  {clock(seconds)}  {outcome}")
+
+    def say(self, line: str) -> None:
+        self.console.print(escape(line), highlight=False, soft_wrap=True)
+
+    def refresh(self) -> None:
+        """To be called often: draws and says only when it is time to."""
+        now = time.monotonic()
+        if now - self._told < (DRAW_EVERY_S if self._live else max(SAY_EVERY_S, (now - self.began) / 20)):
+            return
+        self._told = now
+        if self._live:
+            self._live.update(self._drawn(), refresh=True)
+        else:
+            for one, _ in self.running.values():
+                self.say(f"  {one.name:24} {'  '.join(filter(None, _told(one)))}")
+            self.say(f"  {self._counts()}")
+
+    def left(self) -> float | None:
+        """Seconds to the end of the sweep, each trial as long as its row's others were; None where nothing tells.
+
+        Rows of which none is done yet are measured by what is done of them, or by their FLOPs.
+        """
+        now = time.monotonic()
+        so_far = [(one, now - began) for one, began in self.running.values()]
+        whole = {row: statistics.median(seconds) for row, seconds in self.took.items()}
+        for one, elapsed in so_far:
+            at = progress(one) if one.row not in whole else None
+            if at and at.left_s is not None:
+                whole[one.row] = elapsed + at.left_s
+        for row, estimate in self.estimates.items():
+            if estimate.seconds is not None:
+                whole.setdefault(row, estimate.seconds)
+        per_flop = [seconds / self.estimates[row].cost.flops for row, seconds in whole.items()]
+        if not per_flop:
+            return None
+        for row, estimate in self.estimates.items():
+            whole.setdefault(row, statistics.median(per_flop) * estimate.cost.flops)
+        ends = [max(0.0, whole[one.row] - elapsed) for one, elapsed in so_far]
+        ends += [0.0] * (self.slots - len(ends))
+        heapq.heapify(ends)
+        for one in self.waiting:
+            heapq.heapreplace(ends, ends[0] + whole[one.row])
+        return max(ends)
+
+    def _drawn(self) -> Group:
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True, overflow="ellipsis", max_width=26)
+        grid.add_column(ratio=1, min_width=4)
+        for _ in range(4):
+            grid.add_column(justify="right", no_wrap=True)
+        for one, _ in self.running.values():
+            at = progress(one)
+            bar = ProgressBar(total=one.config.steps, completed=at.step if at else 0)
+            grid.add_row(Text(one.name), bar, *_told(one))
+        return Group(grid, Text(self._counts(), no_wrap=True, overflow="ellipsis"))
+
+    def _counts(self) -> str:
+        so_far, left = clock(time.monotonic() - self.began), self.left()
+        counts = {"done": self.done, "cached": self.cached, "failed": self.failed}
+        counts |= {"running": len(self.running), "waiting": len(self.waiting)}
+        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        return f"{told}; {so_far} so far" + (f", about {clock(left)} left" if left else "")
+
+
+def _told(one: Planned) -> list[str]:
+    """Four cells: step, loss, rate, time left."""
+    at = progress(one)
+    if not at:
+        return ["starting", "", "", ""]
+    logged = one.config.trainer.log_every
+    over = at.step + logged > one.config.steps
+    left = "evaluating" if over else clock(at.left_s) + " left" if at.left_s is not None else ""
+    return [f"{at.step}/{one.config.steps}", f"loss {at.loss:.3f}", f"{at.tokens_per_s:.0f}/s", left]
+
+
+def clock(seconds: float) -> str:
+    """1:02:03, 2:03, 0:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,47 @@
+"""How a process ends when it is asked to: SIGINT and SIGTERM in every command, and in a trial whose sweep is gone."""
+
+import os
+import signal
+import threading
+import time
+from typing import Any, NoReturn
+
+GRACE_S = 8.0  # from asking a trial to stop to killing it
+ENDS_WITH_STDIN = "TRANSFORMER_PL_ENDS_WITH_STDIN"
+
+
+class Stopped(BaseException):
+    """A signal asked the command to end. What it has done so far is kept: the same command continues."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"stopped by {signal.Signals(signum).name}; the same command continues")
+        self.exit_code = 128 + signum
+
+
+def handle(handler: Any) -> None:
+    """Let `handler` answer both signals."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, handler)
+
+
+def stop(signum: int, frame: object) -> NoReturn:
+    """End in good order; but whoever asks again while that goes on is obeyed at once."""
+    handle(signal.SIG_DFL)
+    raise Stopped(signum)
+
+
+def end_with_parent() -> None:
+    """In a process with ENDS_WITH_STDIN in its environment: stop when whoever holds its standard input is gone.
+
+    A pipe that nobody writes to ends with its parent, whatever ended that: so no trial outlives its sweep.
+    """
+    if not os.environ.get(ENDS_WITH_STDIN):
+        return
+
+    def watch() -> None:
+        os.read(0, 1)  # not by sys.stdin, whose lock would be missed at exit
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_S)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
