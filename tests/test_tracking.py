@@ -1,14 +1,31 @@
 """Where metrics go: when W&B is online, and what a resumed trial keeps of its lines."""
 
+import itertools
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import wandb
+import yaml
+from conftest import ROOT
+from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
+from transformer_pl import tracking
+from transformer_pl.config import resolve
+from transformer_pl.sweepfile import load
 from transformer_pl.tracking import Tracker
+from transformer_pl.train import read_argv
 from transformer_pl.wandb_run import wandb_mode
+
+WANDB = Path(sys.executable).with_name("wandb")
 
 
 @pytest.fixture
@@ -67,3 +84,123 @@ def test_a_resumed_trial_drops_the_lines_after_its_checkpoint(tmp_path, monkeypa
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()[:-1]
     assert [json.loads(line)["step"] for line in lines] == [10, 20, 30, 40]
     assert [json.loads(line)["train/loss"] for line in lines] == [0, 0, 20, 20]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# W&B in trouble
+
+
+def children(pid):
+    """The processes that a process has started, and theirs."""
+    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in found.splitlines()]
+    own = [int(row[0]) for row in rows if int(row[1]) == pid and "defunct" not in row[2]]
+    return own + [below for child in own for below in children(child)]
+
+
+def core(pid):
+    """The service process that belongs to W&B itself."""
+    for _ in range(200):
+        for child in children(pid):
+            if "wandb-core" in Path(f"/proc/{child}/cmdline").read_text():
+                return child
+        time.sleep(0.1)
+    raise AssertionError("no service of W&B has started")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hanging"])
+@pytest.mark.parametrize("victim", ["core", "own"])
+def test_a_trial_does_not_notice_that_w_and_b_is_gone(tmp_path, monkeypatch, capfd, victim, signum):
+    monkeypatch.setattr(tracking, "FINISH_S", 2.0)
+    monkeypatch.setattr(tracking, "PIPE_BYTES", 4096)
+    tracker = Tracker(tmp_path, 2000, "name", ["tag"], {"seed": 1})
+    tracker.start(0)
+    tracker.log_metrics({"train/loss": 1.0}, 0)
+    own = tracker._run._process.pid
+    service = core(own)
+    os.kill(service if victim == "core" else own, signum)
+    began = time.monotonic()
+    for step in range(1, 2000):
+        tracker.log_metrics({"train/loss": 1.0}, step)
+    assert time.monotonic() - began < 5
+    tracker.finish(0)
+    assert time.monotonic() - began < 8
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(2000))
+    for pid in (own, service):  # what hung was ended, and its service ends by itself
+        wait_for_end(pid, stopped=pid == service and signum == signal.SIGSTOP)
+    if victim == "core" or signum == signal.SIGSTOP:
+        assert "W&B: lost" in capfd.readouterr().out
+
+
+def wait_for_end(pid, stopped):
+    if stopped:
+        os.kill(pid, signal.SIGCONT)
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or "(zombie)" in Path(f"/proc/{pid}/status").read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"process {pid} is left")
+
+
+def test_a_wrong_key_is_told_and_the_run_kept_offline(tmp_path, monkeypatch, capfd):
+    """The server here knows nobody: it answers every request with 401."""
+    handler = type("Nobody", (BaseHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler.do_POST = handler.do_GET = lambda self: self.send_error(401)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    tracker = Tracker(tmp_path, 10, "name", ["tag"], {"seed": 1})
+    tracker.start(0)
+    tracker.log_metrics({"train/loss": 1.0}, 10)
+    tracker.finish(0)
+    server.shutdown()
+    server.server_close()
+    assert "W&B: offline (" in capfd.readouterr().out
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Under W&B's agent
+
+
+def agents(sweep, **args):
+    """The command line that W&B's agent makes of a sweep and the values its server has chosen."""
+    told = create_sweep_command_args({"args": {key: {"value": value} for key, value in args.items()}})
+    told |= {"env": ["/usr/bin/env"], "interpreter": [sys.executable], "program": [sweep["program"]]}
+    words = create_sweep_command(list(sweep["command"]))
+    return [word for part in words for word in (told[part[2:-1]] if part.startswith("${") else [part])]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_trial_of_a_sweep_is_the_same_under_the_agent(path):
+    sweep = yaml.safe_load(path.read_text())
+    said = {key: told.get("values", [told.get("value")]) for key, told in sweep["parameters"].items()}
+    configs = []
+    for values in itertools.product(*said.values()):
+        words = agents(sweep, **dict(zip(said, values, strict=True)))
+        assert words[:3] == ["/usr/bin/env", sys.executable, "-m"]
+        configs.append(resolve(read_argv(words[4:])[1]))
+    assert sorted(map(str, configs)) == sorted(map(str, load(path).configs))
+
+
+def test_a_finished_trial_tells_the_agent_s_run_what_it_came_to(smoke, tmp_path):
+    runs, _ = smoke
+    sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
+    values = {key: told["value"] for key, told in sweep["parameters"].items() if "value" in told}
+    words = [*agents(sweep, **values, variant="model.h=4"), f"--runs={runs}"]
+    environment = os.environ | {"WANDB_SWEEP_ID": "abc12345", "WANDB_RUN_ID": "run4agent", "WANDB_DIR": str(tmp_path)}
+    before = {path: path.stat().st_mtime_ns for path in runs.glob("trials/*/result.json")}
+    told = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert told.returncode == 0 and "finished already" in told.stdout, told.stdout + told.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    (folder,) = runs.glob("trials/*/wandb/offline-run-*-run4agent")
+    record = json.loads(
+        subprocess.run(
+            [WANDB, "leet", "inspect", "--json", "--summary", str(folder)], capture_output=True, check=True
+        ).stdout
+    )
+    result = json.loads((folder.parents[1] / "result.json").read_text())
+    assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
+    assert record["summary"]["params"] == result["params"]

@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **{"action": _Once} | options)
 
     def parse_args(self, argv: Any, namespace: Any = None) -> Any:
-        options, unknown = self.parse_known_args(argv, namespace)
+        options, unknown = self.parse_known_intermixed_args(argv, namespace)
         if unknown:
             known = [name for name in self._option_string_actions if name.startswith("--")]
             self.error(f"{' '.join(unknown)}: no such option; known: {', '.join(known)}")

@@ -42,6 +42,11 @@ class Tokens:
     flat: np.ndarray  # (pieces,) uint16 or uint32
     offsets: np.ndarray  # (sentences + 1,) int64: where each sentence begins, and where the last one ends
 
+    @classmethod
+    def of(cls, sentences: list[list[int]]) -> "Tokens":
+        offsets = np.cumsum([0, *map(len, sentences)])
+        return cls(np.fromiter(itertools.chain.from_iterable(sentences), dtype=np.uint32), offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

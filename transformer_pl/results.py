@@ -82,6 +82,10 @@ class Trial:
         """What result.json says; None unless the trial is finished."""
         return _read_json(self.folder / "result.json")
 
+    def data(self) -> str | None:
+        """The folder of its text under runs/data; None where it never came to read it."""
+        return (_read_json(self.folder / "env.json") or {}).get("data")
+
     def status(self) -> dict[str, Any]:
         """`state` is `new`, `running`, `stopped`, `failed` or `done`; what is told beside it is for people."""
         status = _read_json(self.folder / "status.json") or {"state": "new"}

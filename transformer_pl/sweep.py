@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from transformer_pl import housekeeping
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.launch import launch, slots
 from transformer_pl.live import View
@@ -26,6 +27,11 @@ from transformer_pl.sweepfile import Sweep, load
 def main(words: list[str]) -> int:
     options = read_options(words)
     console = Console(highlight=False)
+    if options.list:
+        housekeeping.show(options.runs, console)
+        return 0
+    if options.clean:
+        return housekeeping.clean(options.runs, console)
     sweep = load(options.file, options.scale, options.seeds, options.set)
     planned = plan(sweep, options.runs)
     estimates = estimate(planned, options.runs)
@@ -73,14 +79,19 @@ def main(words: list[str]) -> int:
 
 def read_options(words: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m transformer_pl.sweep", description="Run a sweep and print its table.")
-    parser.add_argument("file", metavar="FILE", type=Path, help="a sweep file, such as sweeps/table3_A.yaml")
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a sweep file: sweeps/table3_A.yaml")
     add_sweep_options(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
     parser.add_argument(
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
     )
     parser.add_argument("--rerun", action="store_true", help="train finished trials too, anew")
-    return parser.parse_args(words)
+    parser.add_argument("--list", action="store_true", help="what lies under the runs folder")
+    parser.add_argument("--clean", action="store_true", help="remove from it, on a yes, what is of no more use")
+    options = parser.parse_args(words)
+    if (options.file is None) == (not options.list and not options.clean) or (options.list and options.clean):
+        parser.error("one of FILE, --list and --clean must be given")
+    return options
 
 
 def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:

@@ -141,7 +141,7 @@ def _run(
     """Weights, then what they are worth, then the result: the last file to be written."""
     began = time.perf_counter()
     write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
-    write_json(trial.folder / "env.json", environment(PACKAGES))
+    write_json(trial.folder / "env.json", environment(PACKAGES) | {"data": prepared.folder.name})
     tracker, training = _same_weights(config, runs, trial, who, told) or _fit(config, runs, trial, prepared, told)
     try:
         params, metrics, signature, translations = _evaluate(config, trial, prepared)

@@ -70,6 +70,7 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) ->
         if mode != "online":
             raise
         mode, why = "offline", f"{type(error).__name__}: {error}"
+        wandb.teardown()  # it holds on to the run's id
         run = wandb.init(mode=mode, **about)
     run.define_metric("step")
     run.define_metric("*", step_metric="step")

@@ -1,0 +1,144 @@
+"""Translate with a trained trial:  python -m transformer_pl.translate TRIAL [FILE] [--beam 4] [--n-best 3]
+
+TRIAL is its folder, its id, or a part of its name that no other has. Sentences come from a file, from a pipe or from
+the keyboard, one a line; each line out is the translation of the line in.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer_pl import parts
+from transformer_pl.config import Config, Level, known, resolve, sizes
+from transformer_pl.errors import InputError, Parser, run
+from transformer_pl.prepare import Prepared, Tokens
+from transformer_pl.results import RUNS, Trial, finished
+
+CHUNK = 500  # sentences read before the first is translated, where nobody waits at a keyboard
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(prog="python -m transformer_pl.translate", description="Translate lines with a trained trial.")
+    parser.add_argument("trial", metavar="TRIAL", help="a trial's folder, its id, or a part of its name")
+    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="one sentence a line (else standard input)")
+    parser.add_argument("--beam", help="hypotheses at a time (as the trial's)")
+    parser.add_argument("--alpha", help="length penalty, Section 6.1 (as the trial's)")
+    parser.add_argument("--n-best", type=_count, default=0, metavar="N", help="N outputs a line: line, score, text")
+    parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="where trials lie (%(default)s)")
+    options = parser.parse_args(argv)
+    result = find(options.runs, options.trial)
+    config = config_of(result, {"decode.beam": options.beam, "decode.alpha": options.alpha})
+    if options.n_best > config.decode.beam:
+        raise InputError(
+            f"--n-best {options.n_best}: must be at most decode.beam, {config.decode.beam}; raise --beam too"
+        )
+    lines = _lines(options.file)
+    folder: Path = result["folder"]
+    prepared = Prepared(folder.parents[1] / "data" / str(Trial(folder).data()))
+    bleu = result["metrics"]["val/bleu"]
+    print(
+        f"{folder.name}: {config.data.source} to {config.data.target}, trained for {result['steps']:,} steps on "
+        f"{prepared.meta['corpus']}; {bleu:.1f} BLEU on its validation set",
+        file=sys.stderr,
+    )
+    translate = translator(config, prepared, folder / "weights.pt", max(1, options.n_best))
+    number = 0
+    for sentences in lines:
+        for outputs in translate(sentences):
+            number += 1
+            for text, score in outputs if options.n_best else outputs[:1]:
+                print(f"{number}\t{score:.4f}\t{text}" if options.n_best else text, flush=True)
+    return 0
+
+
+def find(runs: Path, name: str) -> dict[str, Any]:
+    """The result of the one finished trial that `name` means."""
+    results = finished(runs)
+    folder = Path(name).absolute()
+    if (folder / "result.json").exists():
+        results, name = finished(folder.parents[1]), folder.name
+    exact = [r for r in results if name in (r["id"], r["folder"].name)]
+    found = exact or [r for r in results if name in r["folder"].name]
+    if len(found) == 1:
+        return found[0]
+    listed = "".join(f"\n  {r['folder'].name}" for r in (found or results)[:20])
+    law = "must mean one finished trial"
+    if found:
+        raise InputError(f"TRIAL {name}: {law}, but means {len(found)}; name more of one:{listed}")
+    raise InputError(f"TRIAL {name}: {law} under {runs}, but means none" + (f"; there are:{listed}" if listed else ""))
+
+
+def config_of(result: dict[str, Any], changes: dict[str, str | None]) -> Config:
+    """What a trial was trained as, with the changes that are given."""
+    trained = {key: value for key, value in result["config"].items() if known(key) and value is not None}
+    changed = {key: value for key, value in changes.items() if value is not None}
+    return resolve([Level(str(result["folder"]), trained), Level("command line", changed)])
+
+
+def translator(
+    config: Config, prepared: Prepared, weights: Path, n_best: int
+) -> Callable[[list[str]], list[list[tuple[str, float]]]]:
+    """The function from sentences to the texts and scores of their `n_best` translations, best first."""
+    if mistakes := parts.check(config.model):
+        raise InputError(*mistakes)
+    import torch
+
+    from transformer_pl.decode import Hypothesis
+    from transformer_pl.evaluate import translate
+    from transformer_pl.model import Transformer
+
+    tokenizer = prepared.tokenizer
+    model = Transformer(sizes(config.model, len(tokenizer)))
+    try:
+        model.load_state_dict(torch.load(weights))
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{weights}: cannot be used: {str(error).splitlines()[0]}; train the trial again") from None
+    if torch.cuda.is_available():
+        model.cuda()
+
+    def translated(sentences: list[str]) -> list[list[tuple[str, float]]]:
+        spoken = [sentence for sentence in sentences if sentence.strip()]
+        source = Tokens.of(tokenizer.encode(spoken))
+        found = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
+        return [_texts(next(found)) if sentence.strip() else [("", 0.0)] for sentence in sentences]
+
+    def _texts(best: list[Hypothesis]) -> list[tuple[str, float]]:
+        return list(zip(tokenizer.decode([h.pieces for h in best]), [h.score for h in best], strict=True))
+
+    return translated
+
+
+def _lines(file: Path | None) -> Iterator[list[str]]:
+    """The sentences in chunks; what is typed comes line by line."""
+    if file:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; mend it") from None
+        source: Iterator[str] = iter(text.split("\n")[: None if text[-1:] not in ("", "\n") else -1])
+    else:
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+        source = (line.removesuffix("\n") for line in sys.stdin)
+    typed = not file and sys.stdin.isatty()
+    if typed:
+        print("type a sentence, end with Ctrl-D", file=sys.stderr)
+
+    def chunks() -> Iterator[list[str]]:
+        while chunk := list(itertools.islice(source, 1 if typed else CHUNK)):
+            yield chunk
+
+    return chunks()
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    run(main)
