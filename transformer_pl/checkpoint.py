@@ -26,7 +26,7 @@ class Checkpoints(L.Callback):
         self.folder, self.average = folder, average
         self.earlier_s = 0.0  # trained by processes before this one
         self._asked: int | None = None
-        self._restored: dict[str, Any] | None = None
+        self._restored: list[dict[str, Any]] | None = None  # by rank
 
     def newest(self) -> Path | None:
         """The newest checkpoint that is whole."""
@@ -53,7 +53,8 @@ class Checkpoints(L.Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._restored:  # not earlier: Lightning draws numbers of its own while it starts
-            _restore_random(self._restored)
+            if len(self._restored) == trainer.world_size:
+                _restore_random(self._restored[trainer.global_rank])
             self._restored = None
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *args: Any) -> None:
@@ -67,13 +68,14 @@ class Checkpoints(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         memory.give_back()
         self._save(trainer)
-        if self.average > 1 and trainer.is_global_zero:
-            torch.save(module.model.state_dict(), self.folder / f"weights.{trainer.global_step:09d}.pt")
+        weights = module.weights() if self.average > 1 else None
+        if weights and trainer.is_global_zero:
+            torch.save(weights, self.folder / f"weights.{trainer.global_step:09d}.pt")
             for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                 old.unlink()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": time.perf_counter() - self._begun, "random": _random()}
+        return {"seconds": time.perf_counter() - self._begun, "random": _of_every_rank(_random())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.earlier_s, self._restored = state["seconds"], state["random"]
@@ -98,6 +100,14 @@ class Checkpoints(L.Callback):
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_every_rank(value: Any) -> list[Any]:
+    if not torch.distributed.is_initialized():
+        return [value]
+    values = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def _random() -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Trainer(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Count = 1
     num_nodes: Count = 1
-    strategy: Literal["auto", "ddp"] = "auto"
+    strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accumulate: Count = Field(1, description="parts that a global batch is split into, one after the other")
     threads: Annotated[Count | None, Unset] = None

@@ -1,11 +1,13 @@
 """The LightningDataModule: a prepared corpus as batches."""
 
 import lightning as L
+import torch
 from torch.utils.data import DataLoader
 
 from transformer_pl.batches import TrainStream, collate, eval_batches, lengths
 from transformer_pl.config import Config
 from transformer_pl.prepare import Prepared
+from transformer_pl.tokens import PAD
 
 
 class TranslationData(L.LightningDataModule):
@@ -33,7 +35,11 @@ class TranslationData(L.LightningDataModule):
         return stream
 
     def val_dataloader(self) -> DataLoader:
-        """The whole validation set, on every rank."""
-        split = self.prepared.split("val")
+        """This rank's batches of the validation set: as many on every rank, for strategies that take steps together."""
+        split, trainer = self.prepared.split("val"), self.trainer
         batches = eval_batches(lengths(split.source), lengths(split.target), self.config.trainer.eval_tokens)
-        return DataLoader([collate(split, indexes) for indexes in batches], batch_size=None)
+        own = [collate(split, indexes) for indexes in batches[trainer.global_rank :: trainer.world_size]]
+        if len(own) < -(-len(batches) // trainer.world_size):
+            first = collate(split, batches[0])
+            own.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # of which nothing counts
+        return DataLoader(own, batch_size=None)

@@ -5,11 +5,12 @@ import time
 import lightning as L
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from transformer_pl.batches import Batch
 from transformer_pl.config import Config, sizes
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
-from transformer_pl.model import Transformer
+from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.schedule import learning_rate
 from transformer_pl.tokens import PAD
 
@@ -24,6 +25,22 @@ class TransformerModule(L.LightningModule):
         self.model = Transformer(self.sizes)
         self._trained = torch.zeros(2)  # since the last log line, on this rank: loss in nats, target pieces
         self._since = 0.0
+
+    def configure_model(self) -> None:
+        """Under FSDP2, each rank keeps its share of every weight, and of what Adam keeps of it."""
+        if self.device_mesh is not None:
+            shards = {"mesh": self.device_mesh["data_parallel"]}
+            for layer in (*self.model.encoder, *self.model.decoder):
+                if isinstance(layer, DecoderLayer):  # used by the encoder too, before its layer's turn
+                    fully_shard(layer.cross_attention, **shards)
+                    register_fsdp_forward_method(layer.cross_attention, "keys_values")
+                fully_shard(layer, **shards)
+            fully_shard(self.model, **shards)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Of the model, whole, on rank 0. To be called on every rank: shards are gathered."""
+        state = self.trainer.strategy.lightning_module_state_dict()
+        return {name.removeprefix("model."): value for name, value in state.items()}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The smoothed loss per target piece of the global batch.
@@ -46,13 +63,14 @@ class TransformerModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self._trained = torch.tensor(checkpoint["trained"])
 
-    def on_train_batch_end(self, outputs: object, batch: Batch, batch_idx: int) -> None:
+    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:
+        """After every optimiser step, before a callback may save and stop: what is logged is logged once."""
+        scheduler.step()
         step = self.trainer.global_step
-        stepped = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
-        if stepped and step % self.config.trainer.log_every == 0:
+        if step % self.config.trainer.log_every == 0:
             loss, pieces = self._over_ranks(self._trained)
             seconds = time.perf_counter() - self._since
-            lr = self.lr_schedulers().get_last_lr()[0]
+            (lr,) = scheduler.get_last_lr()
             self.logger.log_metrics({"train/loss": loss / pieces, "lr": lr, "tokens_per_s": pieces / seconds}, step)
             self._trained = torch.zeros_like(self._trained)
             self._since = time.perf_counter()

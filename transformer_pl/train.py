@@ -194,7 +194,7 @@ def _fit(
         accelerator=config.trainer.accelerator,
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
-        strategy=config.trainer.strategy,
+        strategy=_strategy(config),
         precision=config.trainer.precision,
         max_steps=config.steps,
         accumulate_grad_batches=config.trainer.accumulate,
@@ -209,6 +209,8 @@ def _fit(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    if trainer.global_rank:  # the same weights everywhere, but dropout of its own
+        torch.manual_seed(config.seed + trainer.global_rank)
     newest = checkpoints.newest()
     tracker.start(torch.load(newest, mmap=True)["global_step"] if newest else 0)
     try:
@@ -216,14 +218,24 @@ def _fit(
     except BaseException as error:
         tracker.finish(getattr(error, "exit_code", 1))
         raise
+    weights = module.weights()
     if trainer.is_global_zero:
-        trial.save_weights(checkpoints.averaged() or module.model.state_dict())
+        trial.save_weights(checkpoints.averaged() or weights)
     rates = [line["tokens_per_s"] for line in trial.metrics() if "tokens_per_s" in line]
     return tracker, {
         "dropped": data.dropped,
         "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
         "earlier_s": checkpoints.earlier_s,
     }
+
+
+def _strategy(config: Config) -> Any:
+    if config.trainer.strategy != "fsdp2":
+        return config.trainer.strategy
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    ranks = config.trainer.devices * config.trainer.num_nodes
+    return ModelParallelStrategy(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
 
 
 def _same_weights(
@@ -288,8 +300,10 @@ def _start_libraries(config: Config) -> None:
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     memory.keep()
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*"):
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    messages = (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*")
+    for message in (*messages, ".*returned a view tensor.*"):  # nothing is done in place to keys and values
         warnings.filterwarnings("ignore", message)
 
 

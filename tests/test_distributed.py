@@ -1,0 +1,112 @@
+"""Several processes for one trial: what one process would have come to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
+SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
+SMALL += ["--trainer.eval_tokens=64", "--trainer.threads=1", "--decode.beam=1"]
+PAIR = ["--trainer.devices=2", "--trainer.accelerator=cpu"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Little text: its 31 validation sentences make an odd number of batches."""
+    folder = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(1)
+    words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
+    for split, count in (("train", 800), ("val", 31), ("test", 21)):
+        rows = [[words[i] for i in rng.integers(0, 60, rng.integers(1, 9))] for _ in range(count)]
+        (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
+        (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
+    return folder
+
+
+def start(text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10) -> subprocess.Popen:
+    """A trial in a session of its own, as a sweep starts it."""
+    words = [sys.executable, "-m", "transformer_pl.train", *SMALL, f"--data.path={text}", f"--runs={runs}", *argv]
+    words += [f"--optim.max_steps={steps}", f"--trainer.val_every={every}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, cwd=ROOT, start_new_session=True, **pipes)
+
+
+def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, list[dict]]:
+    with start(text, runs, *argv, **schedule) as process:
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    (folder,) = (runs / "trials").iterdir()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    ids = {path.name.split("-", 3)[3] for path in folder.glob("wandb/offline-run-*")}
+    assert len(ids) == 1  # one W&B run, though each process that went on with it has a folder of its own
+    return json.loads((folder / "result.json").read_text()), lines
+
+
+def in_session(leader: int) -> list[int]:
+    found = subprocess.run(["ps", "-eo", "pid=,sess=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in found.splitlines()]
+    return [int(pid) for pid, session, state in rows if int(session) == leader and not state.startswith("Z")]
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def alone(text, tmp_path_factory):
+    return train(text, tmp_path_factory.mktemp("alone"), "--model.p_drop=0")
+
+
+@pytest.mark.parametrize("how", [["ddp"], ["ddp", "--trainer.accumulate=2"], ["fsdp2"]], ids=" ".join)
+def test_two_processes_train_as_one(text, alone, tmp_path, how):
+    strategy, *more = how
+    result, lines = train(text, tmp_path, "--model.p_drop=0", *PAIR, f"--trainer.strategy={strategy}", *more)
+    expected, expected_lines = alone
+    assert result["id"] == expected["id"]
+    assert [line["step"] for line in lines] == [line["step"] for line in expected_lines]
+    for line, one in zip(lines, expected_lines, strict=True):
+        for name in one.keys() & {"train/loss", "val/loss", "lr"}:
+            assert line[name] == pytest.approx(one[name], abs=1e-5), (line["step"], name)
+    assert result["metrics"]["test/loss"] == pytest.approx(expected["metrics"]["test/loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
+    argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]
+    whole, whole_lines = train(text, tmp_path / "whole", *argv, steps=60)
+    with start(text, tmp_path / "parts", *argv, steps=60) as process:
+        wait_for(lambda: any((tmp_path / "parts").glob("trials/*/checkpoints/last.sha256")))
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGTERM)
+        told, _ = process.communicate(timeout=30)
+    assert process.returncode == 143, told
+    assert time.monotonic() - began < 10 and "the same command continues" in told
+    wait_for(lambda: not in_session(process.pid), seconds=5)
+    result, lines = train(text, tmp_path / "parts", *argv, steps=60)
+    assert result["metrics"] == whole["metrics"]
+    losses = [
+        [(line["step"], line["train/loss"]) for line in told if "train/loss" in line] for told in (lines, whole_lines)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_when_one_process_dies_the_trial_ends(text, tmp_path):
+    with start(text, tmp_path, *PAIR, "--trainer.strategy=ddp", steps=100_000, every=100_000) as process:
+        wait_for(lambda: any("train/loss" in p.read_text() for p in tmp_path.glob("trials/*/metrics.jsonl")))
+        ranks = subprocess.run(["pgrep", "-s", str(process.pid), "-f", "transformer_pl.train"], capture_output=True)
+        (other,) = {int(pid) for pid in ranks.stdout.split()} - {process.pid}
+        os.kill(other, signal.SIGKILL)
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, 143), told
+    wait_for(lambda: not in_session(process.pid), seconds=10)
