@@ -3,11 +3,8 @@
 import csv
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -129,27 +126,3 @@ def test_a_failed_trial_is_named_with_its_log_and_the_others_go_on(failing):
     assert "the part is broken" in told.stdout and "log.txt" in told.stdout
     assert "failed" in (failing / "runs" / "sweeps" / "smoke@demo" / "table.md").read_text()
     assert len(results(failing / "runs")) == 1
-
-
-def trained(runs):
-    return any("train/loss" in path.read_text() for path in runs.glob("trials/*/metrics.jsonl"))
-
-
-def test_a_stopped_sweep_saves_and_leaves_no_process(tmp_path):
-    words = [sys.executable, "-m", "transformer_pl.sweep", "sweeps/smoke.yaml", "--runs", str(tmp_path / "runs")]
-    words += ["--set", "optim.max_steps=5000", "trainer.val_every=4000"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as sweep:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and not trained(tmp_path / "runs"):
-            time.sleep(0.2)
-        pids = [json.loads(path.read_text())["pid"] for path in (tmp_path / "runs").glob("trials/*/status.json")]
-        assert pids
-        began = time.monotonic()
-        sweep.send_signal(signal.SIGTERM)
-        out, _ = sweep.communicate(timeout=60)
-    assert sweep.returncode == 143 and "the same command continues" in out
-    assert time.monotonic() - began < 15
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-    assert any((tmp_path / "runs").glob("trials/*/checkpoints/last.ckpt"))

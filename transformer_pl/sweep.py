@@ -32,6 +32,7 @@ def main(words: list[str]) -> int:
         return 0
     if options.clean:
         return housekeeping.clean(options.runs, console)
+    console.print(f"checking {options.file}")  # a departure may take seconds to import and count
     sweep = load(options.file, options.scale, options.seeds, options.set)
     planned = plan(sweep, options.runs)
     estimates = estimate(planned, options.runs)
