@@ -218,3 +218,20 @@ def test_a_stopped_sweep_saves_and_leaves_no_process(two_rows, how):
         assert len(list(two_rows.glob("runs/trials/*/checkpoints/last.sha256"))) == 2
         states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]
         assert states == ["stopped", "stopped"]
+
+
+def test_a_sweep_stops_while_its_trials_start(two_rows):
+    with terminal(two_rows) as (process, fd):
+        sent = b""
+        while b"at a time" not in sent:
+            sent += read(fd, 0.2)
+        sent += read(fd, 1.0)
+        began = time.monotonic()
+        os.write(fd, b"\x03")
+        while process.poll() is None:
+            sent += read(fd, 0.2)
+    assert process.returncode == 130 and time.monotonic() - began < 10
+    assert "Traceback" not in sent.decode()
+    found = subprocess.run(["pgrep", "-f", str(two_rows)], capture_output=True, text=True).stdout
+    assert not found
+    assert not any("Traceback" in path.read_text() for path in two_rows.glob("runs/trials/*/log.txt"))

@@ -1,0 +1,91 @@
+"""Translating with a trained trial, as a user does."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+import yaml
+from conftest import ROOT, command
+
+from transformer_pl.prepare import Prepared
+from transformer_pl.results import Trial
+
+
+def said(*argv, text):
+    words = [sys.executable, "-m", "transformer_pl.translate", *map(str, argv)]
+    return subprocess.run(words, cwd=ROOT, input=text, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def trial(smoke):
+    (folder,) = (path.parent for path in smoke[0].glob("trials/demo-h-4*/result.json"))
+    return Trial(folder)
+
+
+def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
+    """The first validation sentences, blank lines between; the same by name, by id, and by folder."""
+    runs, _ = smoke
+    source, _ = Prepared(runs / "data" / trial.data()).text("val")
+    expected = (trial.folder / "hyp.val.txt").read_text().splitlines()[:5]
+    lines = [line for sentence in source[:5] for line in (sentence, "")]
+    for name in ("h-4", trial.folder.name[-12:], trial.folder):
+        told = said(name, "--runs", runs, text="\n".join(lines) + "\n")
+        assert told.returncode == 0, told.stderr
+        assert told.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
+    assert "the embedded corpus" in told.stderr and "20 steps" in told.stderr and "en to de" in told.stderr
+
+
+def test_a_file_and_its_n_best_with_scores(smoke, trial, tmp_path):
+    source, _ = Prepared(smoke[0] / "data" / trial.data()).text("val")
+    (tmp_path / "in.txt").write_text("\n".join(source[:3]))  # the last line has no end
+    told = command("translate", trial.folder, tmp_path / "in.txt", "--beam", 3, "--n-best", 2, "--alpha", "0.0")
+    assert told.returncode == 0, told.stderr
+    rows = [line.split("\t") for line in told.stdout.splitlines()]
+    assert [int(row[0]) for row in rows] == [1, 1, 2, 2, 3, 3]
+    for best, second in zip(rows[::2], rows[1::2], strict=True):
+        assert 0 > float(best[1]) >= float(second[1]) and best[2] != second[2]
+
+
+def test_typed_lines_are_answered_one_by_one(smoke, trial):
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "transformer_pl.translate", str(trial.folder)]
+    with subprocess.Popen(words, cwd=ROOT, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        for _ in range(2):
+            os.write(ours, b"the dog sees a cat .\n")
+            assert process.stdout.readline()  # before the next line, or any end
+        os.write(ours, b"\x04")
+        _, told = process.communicate(timeout=30)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 0 and b"Ctrl-D" in told
+
+
+@pytest.mark.parametrize(
+    ("argv", "law"),
+    [
+        (["nothing-like-it"], "means none"),
+        (["demo"], "means 4"),
+        (["h-4", "missing.txt"], "missing.txt"),
+        (["h-4", "--beam", "0"], "decode.beam = 0"),
+        (["h-4", "--beam", "2", "--n-best", "3"], "--n-best 3: must be at most"),
+        (["h-4", "--n-best", "none"], "whole number"),
+        ([], "TRIAL"),
+    ],
+)
+def test_wrong_input_is_told(smoke, argv, law):
+    told = command("translate", *argv, "--runs", smoke[0])
+    assert told.returncode == 2 and law in told.stderr and "Traceback" not in told.stderr
+    assert not told.stdout
+
+
+def test_a_part_and_its_options_are_built_again(smoke, tmp_path):
+    """What the result says is enough to build the model that was trained."""
+    (folder,) = (path.parent for path in smoke[0].glob("trials/demo-position*/result.json"))
+    result = json.loads((folder / "result.json").read_text())
+    assert yaml.safe_load((folder / "config.yaml").read_text())["model.position"].endswith("NoPosition")
+    assert result["config"]["model.position"].endswith("NoPosition")
+    told = said(folder, text="the dog sees a cat .\n")
+    assert told.returncode == 0, told.stderr
