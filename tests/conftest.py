@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,6 +20,25 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
     """Run `python -m transformer_pl.<name> ARGV` in a process of its own."""
     words = [sys.executable, "-m", f"transformer_pl.{name}", *map(str, argv)]
     return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    command: str
+
+
+def processes() -> list[Process]:
+    """Every process that is alive; one that has ended and only waits to be heard of is not."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked
+            state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if state not in "ZX":
+                found.append(Process(int(folder.name), int(parent), int(session), command))
+    return found
 
 
 @pytest.fixture(scope="session")

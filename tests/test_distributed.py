@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Process, processes
 
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
 SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
@@ -50,10 +50,8 @@ def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, li
     return json.loads((folder / "result.json").read_text()), lines
 
 
-def in_session(leader: int) -> list[int]:
-    found = subprocess.run(["ps", "-eo", "pid=,sess=,stat="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in found.splitlines()]
-    return [int(pid) for pid, session, state in rows if int(session) == leader and not state.startswith("Z")]
+def in_session(leader: int) -> list[Process]:
+    return [process for process in processes() if process.session == leader]
 
 
 def wait_for(condition, seconds=60):
@@ -104,8 +102,8 @@ def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
 def test_when_one_process_dies_the_trial_ends(text, tmp_path):
     with start(text, tmp_path, *PAIR, "--trainer.strategy=ddp", steps=100_000, every=100_000) as process:
         wait_for(lambda: any("train/loss" in p.read_text() for p in tmp_path.glob("trials/*/metrics.jsonl")))
-        ranks = subprocess.run(["pgrep", "-s", str(process.pid), "-f", "transformer_pl.train"], capture_output=True)
-        (other,) = {int(pid) for pid in ranks.stdout.split()} - {process.pid}
+        ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train" in one.command}
+        (other,) = ranks - {process.pid}
         os.kill(other, signal.SIGKILL)
         told, _ = process.communicate(timeout=60)
     assert process.returncode not in (0, 143), told

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyte
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, processes
 from rich.console import Console
 
 from transformer_pl import live
@@ -186,9 +186,7 @@ def trials(folder: Path) -> list[int]:
 
 def alive(leaders: list[int]) -> list[str]:
     """The processes that are left in the sessions of these trials."""
-    found = subprocess.run(["ps", "-eo", "sess=,stat=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in found.splitlines()]
-    return [row[2] for row in rows if int(row[0]) in leaders and not row[1].startswith("Z")]
+    return [process.command for process in processes() if process.session in leaders]
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "Ctrl-C twice", "SIGTERM", "SIGKILL"])
@@ -232,6 +230,5 @@ def test_a_sweep_stops_while_its_trials_start(two_rows):
             sent += read(fd, 0.2)
     assert process.returncode == 130 and time.monotonic() - began < 10
     assert "Traceback" not in sent.decode()
-    found = subprocess.run(["pgrep", "-f", str(two_rows)], capture_output=True, text=True).stdout
-    assert not found
+    assert not [process for process in processes() if str(two_rows) in process.command]
     assert not any("Traceback" in path.read_text() for path in two_rows.glob("runs/trials/*/log.txt"))

@@ -1,5 +1,6 @@
 """Where metrics go: when W&B is online, and what a resumed trial keeps of its lines."""
 
+import base64
 import itertools
 import json
 import os
@@ -9,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import wandb
 import yaml
-from conftest import ROOT
+from conftest import ROOT, processes
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from transformer_pl import tracking
@@ -90,20 +93,12 @@ def test_a_resumed_trial_drops_the_lines_after_its_checkpoint(tmp_path, monkeypa
 # W&B in trouble
 
 
-def children(pid):
-    """The processes that a process has started, and theirs."""
-    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in found.splitlines()]
-    own = [int(row[0]) for row in rows if int(row[1]) == pid and "defunct" not in row[2]]
-    return own + [below for child in own for below in children(child)]
-
-
-def core(pid):
-    """The service process that belongs to W&B itself."""
+def core(parent):
+    """The service process of W&B's own that `parent` has started."""
     for _ in range(200):
-        for child in children(pid):
-            if "wandb-core" in Path(f"/proc/{child}/cmdline").read_text():
-                return child
+        for process in processes():
+            if process.parent == parent and "wandb-core" in process.command:
+                return process.pid
         time.sleep(0.1)
     raise AssertionError("no service of W&B has started")
 
@@ -137,7 +132,7 @@ def wait_for_end(pid, stopped):
     if stopped:
         os.kill(pid, signal.SIGCONT)
     for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or "(zombie)" in Path(f"/proc/{pid}/status").read_text():
+        if pid not in {process.pid for process in processes()}:
             return
         time.sleep(0.1)
     raise AssertionError(f"process {pid} is left")
@@ -204,3 +199,55 @@ def test_a_finished_trial_tells_the_agent_s_run_what_it_came_to(smoke, tmp_path)
     result = json.loads((folder.parents[1] / "result.json").read_text())
     assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
     assert record["summary"]["params"] == result["params"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Online
+
+
+@pytest.fixture
+def compatible_server(tmp_path, monkeypatch):
+    """A W&B-compatible server on loopback; `OPENWANDB` names its program, in an environment of its own."""
+    program = os.environ.get("OPENWANDB")
+    if not program:
+        pytest.skip("no W&B-compatible server: pip install openwandb elsewhere and name its program by OPENWANDB")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    words = [program, "serve", "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(tmp_path / "server")]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            for _ in range(150):
+                with suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    break
+                time.sleep(0.2)
+            monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+            monkeypatch.setenv("WANDB_API_KEY", "local" + "0" * 40)
+            yield f"http://127.0.0.1:{port}/api/v2"
+        finally:
+            process.terminate()
+
+
+def test_a_run_is_seen_online(compatible_server, tmp_path, monkeypatch):
+    def read(path):
+        request = urllib.request.Request(compatible_server + path)
+        key = base64.b64encode(f"api:{os.environ['WANDB_API_KEY']}".encode()).decode()
+        request.add_header("Authorization", f"Basic {key}")
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    trial = tmp_path / "demo-h-4-0123456789ab"
+    trial.mkdir()
+    tracker = Tracker(trial, 30, "h=4 s1", ["demo", "h=4"], {"model.h": 4, "seed": 1})
+    tracker.start(0)
+    for step in (10, 20, 30):
+        tracker.log_metrics({"train/loss": 5 - step / 10}, step)
+    tracker.log_metrics({"val/bleu": 31.5, "val/ppl": 4.25}, 30)
+    tracker.log_translations([{"source": "a", "reference": "b", "translation": "c"}])
+    tracker.finish(0, {"params": 7, "flops": 2.0, "tokens_per_s": 3.0, "wall_s": 4.0})
+    (run,) = read("/projects/default/transformer-pl/runs")["runs"]
+    assert run["display_name"] == "h=4 s1" and run["state"] == "finished"
+    assert json.loads(run["tags_json"]) == ["demo", "h=4"]
+    assert json.loads(run["config_json"])["model.h"] == {"value": 4}
+    told = {"train/loss": 2, "val/bleu": 31.5, "val/ppl": 4.25, "params": 7, "step": 30}
+    assert json.loads(run["summary_json"]).items() >= told.items()

@@ -62,7 +62,7 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) ->
         "dir": folder,
         "id": None if os.environ.get("WANDB_SWEEP_ID") else kept_id.read_text(),
         "resume": "allow",
-        "settings": wandb.Settings(console="off", silent=True, init_timeout=20),
+        "settings": wandb.Settings(console="off", silent=True, init_timeout=20, program="-m transformer_pl.train"),
     }
     try:
         run = wandb.init(mode=mode, **about)
