@@ -15,7 +15,7 @@ from rich.text import Text
 
 from transformer_pl.plan import Estimate, Planned
 
-DRAW_EVERY_S = 0.5
+DRAW_EVERY_S = 1.0
 SAY_EVERY_S = 5.0  # without a terminal; later less often, so that a long sweep's log stays short
 RECENT = 10  # log lines that say how fast a trial is
 
@@ -92,7 +92,7 @@ class View:
             self._live.update(self._drawn(), refresh=True)
         else:
             for one, _ in self.running.values():
-                self.say(f"  {one.name:24} {'  '.join(filter(None, _told(one)))}")
+                self.say(f"  {one.name:24} {'  '.join(filter(None, _told(one, progress(one))))}")
             self.say(f"  {self._counts()}")
 
     def left(self) -> float | None:
@@ -131,7 +131,7 @@ class View:
         for one, _ in self.running.values():
             at = progress(one)
             bar = ProgressBar(total=one.config.steps, completed=at.step if at else 0)
-            grid.add_row(Text(one.name), bar, *_told(one))
+            grid.add_row(Text(one.name), bar, *_told(one, at))
         return Group(grid, Text(self._counts(), no_wrap=True, overflow="ellipsis"))
 
     def _counts(self) -> str:
@@ -142,9 +142,8 @@ class View:
         return f"{told}; {so_far} so far" + (f", about {clock(left)} left" if left else "")
 
 
-def _told(one: Planned) -> list[str]:
+def _told(one: Planned, at: Progress | None) -> list[str]:
     """Four cells: step, loss, rate, time left."""
-    at = progress(one)
     if not at:
         return ["starting", "", "", ""]
     logged = one.config.trainer.log_every
