@@ -59,7 +59,7 @@ def main(words: list[str]) -> int:
         with View(console, missing, len(planned) - len(missing), places.count, estimates) as view:
             failed = launch(missing, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
         for one in failed:
-            console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again")
+            console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again", soft_wrap=True)
         code = 1 if failed else 0
     except Stopped as stopped:
         console.print(stopped)
@@ -69,12 +69,13 @@ def main(words: list[str]) -> int:
     try:
         write(folder / "table.md", table.markdown())
         write(folder / "results.csv", table.csv())
-        console.print(f"table and results: {folder}")
+        console.print(f"table and results: {folder}", soft_wrap=True)
     except OSError as error:  # the results themselves lie with their trials
         console.print(f"table: cannot be written to {folder}: {error.strerror}; the same command writes it")
         code = code or 1
     if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
-        console.print(f"W&B: some runs are offline; later: wandb sync {options.runs}/trials/*/wandb/offline-run-*")
+        later = f"wandb sync {options.runs}/trials/*/wandb/offline-run-*"
+        console.print(f"W&B: some runs are offline; later: {later}", soft_wrap=True)
     return code
 
 
