@@ -128,7 +128,7 @@ def test_what_wandb_s_agent_starts_is_the_trial_that_the_sweep_starts(path):
 @shipped
 @pytest.mark.parametrize("form", ["--key=value", "--key value"])
 def test_argv_carries_a_trial_whole(path, form):
-    sweep = load(path, sets={"model.d_k": "None", "optim.eps": "1e-05", "data.path": "a b=c"})
+    sweep = load(path, sets={"trainer.threads": "None", "optim.eps": "1e-05", "data.path": "a b=c"})
     for row in sweep.rows:
         for config in row.configs:
             keys = {"scale": sweep.scale, **row.keys, "seed": config.seed}

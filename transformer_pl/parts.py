@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import inspect
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +107,10 @@ def _accepted(made: type) -> dict[str, inspect.Parameter]:
 
 
 def where(error: Exception) -> str:
-    """The file and line that an exception came from."""
-    frames: Iterator = reversed(traceback.extract_tb(error.__traceback__))
+    """The file and line that an exception came from: a user's own, where there is one."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
-    frame = next((f for f in frames if "importlib" not in f.filename), None)
+    frames = [f for f in reversed(traceback.extract_tb(error.__traceback__)) if "importlib" not in f.filename]
+    own = (f for f in frames if "site-packages" not in f.filename)  # not where torch noticed it
+    frame = next(own, frames[0] if frames else None)
     return f"{frame.filename}, line {frame.lineno}" if frame else "import"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from transformer_pl import parts
@@ -87,43 +88,58 @@ def show(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], c
     """Every row with its trials: what differs, nominal and effective sizes, cost, time, and what is there."""
     missing = [one for one in planned if one.trial.result() is None]
     console.print(f"{sweep.name} at scale {sweep.scale}: {len(planned)} trials, {len(missing)} to train")
-    sizes = [_sizes(row.configs[0]) for row in sweep.rows]
-    shared = {name: told for name, told in sizes[0].items() if all(other[name] == told for other in sizes)}
-    console.print(f"every row: {', '.join(f'{name} {told}' for name, told in shared.items())}", highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("row", overflow="fold")
-    varied = [name for name in sizes[0] if name not in shared]
-    for heading in (*varied, "params", "FLOPs", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("trials", no_wrap=True)
-    for index, row in enumerate(sweep.rows):
-        trials = [one for one in planned if one.row == index]
-        states = Counter(one.trial.status()["state"] for one in trials)
-        cost, _, seconds = estimates[index]
-        table.add_row(
-            row.name,
-            *(sizes[index][name] for name in varied),
-            human(cost.params),
-            human(cost.flops),
-            "unknown" if seconds is None else f"{seconds:.0f} s",
-            ", ".join(f"{count} {state}" for state, count in states.items()),
-        )
+    base, rows = _sizes(sweep.base), [_sizes(row.configs[0]) for row in sweep.rows]
+    varied = [name for name in base if any(row[name] != rows[0][name] for row in rows)]
+    if shared := [f"{name} {_told(*rows[0][name])}" for name in base if name not in varied]:
+        console.print(f"every row: {', '.join(shared)}", highlight=False)
+    columns = {name: [_told(*row[name]) for row in rows] for name in varied}
+    table = _table(sweep, planned, estimates, columns)
+    if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:
+        console.print(f"base: {', '.join(f'{name} {_told(*base[name])}' for name in varied)}", highlight=False)
+        differing = [[f"{name} {row[name][1]}" for name in varied if row[name] != base[name]] for row in rows]
+        table = _table(sweep, planned, estimates, {"comes to": [", ".join(told) for told in differing]})
     console.print(table)
     known = [estimates[one.row].seconds for one in missing]
     total = "unknown" if None in known else f"{sum(known) / 60:.0f} min, one after the other"
-    if any(">" in told for row in sizes for told in row.values()):
+    if any(said != real for row in rows for said, real in row.values()):
         console.print("a>b: what the file says, and what it comes to at this scale's width and depth")
     if any(one.assumed for one in estimates.values()):
         console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} pieces, until the text is prepared")
     console.print(f"FLOPs and time are of one trial; time to train what is missing: {total}", highlight=False)
 
 
-def _sizes(config: Config) -> dict[str, str]:
-    """Nominal and effective sizes, told as one where they are the same."""
+def _table(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], sizes: dict[str, list[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("row", overflow="fold")
+    for heading in sizes:
+        folds = heading == "comes to"
+        table.add_column(heading, justify="left" if folds else "right", no_wrap=not folds)
+    for heading in ("params", "FLOPs", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("trials", no_wrap=True)
+    for index, row in enumerate(sweep.rows):
+        states = Counter(one.trial.status()["state"] for one in planned if one.row == index)
+        cost, _, seconds = estimates[index]
+        table.add_row(
+            row.name,
+            *(cells[index] for cells in sizes.values()),
+            human(cost.params),
+            human(cost.flops),
+            "unknown" if seconds is None else f"{seconds:.0f} s",
+            ", ".join(f"{count} {state}" for state, count in states.items()),
+        )
+    return table
+
+
+def _sizes(config: Config) -> dict[str, tuple[int, int]]:
+    """What the file says, and what it comes to at this scale."""
     real = effective(config)
     said = nominal(config.model) | {"model.max_steps": config.optim.max_steps}
-    pairs = {name: (said[f"model.{name}"], real[f"effective.{name}"]) for name in (*COLUMNS, "max_steps")}
-    return {name: str(a) if a == b else f"{a}>{b}" for name, (a, b) in pairs.items()}
+    return {name: (said[f"model.{name}"], real[f"effective.{name}"]) for name in (*COLUMNS, "max_steps")}
+
+
+def _told(said: int, real: int) -> str:
+    return f"{said}" if said == real else f"{said}>{real}"
 
 
 def as_json(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate]) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""Self-attention restricted to a neighbourhood of r positions, Table 1's last row and Section 4."""
+
+import torch
+from torch import Tensor
+
+from transformer_pl.config import Sizes
+from transformer_pl.model import Mask, ScaledDotProductAttention
+
+
+class LocalAttention(ScaledDotProductAttention):
+    """Equation (1) over the r positions around the query; in the decoder, over the r that end with it.
+
+    Only those keys are ever read, so it costs O(r n d). Cross-attention stays as it is.
+    """
+
+    def __init__(self, config: Sizes, site: str, window: int = 16):
+        super().__init__(config, site)
+        before = {"encoder": window // 2, "decoder": window - 1, "cross": 0}[site]
+        self.offsets = None if site == "cross" else range(-before, window - before)
+
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        if self.offsets is None:
+            return super().forward(Q, K, V, mask, start)
+        near, seen = self._near(Q, K, mask, start)  # (Lq, r), (B or 1, 1, Lq, r)
+        scores = (Q[:, :, :, None] @ K[:, :, near].mT)[:, :, :, 0] * Q.shape[-1] ** -0.5  # (B, h, Lq, r)
+        weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
+        out = (weights[:, :, :, None] @ V[:, :, near])[:, :, :, 0]
+        return out.masked_fill(~seen.any(-1, keepdim=True), 0)
+
+    def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        if self.offsets is None:
+            return super().weights(Q, K, mask, start)
+        distance = torch.arange(K.shape[2], device=K.device)
+        distance = distance - torch.arange(start, start + Q.shape[2], device=K.device)[:, None]
+        near = (distance >= self.offsets.start) & (distance < self.offsets.stop)  # (Lq, Lk)
+        scores = (Q * Q.shape[-1] ** -0.5 @ K.mT).masked_fill(~(mask.dense(Q, K, start) & near), -torch.inf)
+        return scores.softmax(-1).nan_to_num(0)
+
+    def _near(self, Q: Tensor, K: Tensor, mask: Mask, start: int) -> tuple[Tensor, Tensor]:
+        """The keys of every query, and which of them it may see."""
+        offsets = torch.arange(self.offsets.start, self.offsets.stop, device=K.device)
+        at = torch.arange(start, start + Q.shape[2], device=K.device)[:, None] + offsets
+        near = at.clamp(0, K.shape[2] - 1)
+        seen = ((at == near) & (offsets <= 0 if mask.causal else True))[None, None]
+        return near, seen if mask.keys is None else seen & mask.keys[:, near][:, None]
