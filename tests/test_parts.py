@@ -9,6 +9,7 @@ from conftest import ROOT
 
 from transformer_pl import parts
 from transformer_pl.config import KEYS, SEAMS, Level, Model, Part, is_papers, resolve
+from transformer_pl.cost import cost
 from transformer_pl.errors import InputError
 from transformer_pl.sweepfile import load
 
@@ -257,6 +258,39 @@ def test_every_part_is_live(keys):
     shared = {k: v for k, v in without.state_dict().items() if k in theirs and v.shape == theirs[k].shape}
     with_part.load_state_dict(shared, strict=False)
     assert not torch.allclose(with_part(source, target), without(source, target), atol=1e-3)
+
+
+BROKEN = """
+from transformer_pl.model import FeedForward
+
+
+class WrongShape(FeedForward):
+    def forward(self, x):
+        return x @ x
+
+
+class LosesAPosition(FeedForward):
+    def forward(self, x):
+        return super().forward(x)[:, :-1]
+
+
+class TakesTooLittle(FeedForward):
+    def __init__(self, config):
+        super().__init__(config, "encoder")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [("WrongShape", ["line 5", "line 7"]), ("LosesAPosition", ["line 10"]), ("TakesTooLittle", ["line 15"])],
+)
+def test_a_part_that_does_not_run_is_told_with_its_place_before_anything_starts(module, name, places):
+    path = module(BROKEN)
+    with pytest.raises(InputError) as caught:
+        cost(laws.small({"model.ffn": f"stranger.{name}"}), 2, 7, 7)
+    (message,) = caught.value.messages
+    assert message.startswith(f"model.ffn = stranger.{name} ({path}, {places[0]}): must run, but ")
+    assert f"{path}, {places[-1]}: " in message or len(places) == 1
 
 
 LAW_BREAKERS = """

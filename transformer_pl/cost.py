@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from transformer_pl.config import SEAMS, Sizes, is_papers
 from transformer_pl.errors import InputError
-from transformer_pl.parts import where
+from transformer_pl.parts import defined, where
 
 
 class Cost(NamedTuple):
@@ -66,6 +66,7 @@ def _counted(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
             model = Transformer(c)
             model(torch.ones(B, Ls, dtype=torch.long), torch.ones(B, Lt, dtype=torch.long))
     except Exception as error:
-        own = ", ".join(f"model.{s} = {getattr(c, s).path}" for s in SEAMS if not is_papers(s, getattr(c, s)))
+        parts = {f"model.{seam}": getattr(c, seam).path for seam in SEAMS if not is_papers(seam, getattr(c, seam))}
+        own = ", ".join(f"{key} = {path} ({defined(path)})" for key, path in parts.items())
         raise InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}") from None
     return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())

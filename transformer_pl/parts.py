@@ -106,6 +106,12 @@ def _accepted(made: type) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in list(parameters.items())[2:] if p.kind not in unnamed}
 
 
+def defined(path: str) -> str:
+    """The file and line at which the class of an import path is written."""
+    part = load(path)
+    return f"{inspect.getsourcefile(part)}, line {inspect.getsourcelines(part)[1]}"
+
+
 def where(error: Exception) -> str:
     """The file and line that an exception came from: a user's own, where there is one."""
     if isinstance(error, SyntaxError):
