@@ -22,6 +22,12 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
     return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
 
 
+def read_back(run: Path, *options: str) -> str:
+    """What W&B's own reader says of an offline run: its records, or with --summary what they come to."""
+    words = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(run)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 class Process(NamedTuple):
     pid: int
     parent: int

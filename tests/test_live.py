@@ -19,7 +19,7 @@ from pathlib import Path
 import pyte
 import pytest
 import yaml
-from conftest import ROOT, processes
+from conftest import ROOT, processes, read_back
 from rich.console import Console
 
 from transformer_pl import live
@@ -212,6 +212,10 @@ def test_a_stopped_sweep_saves_and_leaves_no_process(two_rows, how):
     assert process.returncode == {"SIGTERM": 143, "SIGKILL": -9}.get(how, 130)
     if how in ("Ctrl-C", "SIGTERM"):
         assert "the same command continues" in sent.decode()
+        for run in two_rows.glob("runs/trials/*/wandb/offline-run-*"):
+            records = [json.loads(line) for line in read_back(run).splitlines()]
+            assert any(record["type"] == "preempting" for record in records)
+            assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [143]
     if how != "Ctrl-C twice":  # which saves what it can
         assert len(list(two_rows.glob("runs/trials/*/checkpoints/last.sha256"))) == 2
         states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]

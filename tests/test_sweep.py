@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import ROOT, command
+from conftest import ROOT, command, read_back
 
 FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.pt", "log.txt")
 FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")
@@ -81,13 +81,14 @@ def test_w_and_b_reads_back_what_was_logged(smoke):
     groups, names = set(), set()
     for folder, result in results(smoke[0]).items():
         (run,) = (smoke[0] / "trials" / folder / "wandb").glob("offline-run-*")
-        words = ["wandb", "leet", "inspect", "--json", "--summary", str(run)]
-        record = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout)
+        record = json.loads(read_back(run, "--summary"))
         assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
         assert record["summary"]["val/ppl"] == pytest.approx(result["metrics"]["val/ppl"])
         assert record["config"]["effective.d_model"] == 32
-        streamed = subprocess.run([*words[:4], str(run)], capture_output=True, text=True, timeout=60, check=True).stdout
-        (about,) = [json.loads(line)["run"] for line in streamed.splitlines() if '"type":"run"' in line]
+        (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
+        (table,) = run.glob("files/media/table/translations*.json")
+        table = json.loads(table.read_text())
+        assert table["columns"] == ["source", "reference", "translation"] and len(table["data"]) == 20
         groups.add((about["project"], about["run_group"], about["job_type"]))
         names.add(about["display_name"])
     assert groups == {("transformer-pl", "smoke", "train")}

@@ -13,12 +13,11 @@ import time
 import urllib.request
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import wandb
 import yaml
-from conftest import ROOT, processes
+from conftest import ROOT, processes, read_back
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from transformer_pl import tracking
@@ -27,8 +26,6 @@ from transformer_pl.sweepfile import load
 from transformer_pl.tracking import Tracker
 from transformer_pl.train import read_argv
 from transformer_pl.wandb_run import wandb_mode
-
-WANDB = Path(sys.executable).with_name("wandb")
 
 
 @pytest.fixture
@@ -191,11 +188,7 @@ def test_a_finished_trial_tells_the_agent_s_run_what_it_came_to(smoke, tmp_path)
     assert told.returncode == 0 and "finished already" in told.stdout, told.stdout + told.stderr
     assert before == {path: path.stat().st_mtime_ns for path in before}
     (folder,) = runs.glob("trials/*/wandb/offline-run-*-run4agent")
-    record = json.loads(
-        subprocess.run(
-            [WANDB, "leet", "inspect", "--json", "--summary", str(folder)], capture_output=True, check=True
-        ).stdout
-    )
+    record = json.loads(read_back(folder, "--summary"))
     result = json.loads((folder.parents[1] / "result.json").read_text())
     assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
     assert record["summary"]["params"] == result["params"]

@@ -59,9 +59,9 @@ def launch(jobs: Sequence[Planned], argv: Argv, places: Slots, view: View) -> li
                 ready = next((job for job in waiting if job.who.weights not in taken), None)
                 if slot not in running and ready:
                     waiting.remove(ready)
+                    view.started(ready)
                     try:
                         running[slot] = (_start(ready, argv(ready), places, slot), ready)
-                        view.started(ready)
                     except (InputError, OSError) as error:  # such as a disk that is full by now
                         failed.append(ready)
                         view.ended(ready, f"could not be started: {error}", failed=True)

@@ -101,12 +101,11 @@ class View:
         Rows of which none is done yet are measured by what is done of them, or by their FLOPs.
         """
         now = time.monotonic()
-        so_far = [(one, now - began) for one, began in self.running.values()]
+        running = [(one.row, now - began, progress(one)) for one, began in self.running.values()]
         whole = {row: statistics.median(seconds) for row, seconds in self.took.items()}
-        for one, elapsed in so_far:
-            at = progress(one) if one.row not in whole else None
+        for row, elapsed, at in running:
             if at and at.left_s is not None:
-                whole[one.row] = elapsed + at.left_s
+                whole.setdefault(row, elapsed + at.left_s)
         for row, estimate in self.estimates.items():
             if estimate.seconds is not None:
                 whole.setdefault(row, estimate.seconds)
@@ -115,7 +114,11 @@ class View:
             return None
         for row, estimate in self.estimates.items():
             whole.setdefault(row, statistics.median(per_flop) * estimate.cost.flops)
-        ends = [max(0.0, whole[one.row] - elapsed) for one, elapsed in so_far]
+        known = [at.left_s if at else None for _, _, at in running]
+        ends = [
+            max(0.0, whole[row] - elapsed) if left is None else left
+            for left, (row, elapsed, _) in zip(known, running, strict=True)
+        ]
         ends += [0.0] * (self.slots - len(ends))
         heapq.heapify(ends)
         for one in self.waiting:
