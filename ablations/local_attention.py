@@ -27,15 +27,6 @@ class LocalAttention(ScaledDotProductAttention):
         out = (weights[:, :, :, None] @ V[:, :, near])[:, :, :, 0]
         return out.masked_fill(~seen.any(-1, keepdim=True), 0)
 
-    def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        if self.offsets is None:
-            return super().weights(Q, K, mask, start)
-        distance = torch.arange(K.shape[2], device=K.device)
-        distance = distance - torch.arange(start, start + Q.shape[2], device=K.device)[:, None]
-        near = (distance >= self.offsets.start) & (distance < self.offsets.stop)  # (Lq, Lk)
-        scores = (Q * Q.shape[-1] ** -0.5 @ K.mT).masked_fill(~(mask.dense(Q, K, start) & near), -torch.inf)
-        return scores.softmax(-1).nan_to_num(0)
-
     def _near(self, Q: Tensor, K: Tensor, mask: Mask, start: int) -> tuple[Tensor, Tensor]:
         """The keys of every query, and which of them it may see."""
         offsets = torch.arange(self.offsets.start, self.offsets.stop, device=K.device)

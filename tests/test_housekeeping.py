@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, command
 
 from transformer_pl.housekeeping import find_waste
-from transformer_pl.results import Trial
+from transformer_pl.results import Trial, in_use
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def spoiled(runs):
     kept, broken, failed, stopped = trials(runs)
     (broken.folder / "result.json").write_text('{"id": ')
     failed.clear()
-    failed.set_status("failed", why="the part is broken")
+    failed.set_status("failed", why="[enforce fail] at [/a/path]: the part is broken")
     (stopped.folder / "result.json").unlink()
     stopped.set_status("stopped")
     again = Trial(kept.folder.with_name(kept.folder.name[:-1] + "x"))  # as after a change of the core
@@ -84,13 +84,24 @@ def test_waste_is_listed_and_goes_only_on_a_yes(spoiled):
     assert find_waste(runs) == []
 
 
-def test_nothing_of_a_running_trial_goes(spoiled):
+def test_nothing_is_cleaned_while_something_is_at_work(spoiled):
+    runs, waste, _ = spoiled
+    with in_use(runs):
+        told = clean(runs, "y\n")
+    assert told.returncode == 2 and "at work" in told.stderr
+    assert all(path.exists() for path in waste)
+    with in_use(runs, alone=True):
+        told = command("train", "--runs", runs)
+    assert told.returncode == 2 and "being cleaned" in told.stderr
+
+
+def test_what_goes_on_from_a_checkpoint_stays(spoiled):
+    """A trial that failed for want of room may be the reason for cleaning, and has most of its work behind it."""
     runs, _, _ = spoiled
-    locked = next(trial for trial in trials(runs) if trial.status()["state"] == "failed")
-    with locked.lock():
-        waste = {one.path for one in find_waste(runs)}
-    assert locked.folder not in waste
-    assert not any(path.parent == runs / "data" for path in waste)  # whose text it may be
+    failed = next(trial for trial in trials(runs) if trial.status()["state"] == "failed")
+    (failed.folder / "checkpoints").mkdir()
+    (failed.folder / "checkpoints" / "last.sha256").write_text("0")
+    assert failed.folder not in {one.path for one in find_waste(runs)}
 
 
 def test_one_thing_at_a_time():

@@ -57,13 +57,19 @@ class Checkpoints(L.Callback):
                 _restore_random(self._restored[trainer.global_rank])
             self._restored = None
 
-    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *args: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:  # gradients of half a batch are not saved
+            self._heed(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._heed(trainer)  # asked to stop while the last validation went on
+
+    def _heed(self, trainer: L.Trainer) -> None:
         if trainer.strategy.reduce_boolean_decision(self._asked is not None, all=False):  # on any rank
             self._save(trainer)
             raise Stopped(self._asked or signal.SIGTERM)
-
-    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.on_train_batch_end(trainer, module)  # asked to stop while the last validation went on
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         memory.give_back()

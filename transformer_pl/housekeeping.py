@@ -1,10 +1,12 @@
 """Looking back over a runs folder: what lies there, and what of it is of no more use."""
 
 import json
+import os
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,18 +77,18 @@ def clean(runs: Path, console: Console) -> int:
 
 
 def find_waste(runs: Path) -> list[Waste]:
-    """What nobody will ask for again. Nothing of a trial that runs, and nothing that the same command continues."""
+    """What nobody will ask for again; not what the same command continues. Nothing may be at work there."""
     waste: list[Waste] = []
     kept: list[Trial] = []
     for trial in _trials(runs):
-        state = trial.status()["state"]
-        if trial.locked():
+        status, finished = trial.status(), (trial.folder / "result.json").exists()
+        if finished and trial.result() is None and os.access(trial.folder / "result.json", os.R_OK):
+            waste.append(Waste(trial.folder, "broken: its result is no JSON"))
+        elif finished or any(trial.folder.glob("checkpoints/*.sha256")):
             kept.append(trial)
-        elif (trial.folder / "result.json").exists() and trial.result() is None:
-            waste.append(Waste(trial.folder, "broken: its result cannot be read"))
-        elif state == "failed":
-            waste.append(Waste(trial.folder, f"broken: failed ({trial.status().get('why', 'see its log')})"))
-        elif state == "new":
+        elif status["state"] == "failed":
+            waste.append(Waste(trial.folder, f"broken: failed ({status.get('why', 'see its log')})"))
+        elif status["state"] == "new":
             waste.append(Waste(trial.folder, "broken: never begun"))
         else:
             kept.append(trial)
@@ -94,12 +96,11 @@ def find_waste(runs: Path) -> list[Waste]:
     gone = {one.path for one in waste}
     kept = [trial for trial in kept if trial.folder not in gone]
     for trial in kept:
-        if trial.result() and not trial.locked() and (trial.folder / "checkpoints").exists():
+        if trial.result() and (trial.folder / "checkpoints").exists():
             waste.append(Waste(trial.folder / "checkpoints", "orphaned: its trial is finished"))
-        if not trial.locked():
-            waste += [Waste(path, "broken: never finished") for path in trial.folder.glob(".*")]
+        waste += [Waste(path, "broken: never finished") for path in trial.folder.glob(".*")]
     used = {trial.data() for trial in kept}
-    if None not in used and not any(trial.locked() for trial in _trials(runs)):
+    if None not in used:
         orphans = [path for path in sorted((runs / "data").glob("*")) if path.name not in used]
         waste += [Waste(path, "orphaned: no trial is of this text") for path in orphans]
     names = {trial.folder.name for trial in kept}
@@ -111,11 +112,11 @@ def find_waste(runs: Path) -> list[Waste]:
 
 
 def _superseded(trials: list[Trial]) -> Iterable[Trial]:
-    """Finished trials of which a newer one says the same config: a part, the text or the core has changed since."""
+    """Finished trials of which a newer one says the same of the same text: a part or the core has changed since."""
     newest: dict[str, Trial] = {}
     for trial in sorted((trial for trial in trials if trial.result()), key=lambda trial: trial.result()["finished"]):
         result = trial.result()
-        same = json.dumps([result["scale"], result["config"]], sort_keys=True)
+        same = json.dumps([result["scale"], result["config"], trial.data()], sort_keys=True)
         if same in newest:
             yield newest[same]
         newest[same] = trial
@@ -136,7 +137,7 @@ def _table(*headings: str) -> Table:
 
 def _age(path: Path) -> float:
     """Seconds since anything in it was written."""
-    return time.time() - max((file.stat().st_mtime for file in _files(path)), default=path.stat().st_mtime)
+    return time.time() - max((file.st_mtime for file in _files(path)), default=time.time())
 
 
 def _ago(path: Path) -> str:
@@ -145,16 +146,19 @@ def _ago(path: Path) -> str:
     return f"{seconds / size:.0f} {unit}"
 
 
-def _files(path: Path) -> list[Path]:
-    return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+def _files(path: Path) -> list[os.stat_result]:
+    """Of every file in it; one that goes while we look is not there."""
+    found = []
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        with suppress(FileNotFoundError):
+            if not file.is_dir():
+                found.append(file.stat())
+    return found
 
 
 def _size(paths: Iterable[Path]) -> int:
     """Bytes on disk; a file that two trials share counts once."""
-    found = {
-        (status.st_dev, status.st_ino): status.st_size for path in paths for status in map(Path.stat, _files(path))
-    }
-    return sum(found.values())
+    return sum({(file.st_dev, file.st_ino): file.st_size for path in paths for file in _files(path)}.values())
 
 
 def _bytes(number: float) -> str:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -29,9 +28,18 @@ class Progress(NamedTuple):
     left_s: float | None  # of its training, as fast as lately
 
 
-def progress(one: Planned) -> Progress | None:
-    """By the last lines of its metrics; None before the first of them."""
-    trained = [line for line in one.trial.metrics(last=4 * RECENT) if "train/loss" in line][-RECENT:]
+class Running(NamedTuple):
+    one: Planned
+    began: float  # by the steady clock
+    since: float  # by the clock on the wall, which metrics are dated by
+    resumed: bool  # so that what it takes is not what it took in all
+
+
+def progress(running: Running) -> Progress | None:
+    """By the last lines of its metrics since it was started; None before the first of them."""
+    one = running.one
+    lines = one.trial.metrics(last=4 * RECENT)
+    trained = [line for line in lines if "train/loss" in line and line["time"] >= running.since][-RECENT:]
     if not trained:
         return None
     first, last = trained[0], trained[-1]
@@ -49,7 +57,7 @@ class View:
         self, console: Console, jobs: Sequence[Planned], cached: int, slots: int, estimates: Mapping[int, Estimate]
     ):
         self.console, self.cached, self.slots, self.estimates = console, cached, slots, estimates
-        self.waiting, self.running = list(jobs), dict[str, tuple[Planned, float]]()
+        self.waiting, self.running = list(jobs), dict[str, Running]()  # by the trial's id
         self.done, self.failed = 0, 0
         self.took: dict[int, list[float]] = {}  # seconds, by row
         self.began = self._told = time.monotonic()
@@ -66,21 +74,21 @@ class View:
 
     def started(self, one: Planned) -> None:
         self.waiting.remove(one)
-        self.running[one.name] = (one, time.monotonic())
+        resumed = bool(one.trial.metrics(last=1))
+        self.running[one.who.trial] = Running(one, time.monotonic(), time.time(), resumed)
 
     def ended(self, one: Planned, outcome: str, failed: bool) -> None:
-        _, began = self.running.pop(one.name, (one, time.monotonic()))
-        seconds = time.monotonic() - began
-        if failed:
-            self.failed += 1
-        else:
-            self.done += 1
+        was = self.running.pop(one.who.trial)
+        seconds = time.monotonic() - was.began
+        self.failed += failed
+        self.done += not failed
+        if not failed and not was.resumed:
             self.took.setdefault(one.row, []).append(seconds)
         ended, total = self.done + self.failed, self.done + self.failed + len(self.running) + len(self.waiting)
         self.say(f"[{ended}/{total}] {one.name}  {clock(seconds)}  {outcome}")
 
     def say(self, line: str) -> None:
-        self.console.print(escape(line), highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def refresh(self) -> None:
         """To be called often: draws and says only when it is time to."""
@@ -91,8 +99,8 @@ class View:
         if self._live:
             self._live.update(self._drawn(), refresh=True)
         else:
-            for one, _ in self.running.values():
-                self.say(f"  {one.name:24} {'  '.join(filter(None, _told(one, progress(one))))}")
+            for running in self.running.values():
+                self.say(f"  {running.one.name:24} {'  '.join(filter(None, _told(running.one, progress(running))))}")
             self.say(f"  {self._counts()}")
 
     def left(self) -> float | None:
@@ -101,11 +109,11 @@ class View:
         Rows of which none is done yet are measured by what is done of them, or by their FLOPs.
         """
         now = time.monotonic()
-        running = [(one.row, now - began, progress(one)) for one, began in self.running.values()]
+        at_work = [(was, now - was.began, progress(was)) for was in self.running.values()]
         whole = {row: statistics.median(seconds) for row, seconds in self.took.items()}
-        for row, elapsed, at in running:
-            if at and at.left_s is not None:
-                whole.setdefault(row, elapsed + at.left_s)
+        for was, elapsed, at in at_work:
+            if at and at.left_s is not None and not was.resumed:
+                whole.setdefault(was.one.row, elapsed + at.left_s)
         for row, estimate in self.estimates.items():
             if estimate.seconds is not None:
                 whole.setdefault(row, estimate.seconds)
@@ -114,11 +122,10 @@ class View:
             return None
         for row, estimate in self.estimates.items():
             whole.setdefault(row, statistics.median(per_flop) * estimate.cost.flops)
-        known = [at.left_s if at else None for _, _, at in running]
-        ends = [
-            max(0.0, whole[row] - elapsed) if left is None else left
-            for left, (row, elapsed, _) in zip(known, running, strict=True)
-        ]
+        ends = []
+        for was, elapsed, at in at_work:
+            training = at.left_s if at and at.left_s is not None else 0.0
+            ends.append(max(training, 0.0 if was.resumed and at else whole[was.one.row] - elapsed))
         ends += [0.0] * (self.slots - len(ends))
         heapq.heapify(ends)
         for one in self.waiting:
@@ -131,8 +138,8 @@ class View:
         grid.add_column(ratio=1, min_width=4)
         for _ in range(4):
             grid.add_column(justify="right", no_wrap=True)
-        for one, _ in self.running.values():
-            at = progress(one)
+        for running in self.running.values():
+            one, at = running.one, progress(running)
             bar = ProgressBar(total=one.config.steps, completed=at.step if at else 0)
             grid.add_row(Text(one.name), bar, *_told(one, at))
         return Group(grid, Text(self._counts(), no_wrap=True, overflow="ellipsis"))

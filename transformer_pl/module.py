@@ -24,7 +24,7 @@ class TransformerModule(L.LightningModule):
         self.sizes = sizes(config.model, vocab_size)
         self.model = Transformer(self.sizes)
         self._trained = torch.zeros(2)  # since the last log line, on this rank: loss in nats, target pieces
-        self._since = 0.0
+        self._since = self._elapsed = 0.0
 
     def configure_model(self) -> None:
         """Under FSDP2, each rank keeps its share of every weight, and of what Adam keeps of it."""
@@ -55,13 +55,16 @@ class TransformerModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         self._trained = self._trained.to(self.device)
-        self._since = time.perf_counter()
+        self._since = time.perf_counter() - self._elapsed
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint["trained"] = self._trained.tolist()
+        """What the next log line is made of. On every rank."""
+        checkpoint["trained"] = [*self._over_ranks(self._trained.clone()), time.perf_counter() - self._since]
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        self._trained = torch.tensor(checkpoint["trained"])
+        loss, pieces, self._elapsed = checkpoint["trained"]
+        if self.global_rank == 0:
+            self._trained = torch.tensor([loss, pieces])
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:
         """After every optimiser step, before a callback may save and stop: what is logged is logged once."""

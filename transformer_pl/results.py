@@ -61,6 +61,23 @@ def unwritable(runs: Path) -> str | None:
     return None
 
 
+@contextmanager
+def in_use(runs: Path, alone: bool = False) -> Iterator[None]:
+    """Keep --clean out of a runs folder while something is made in it; or, `alone`, everything else."""
+    if not runs.is_dir():
+        yield
+        return
+    with (runs / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = "a sweep or a trial is at work there" if alone else "it is being cleaned"
+            raise InputError(
+                f"--runs {runs}: nothing may be cleaned while it is made, but {who}; wait for it"
+            ) from None
+        yield
+
+
 class Trial:
     """The folder of one trial, `runs/trials/<readable>-<id>`."""
 

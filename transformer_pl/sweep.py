@@ -16,22 +16,23 @@ from transformer_pl import housekeeping
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.launch import launch, slots
 from transformer_pl.live import View
-from transformer_pl.plan import Planned, as_json, estimate, plan, show
+from transformer_pl.plan import Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.report import add_sweep_options, table_of
-from transformer_pl.results import check_writable, write, write_json
+from transformer_pl.results import check_writable, in_use, write, write_json
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import Sweep, load
 
 
 def main(words: list[str]) -> int:
     options = read_options(words)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if options.list:
         housekeeping.show(options.runs, console)
         return 0
     if options.clean:
-        return housekeeping.clean(options.runs, console)
+        with in_use(options.runs, alone=True):
+            return housekeeping.clean(options.runs, console)
     console.print(f"checking {options.file}")  # a departure may take seconds to import and count
     sweep = load(options.file, options.scale, options.seeds, options.set)
     planned = plan(sweep, options.runs)
@@ -40,6 +41,14 @@ def main(words: list[str]) -> int:
     if options.plan:
         return 0
     check_writable(options.runs)
+    with in_use(options.runs):
+        return train_missing(sweep, planned, estimates, options, console)
+
+
+def train_missing(
+    sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], options: argparse.Namespace, console: Console
+) -> int:
+    """Train what is not there, print the table, and return the exit code."""
     missing = [one for one in planned if options.rerun or one.trial.result() is None]
     together(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
     folder = sweep_folder(sweep, options.runs, options.set)
@@ -87,7 +96,9 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
     )
-    parser.add_argument("--rerun", action="store_true", help="train finished trials too, anew")
+    parser.add_argument(
+        "--rerun", action="store_true", help="train finished trials anew; to go on with that, leave it out"
+    )
     parser.add_argument("--list", action="store_true", help="what lies under the runs folder")
     parser.add_argument("--clean", action="store_true", help="remove from it, on a yes, what is of no more use")
     options = parser.parse_args(words)

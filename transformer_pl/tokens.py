@@ -32,7 +32,7 @@ def train_bpe(sentences: Iterable[str], vocab_size: int, byte_fallback: bool = T
     def written() -> Iterator[str]:
         try:
             yield from map(_escape, sentences)
-        except Exception as mistake:  # which sentencepiece would tell as its own
+        except BaseException as mistake:  # which sentencepiece would tell as its own
             mistakes.append(mistake)
             raise
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,14 @@ class Run:
 
     def __init__(self, **told: Any):
         words = [sys.executable, "-m", "transformer_pl.wandb_run"]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0)
+        try:
+            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0)
+        except OSError as error:
+            self._process = None
+            print(f"W&B: not kept ({error}); the trial goes on, metrics.jsonl has all", flush=True)
+            return
         os.set_blocking(self._process.stdin.fileno(), False)
-        if hasattr(fcntl, "F_SETPIPE_SZ"):  # room for what is told while W&B starts
+        with suppress(OSError, AttributeError):  # room for what is told while W&B starts, where the system gives it
             fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._write(told)
 
@@ -108,6 +114,8 @@ class Run:
     def finish(self, exit_code: int) -> None:
         """End the run, and its process if that takes too long."""
         self._write({"finish": exit_code})
+        if self._process is None:
+            return
         self._process.stdin.close()
         try:
             self._process.wait(FINISH_S)
@@ -115,7 +123,7 @@ class Run:
             self._lose("does not answer")
 
     def _write(self, told: dict[str, Any]) -> None:
-        if self._process.poll() is None:
+        if self._process and self._process.poll() is None:
             line = json.dumps(told).encode() + b"\n"
             try:
                 if self._process.stdin.write(line) != len(line):

@@ -31,7 +31,17 @@ from transformer_pl.cost import training_cost
 from transformer_pl.errors import InputError, run
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, prepare
-from transformer_pl.results import RUNS, Trial, check_writable, environment, finished, unwritable, write, write_json
+from transformer_pl.results import (
+    RUNS,
+    Trial,
+    check_writable,
+    environment,
+    finished,
+    in_use,
+    unwritable,
+    write,
+    write_json,
+)
 from transformer_pl.sources import open_corpus
 from transformer_pl.stopping import Stopped, end_with_parent
 
@@ -55,7 +65,8 @@ def main(argv: list[str]) -> int:
     runs = Path(options.get("runs", RUNS))
     check_writable(runs)
     name = words(config, resolve(levels[:1]))
-    return train(config, runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
+    with in_use(runs):
+        return train(config, runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
 
 
 def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
@@ -107,11 +118,12 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
 
     told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
     if rank_zero_only.rank:  # Lightning has started this process to help rank 0, which does all the rest
-        _fit(config, runs, trial, prepared, told)
+        with suppress(Stopped):  # which rank 0 tells; it would be killed if this process ended in error
+            _fit(config, runs, trial, prepared, told)
         return 0
     with trial.lock(), _logged(trial):
         try:
-            if rerun:
+            if rerun and trial.result():
                 trial.clear()
             trial.set_status("running")
             result = _run(config, runs, trial, prepared, who, told | {"scale": scale})

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import wandb
-
 PROJECT = "transformer-pl"
+GIVE_UP_S = 60  # of an end that does not come: the trial waits for less
 PROBE_S = 3.0  # how long W&B's server may take to answer before a trial goes on without it
 
 
 def main() -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):  # which ask the trial; it says here what becomes of it
         signal.signal(signum, signal.SIG_IGN)
+    import wandb  # here, for it takes a while, in which a signal may come
+
     try:
         run = open_run(**json.loads(sys.stdin.readline()))
         for line in sys.stdin:
@@ -37,17 +38,24 @@ def main() -> int:
             elif what == "finish":
                 if told == 128 + signal.SIGTERM:
                     run.mark_preempting()
-                run.finish(exit_code=told)
+                _finish(run, told)
                 return 0
-        run.finish(exit_code=1)  # the trial ended without a word
+        _finish(run, 1)  # the trial ended without a word
     except Exception as error:
         print(f"W&B: lost ({type(error).__name__}: {error}); the trial goes on, metrics.jsonl has all", flush=True)
         os._exit(1)  # its own clean-up would wait for what is lost
     return 0
 
 
+def _finish(run: Any, exit_code: int) -> None:
+    signal.alarm(GIVE_UP_S)  # which ends this process, should W&B wait for ever
+    run.finish(exit_code=exit_code)
+
+
 def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -> Any:
     """The trial's run: resumed under its own id, or the agent's; in the sweep's group, which the environment names."""
+    import wandb
+
     mode, why = wandb_mode()
     kept_id = Path(folder, "wandb", "run-id")
     kept_id.parent.mkdir(exist_ok=True)
@@ -81,6 +89,8 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) ->
 
 def wandb_mode() -> tuple[str, str]:
     """`online` where there is a key and the server answers, else `offline`, or what WANDB_MODE says; and why."""
+    import wandb
+
     if mode := os.environ.get("WANDB_MODE"):
         return mode, f"WANDB_MODE={mode}"
     url = urlsplit(wandb.setup().settings.base_url)
