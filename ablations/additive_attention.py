@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import Sizes
-from transformer_pl.model import Mask
+from transformer_pl.model import Mask, softmax
 
 
 class AdditiveAttention(nn.Module):
@@ -15,10 +15,8 @@ class AdditiveAttention(nn.Module):
         self.v = nn.Parameter(torch.randn(config.h, config.d_k) * config.d_k**-0.5)
 
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        out = self.weights(Q, K, mask, start) @ V
-        return out.masked_fill(~mask.dense(Q, K, start).any(-1, keepdim=True), 0)
+        return self.weights(Q, K, mask, start) @ V
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         sums = (Q[:, :, :, None] + K[:, :, None]).tanh()  # (B, h, Lq, Lk, d_k)
-        scores = (sums * self.v[:, None, None].type_as(sums)).sum(-1)
-        return scores.masked_fill(~mask.dense(Q, K, start), torch.finfo(scores.dtype).min).softmax(-1)
+        return softmax((sums * self.v[:, None, None].type_as(sums)).sum(-1), mask.dense(Q, K, start))

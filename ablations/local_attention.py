@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from transformer_pl.config import Sizes
-from transformer_pl.model import Mask, ScaledDotProductAttention
+from transformer_pl.model import Mask, ScaledDotProductAttention, softmax
 
 
 class LocalAttention(ScaledDotProductAttention):
@@ -23,9 +23,7 @@ class LocalAttention(ScaledDotProductAttention):
             return super().forward(Q, K, V, mask, start)
         near, seen = self._near(Q, K, mask, start)  # (Lq, r), (B or 1, 1, Lq, r)
         scores = (Q[:, :, :, None] @ K[:, :, near].mT)[:, :, :, 0] * Q.shape[-1] ** -0.5  # (B, h, Lq, r)
-        weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
-        out = (weights[:, :, :, None] @ V[:, :, near])[:, :, :, 0]
-        return out.masked_fill(~seen.any(-1, keepdim=True), 0)
+        return (softmax(scores, seen)[:, :, :, None] @ V[:, :, near])[:, :, :, 0]
 
     def _near(self, Q: Tensor, K: Tensor, mask: Mask, start: int) -> tuple[Tensor, Tensor]:
         """The keys of every query, and which of them it may see."""

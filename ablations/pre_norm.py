@@ -5,16 +5,11 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from transformer_pl.config import Sizes
+from transformer_pl.model import PostNormResidual
 
 
-class PreNormResidual(nn.Module):
+class PreNormResidual(PostNormResidual):
     """x + Dropout(Sublayer(LayerNorm(x))), and one norm more after the last layer of a stack."""
-
-    def __init__(self, config: Sizes, site: str):
-        super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, eps=1e-6)
-        self.dropout = nn.Dropout(config.p_drop)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         return x + self.dropout(sublayer(self.norm(x))).type_as(x)

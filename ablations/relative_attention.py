@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import Sizes
-from transformer_pl.model import Mask, ScaledDotProductAttention
+from transformer_pl.model import Mask, ScaledDotProductAttention, softmax
 
 
 class RelativeAttention(ScaledDotProductAttention):
@@ -27,15 +27,14 @@ class RelativeAttention(ScaledDotProductAttention):
             return super().forward(Q, K, V, mask, start)
         weights = self.weights(Q, K, mask, start)  # (B, h, Lq, Lk)
         a_V = self.a_V[self._distances(Q, K, start)].type_as(weights)  # (Lq, Lk, d_v)
-        out = weights @ V + torch.einsum("bhqk,qkd->bhqd", weights, a_V)
-        return out.masked_fill(~mask.dense(Q, K, start).any(-1, keepdim=True), 0)
+        return weights @ V + torch.einsum("bhqk,qkd->bhqd", weights, a_V)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         if self.a_K is None:
             return super().weights(Q, K, mask, start)
         a_K = self.a_K[self._distances(Q, K, start)].type_as(Q)  # (Lq, Lk, d_k)
         scores = (Q @ K.mT + torch.einsum("bhqd,qkd->bhqk", Q, a_K)) * Q.shape[-1] ** -0.5
-        return scores.masked_fill(~mask.dense(Q, K, start), torch.finfo(scores.dtype).min).softmax(-1)
+        return softmax(scores, mask.dense(Q, K, start))
 
     def _distances(self, Q: Tensor, K: Tensor, start: int) -> Tensor:
         """Rows of a for query start + i and key j: (Lq, Lk)."""

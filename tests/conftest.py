@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +23,24 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
     """Run `python -m transformer_pl.<name> ARGV` in a process of its own."""
     words = [sys.executable, "-m", f"transformer_pl.{name}", *map(str, argv)]
     return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come in time"
+        time.sleep(0.05)
+
+
+def little_text(folder: Path, train: int, val: int, test: int) -> Path:
+    """So many sentences of one to eight words, and what they are in a language that says them backwards."""
+    rng = np.random.default_rng(1)
+    words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
+    for split, count in (("train", train), ("val", val), ("test", test)):
+        rows = [[words[i] for i in rng.integers(0, 60, rng.integers(1, 9))] for _ in range(count)]
+        (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
+        (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
+    return folder
 
 
 def read_back(run: Path, *options: str) -> str:

@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from conftest import ROOT, Process, processes
+from conftest import ROOT, Process, little_text, processes, wait_for
 
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
 SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
@@ -21,14 +20,7 @@ PAIR = ["--trainer.devices=2", "--trainer.accelerator=cpu"]
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """Little text: its 31 validation sentences make an odd number of batches."""
-    folder = tmp_path_factory.mktemp("text")
-    rng = np.random.default_rng(1)
-    words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
-    for split, count in (("train", 800), ("val", 31), ("test", 21)):
-        rows = [[words[i] for i in rng.integers(0, 60, rng.integers(1, 9))] for _ in range(count)]
-        (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
-        (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
-    return folder
+    return little_text(tmp_path_factory.mktemp("text"), 800, 31, 21)
 
 
 def start(text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10) -> subprocess.Popen:
@@ -52,13 +44,6 @@ def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, li
 
 def in_session(leader: int) -> list[Process]:
     return [process for process in processes() if process.session == leader]
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

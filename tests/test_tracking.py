@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 import yaml
-from conftest import ROOT, processes, read_back
+from conftest import ROOT, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from transformer_pl import tracking
@@ -92,12 +92,12 @@ def test_a_resumed_trial_drops_the_lines_after_its_checkpoint(tmp_path, monkeypa
 
 def core(parent):
     """The service process of W&B's own that `parent` has started."""
-    for _ in range(200):
-        for process in processes():
-            if process.parent == parent and "wandb-core" in process.command:
-                return process.pid
-        time.sleep(0.1)
-    raise AssertionError("no service of W&B has started")
+
+    def found():
+        return [p.pid for p in processes() if p.parent == parent and "wandb-core" in p.command]
+
+    wait_for(found, seconds=20)
+    return found()[0]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hanging"])
@@ -120,19 +120,11 @@ def test_a_trial_does_not_notice_that_w_and_b_is_gone(tmp_path, monkeypatch, cap
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(2000))
     for pid in (own, service):  # what hung was ended, and its service ends by itself
-        wait_for_end(pid, stopped=pid == service and signum == signal.SIGSTOP)
+        if pid == service and signum == signal.SIGSTOP:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda pid=pid: pid not in {process.pid for process in processes()}, seconds=10)
     if victim == "core" or signum == signal.SIGSTOP:
         assert "W&B: lost" in capfd.readouterr().out
-
-
-def wait_for_end(pid, stopped):
-    if stopped:
-        os.kill(pid, signal.SIGCONT)
-    for _ in range(100):
-        if pid not in {process.pid for process in processes()}:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"process {pid} is left")
 
 
 def test_a_wrong_key_is_told_and_the_run_kept_offline(tmp_path, monkeypatch, capfd):

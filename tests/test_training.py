@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, little_text, wait_for
 
 from transformer_pl.batches import EOS, PAD, collate
 from transformer_pl.checkpoint import Checkpoints
@@ -37,13 +36,7 @@ def config(**keys):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """A little text of its own: sentences of several lengths, and rules simple enough to learn."""
-    folder = tmp_path_factory.mktemp("text")
-    rng = np.random.default_rng(1)
-    words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
-    for split, count in (("train", 400), ("val", 30), ("test", 20)):
-        rows = [[words[i] for i in rng.integers(0, 60, rng.integers(1, 9))] for _ in range(count)]
-        (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
-        (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
+    folder = little_text(tmp_path_factory.mktemp("text"), 400, 30, 20)
     return prepare(config(data__path=str(folder)).data, folder / "runs")
 
 
@@ -213,13 +206,6 @@ def train_on(runs: Path, *argv: str) -> str:
         told, _ = process.communicate(timeout=120)
     assert process.returncode == 0, told
     return told
-
-
-def wait_for(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def outcome(runs: Path):

@@ -164,6 +164,11 @@ class Transformer(nn.Module):
 # 3.2 Attention
 
 
+def softmax(scores: Tensor, seen: Tensor) -> Tensor:
+    """Over the keys that a query may see; all zeros for one that may see nothing."""
+    return scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~seen, 0)
+
+
 class ScaledDotProductAttention(nn.Module):
     """softmax(Q K^T / sqrt(d_k)) V, equation (1)."""
 
@@ -177,14 +182,13 @@ class ScaledDotProductAttention(nn.Module):
         """
         seen = mask.dense(Q, K, start)
         # Written out in bfloat16 on a CPU: there the fused kernel's backward is several times slower.
-        fused = Q.is_cuda or Q.dtype == torch.float32
-        out = F.scaled_dot_product_attention(Q, K, V, seen) if fused else self.weights(Q, K, mask, start) @ V
-        return out.masked_fill(~seen.any(-1, keepdim=True), 0)
+        if not Q.is_cuda and Q.dtype != torch.float32:
+            return self.weights(Q, K, mask, start) @ V
+        return F.scaled_dot_product_attention(Q, K, V, seen).masked_fill(~seen.any(-1, keepdim=True), 0)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        """How much each query takes of each key, (B, h, Lq, Lk); rows of queries that see nothing mean nothing."""
-        scores = Q * Q.shape[-1] ** -0.5 @ K.mT
-        return scores.masked_fill(~mask.dense(Q, K, start), torch.finfo(scores.dtype).min).softmax(-1)
+        """How much each query takes of each key, (B, h, Lq, Lk)."""
+        return softmax(Q * Q.shape[-1] ** -0.5 @ K.mT, mask.dense(Q, K, start))
 
 
 class MultiHeadAttention(nn.Module):

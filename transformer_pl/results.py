@@ -67,7 +67,11 @@ def in_use(runs: Path, alone: bool = False) -> Iterator[None]:
     if not runs.is_dir():
         yield
         return
-    with (runs / "lock").open("a") as file:
+    try:
+        file = (runs / "lock").open("a")
+    except OSError as error:
+        raise InputError(f"{runs / 'lock'}: must be a file that can be written, but: {error.strerror}") from None
+    with file:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -102,7 +102,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="what lies under the runs folder")
     parser.add_argument("--clean", action="store_true", help="remove from it, on a yes, what is of no more use")
     options = parser.parse_args(words)
-    if (options.file is None) == (not options.list and not options.clean) or (options.list and options.clean):
+    if sum((options.file is not None, options.list, options.clean)) != 1:
         parser.error("one of FILE, --list and --clean must be given")
     return options
 

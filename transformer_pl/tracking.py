@@ -105,24 +105,10 @@ class Run:
         os.set_blocking(self._process.stdin.fileno(), False)
         with suppress(OSError, AttributeError):  # room for what is told while W&B starts, where the system gives it
             fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._write(told)
+        self.tell(**told)
 
     def tell(self, **told: Any) -> None:
-        """One thing: `log`, `summary` or `translations`."""
-        self._write(told)
-
-    def finish(self, exit_code: int) -> None:
-        """End the run, and its process if that takes too long."""
-        self._write({"finish": exit_code})
-        if self._process is None:
-            return
-        self._process.stdin.close()
-        try:
-            self._process.wait(FINISH_S)
-        except subprocess.TimeoutExpired:
-            self._lose("does not answer")
-
-    def _write(self, told: dict[str, Any]) -> None:
+        """First what the run is; from then on one thing at a time: `log`, `summary`, `translations` or `finish`."""
         if self._process and self._process.poll() is None:
             line = json.dumps(told).encode() + b"\n"
             try:
@@ -130,6 +116,17 @@ class Run:
                     self._lose("does not keep up")
             except BrokenPipeError:  # it ended meanwhile, and has said why
                 pass
+
+    def finish(self, exit_code: int) -> None:
+        """End the run, and its process if that takes too long."""
+        self.tell(finish=exit_code)
+        if self._process is None:
+            return
+        self._process.stdin.close()
+        try:
+            self._process.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            self._lose("does not answer")
 
     def _lose(self, why: str) -> None:
         print(f"W&B: lost (it {why}); the trial goes on, metrics.jsonl has all", flush=True)
