@@ -10,6 +10,8 @@ from transformer_pl.model import Mask, softmax
 class AdditiveAttention(nn.Module):
     """softmax(v . tanh(q + k)) V, with a vector v of d_k numbers a head. Takes O(Lq Lk d_k) memory a head."""
 
+    table_1 = ("n² d", "1", "1")
+
     def __init__(self, config: Sizes, site: str):
         super().__init__()
         self.v = nn.Parameter(torch.randn(config.h, config.d_k) * config.d_k**-0.5)

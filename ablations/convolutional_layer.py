@@ -12,6 +12,8 @@ class ConvolutionalLayer(nn.Module):
     """A convolution over `kernel` positions with a gated linear unit: around a position in the encoder, before it in
     the decoder. Padding counts as zeros. Decodes from a cache: the last kernel - 1 inputs."""
 
+    table_1 = ("k n d²", "1", "n / k")
+
     def __init__(self, config: Sizes, site: str, kernel: int = 3):
         super().__init__()
         self.before = kernel - 1 if site == "decoder" else kernel // 2

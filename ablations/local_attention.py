@@ -13,6 +13,8 @@ class LocalAttention(ScaledDotProductAttention):
     Only those keys are ever read, so it costs O(r n d). Cross-attention stays as it is.
     """
 
+    table_1 = ("r n d", "1", "n / r")
+
     def __init__(self, config: Sizes, site: str, window: int = 16):
         super().__init__(config, site)
         before = {"encoder": window // 2, "decoder": window - 1, "cross": 0}[site]

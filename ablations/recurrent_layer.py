@@ -13,6 +13,8 @@ class RecurrentLayer(nn.Module):
     Decodes from a cache: the state after the prefix. Padding must stand at the end, as in every batch here.
     """
 
+    table_1 = ("n d²", "n", "n")
+
     def __init__(self, config: Sizes, site: str):
         super().__init__()
         back = config.d_model // 2 if site == "encoder" else 0

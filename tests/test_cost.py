@@ -85,6 +85,7 @@ def test_longer_costs_more_and_weighs_the_same(larger, of):
 
 
 PART = "ablations.learned_position.LearnedPosition"
+LSTM = "ablations.recurrent_layer.RecurrentLayer"
 
 
 def test_a_part_of_another_kind_is_counted():
@@ -95,6 +96,18 @@ def test_a_part_of_another_kind_is_counted():
     assert found == counted(config, **SHAPE)
     assert found.params == cost(paper, **SHAPE).params + 2 * 50 * 24
     assert found.flops == pytest.approx(cost(paper, **SHAPE).flops, rel=1e-3)
+
+
+def test_a_recurrent_layer_is_counted_with_all_its_steps():
+    """Four gates of input and state, each way in the encoder over half the width."""
+    small = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4}
+    paper, config = built_from(small), built_from(small | {"model.self_attention": LSTM})
+    B, Ls, Lt = SHAPE.values()
+    attention = 2 * B * sum(4 * L * 24 * 24 + L * L * 2 * 24 for L in (Ls, Lt))
+    recurrent = 2 * B * (Ls * 2 * 4 * 12 * (24 + 12) + Lt * 4 * 24 * (24 + 24))
+    assert cost(config, **SHAPE).flops == pytest.approx(
+        cost(paper, **SHAPE).flops + 2 * (recurrent - attention), rel=0.02
+    )
 
 
 def test_a_paper_s_part_in_another_s_place_is_counted():

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from conftest import ROOT
+from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.batches import BOS, PAD
 from transformer_pl.config import sizes
+from transformer_pl.cost import cost
 from transformer_pl.identity import row_identity
 from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
@@ -70,6 +72,15 @@ def test_a_row_is_more_than_its_name(config, base):
     ours, theirs = training(config), training(base)
     differing = {name for name in ours if not same(ours[name], theirs[name])}
     assert differing or row_identity(config) == row_identity(base)
+
+
+@every_row
+def test_a_row_s_cost_is_known_before_it_is_built(config, base):
+    found = cost(sizes(config.model, VOCABULARY), 4, 12, 11)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        built(config)(*(tensor.to("meta") for tensor in batch()[:2]))
+    assert found.params == sum(parameter.numel() for parameter in built(config).parameters())
+    assert found.flops == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 @every_row

@@ -172,6 +172,8 @@ def softmax(scores: Tensor, seen: Tensor) -> Tensor:
 class ScaledDotProductAttention(nn.Module):
     """softmax(Q K^T / sqrt(d_k)) V, equation (1)."""
 
+    table_1 = ("n² d", "1", "1")  # complexity, sequential operations, longest path
+
     def __init__(self, config: Sizes, site: str):
         super().__init__()
 

@@ -1,0 +1,109 @@
+"""Table 1: what a layer costs as its sequence grows, and the command that measures it."""
+
+import csv
+
+import pytest
+import torch
+from conftest import ROOT, command
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from transformer_pl.complexity import LENGTHS, growth
+from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.model import Mask
+from transformer_pl.parts import build
+from transformer_pl.sweepfile import load
+
+PARTS = {
+    "attention": [
+        "transformer_pl.model.ScaledDotProductAttention",
+        *("ablations.local_attention.LocalAttention", "ablations.linear_attention.LinearAttention"),
+    ],
+    "self_attention": ["ablations.recurrent_layer.RecurrentLayer", "ablations.convolutional_layer.ConvolutionalLayer"],
+}
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the numbers of the largest tensor that anything has made."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return made
+
+
+def takes(seam, path, n):
+    """The operations of a part alone over n positions, and its largest tensor; an attention without projections."""
+    model = sizes(resolve([Level("test", {"model.d_model": 32, "model.h": 2, f"model.{seam}": path})]).model, 1)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter, Largest() as largest:
+        part = build(getattr(model, seam), model, "encoder")
+        if seam == "attention":
+            part(*(torch.randn(1, 2, n, 16) for _ in "QKV"), Mask())
+        else:
+            part(torch.randn(1, n, 32), Mask())
+    return counter.get_total_flops(), largest.numbers, part.table_1[0]
+
+
+@pytest.mark.parametrize(("seam", "path"), [(seam, path) for seam, paths in PARTS.items() for path in paths])
+def test_a_part_grows_as_it_says(seam, path):
+    """Doubling n doubles what is of order n, and makes what is of order n² four times as much: work and memory."""
+    flops, largest, order = takes(seam, path, 512)
+    more_flops, more_largest, _ = takes(seam, path, 1024)
+    times = 4 if "n²" in order else 2
+    assert more_flops == pytest.approx(times * flops, rel=0.01)
+    assert more_largest <= 2.01 * largest if times == 2 else more_largest > 3 * largest
+
+
+@pytest.mark.parametrize(
+    ("seconds", "exponent", "quadratic"),
+    [
+        (lambda n: 3e-6 * n, 1, 0),
+        (lambda n: 2e-9 * n**2, 2, 1),
+        (lambda n: 1e-9 * n**2 + 1e-9 * 4096 * n, None, 1 / 2),
+        (lambda n: 5e-4, 0, 0),
+    ],
+)
+def test_growth_finds_the_law_behind_times(seconds, exponent, quadratic):
+    found = growth({n: seconds(n) for n in LENGTHS})
+    if exponent is None:
+        assert 1 < found.exponent < 2 and found.error > 0
+    else:
+        assert found.exponent == pytest.approx(exponent, abs=1e-9) and found.error == pytest.approx(0, abs=1e-6)
+    assert found.quadratic == pytest.approx(quadratic, abs=1e-6)
+
+
+def test_the_command_times_every_layer_of_a_sweep(tmp_path):
+    told = command("complexity", "sweeps/layers.yaml", "--scale", "demo", "--n", "16,8,512", "--runs", tmp_path)
+    assert told.returncode == 0, told.stderr
+    folder = tmp_path / "complexity" / "layers"
+    assert {path.suffix for path in folder.glob("complexity.*")} == {".md", ".csv", ".svg", ".pdf", ".png"}
+    with (folder / "complexity.csv").open() as file:
+        records = list(csv.DictReader(file))
+    rows = len(load(ROOT / "sweeps" / "layers.yaml").rows)
+    assert len(records) == rows * 2 * 3 and all(float(record["seconds"]) > 0 for record in records)
+    text = (folder / "complexity.md").read_text()
+    for order in ("O(n² d)", "O(n d²)", "O(k n d²)", "O(r n d)", "LocalAttention window=8", "d = 64"):
+        assert order in text
+    assert (folder / "complexity.svg").read_text().count("LocalAttention window=8") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--n", "8,x"], ["--n", "'8,x'", "32,64"]),
+        (["--n", "0"], ["--n", "'0'"]),
+        pytest.param(
+            *(["--device", "cuda"], ["--device cuda", "leave it out"]),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU"),
+        ),
+    ],
+)
+def test_a_wrong_word_is_told(tmp_path, argv, words):
+    told = command("complexity", "sweeps/layers.yaml", "--runs", tmp_path / "runs", *argv)
+    assert told.returncode == 2 and all(word in told.stderr for word in words) and not (tmp_path / "runs").exists()
