@@ -216,6 +216,17 @@ def test_a_diverged_seed_does_not_hide_the_others():
     assert read_csv(table)[0]["val/ppl.sd"] == "nan"
 
 
+@pytest.mark.parametrize(("sign", "rho"), [(1, "+1.00 by BLEU (4 rows)"), (-1, "-1.00 by BLEU (4 rows)")])
+def test_the_order_of_rows_is_held_against_the_paper_s(sign, rho):
+    """(A) in the paper's own differences, and turned round; h = 64 is nobody's row, and counts for nothing."""
+    heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
+    own = row(config(model__h=64), 90.0)
+    (note,) = [n for n in build([row(config(), 60.0), own, *heads], config()).notes if "Rank" in n]
+    assert rho in note and "PPL" not in note  # which is the same for all here
+    for fewer in ([row(config(), 60.0), *heads[:2]], heads):
+        assert not any("Rank" in n for n in build(fewer, config()).notes)
+
+
 def test_notes_say_what_is_not_alike():
     big = config(optim__duration=3)
     other = Row(big, [result(big, 60.0, signature="nrefs:1|case:lc|tok:13a")], ["done"])

@@ -241,6 +241,8 @@ def _notes(lines: list[_Line], paper: Published) -> list[str]:
     notes = [_scale(first)]
     if any(line.printed for line in lines):
         notes.append(f"Paper: {paper.source}. Its scale and its BLEU are not ours: compare differences, not values.")
+        if any(line.is_base and line.label == "base" for line in lines):
+            notes += _agreement(lines, paper)
     signatures = list(dict.fromkeys(result["signature"] for result in done))
     if len(signatures) == 1:
         notes.append(f"BLEU: sacreBLEU {signatures[0]}, on the validation set; PPL per piece.")
@@ -256,6 +258,22 @@ def _notes(lines: list[_Line], paper: Published) -> list[str]:
         over = f"{counts[0]} seeds" if len(counts) == 1 else "the finished seeds of a row"
         notes.append(f"± is the sample standard deviation over {over}.")
     return notes
+
+
+def _agreement(lines: list[_Line], paper: Published) -> list[str]:
+    """How far our rows stand in the paper's order, by their differences to base."""
+    from scipy.stats import spearmanr  # takes half a second
+
+    told = []
+    for name, metric, theirs in (
+        ("BLEU", "val/bleu", paper.bleu_difference),
+        ("PPL", "val/ppl", lambda row: row.ppl),  # its rank is that of its difference
+    ):
+        pairs = [(line.difference(metric), theirs(line.printed)) for line in lines if line.printed]
+        pairs = [pair for pair in pairs if None not in pair and all(map(math.isfinite, pair))]
+        if len(pairs) > 2 and all(len(set(values)) > 1 for values in zip(*pairs, strict=True)):
+            told.append(f"{spearmanr(*zip(*pairs, strict=True)).statistic:+.2f} by {name} ({len(pairs)} rows)")
+    return [f"Rank correlation (Spearman) with the paper's differences to base: {', '.join(told)}."] if told else []
 
 
 def _scale(config: Config) -> str:
