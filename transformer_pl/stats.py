@@ -1,0 +1,168 @@
+"""What may be said of a row when both its seeds and its sentences are drawn by chance.
+
+A corpus score is a function of sums over sentences (BLEU's ten integers; nats and pieces). Trained with S seeds and
+measured on n sentences, a row has S x n of them, and its score varies in three ways: by the seed, by the sentences that
+happen to be in the set (alike for all seeds), and by both together. Pseudo-values (Tukey 1958) make any corpus score a
+mean over sentences, so that the two-way analysis of variance tells the three apart; their sum has the degrees of
+freedom of Satterthwaite (1946), few where seeds matter most. A difference of two rows is the same with two rows: their
+seeds are their own, their sentences shared.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+Score = Callable[[np.ndarray], np.ndarray]  # of sums (..., k), over all sentences of a set: (...)
+LEVEL = 0.95
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Corpus scores of sums
+
+
+def bleu(sums: np.ndarray) -> np.ndarray:
+    """Papineni et al. 2002 as sacreBLEU has it, smoothed by `exp`, 0 to 100.
+
+    sums (..., 10): matching n-grams of 1 to 4, possible ones, length of outputs and of references.
+    """
+    matching, possible = sums[..., :4], sums[..., 4:8]
+    length, reference = sums[..., 8], sums[..., 9]
+    halvings = np.cumsum(matching == 0, -1)  # exp: the k-th precision without a match counts 2^-k matches
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precisions = np.where(matching > 0, matching, 0.5**halvings) / possible
+        brevity = np.minimum(0.0, 1 - reference / length)
+        score = 100 * np.exp(brevity + np.log(precisions).mean(-1))
+    return np.where(matching.any(-1) & (possible > 0).all(-1), score, 0.0)
+
+
+def loss(sums: np.ndarray) -> np.ndarray:
+    """Nats a piece, the logarithm of perplexity; sums (..., 2): nats, pieces."""
+    return sums[..., 0] / sums[..., 1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One row, or two
+
+
+class Sample(NamedTuple):
+    """A row's score by seed, and what each sentence contributes to it."""
+
+    scores: np.ndarray  # (S,)
+    pseudo: np.ndarray  # (S, n): their mean over sentences is the score, but for its bias
+
+
+class Estimate(NamedTuple):
+    """A score, or a difference of two, and how far chance may have moved it."""
+
+    value: float
+    error: float  # its standard error
+    freedom: float  # degrees of freedom of that error
+    seeds: float  # the part of the error's square that more seeds would shrink
+    sampled_seeds: bool  # False with one seed: then the error is that of the sentences alone
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Of so much confidence."""
+        reach = self.error * stats.t.ppf((1 + level) / 2, self.freedom)
+        return float(self.value - reach), float(self.value + reach)
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, that the value is zero."""
+        return 2 * float(stats.t.sf(abs(self._t), self.freedom))
+
+    @property
+    def above(self) -> float:
+        """The probability that the true value is above zero, where nothing was known before."""
+        return float(stats.t.cdf(self._t, self.freedom))
+
+    @property
+    def _t(self) -> float:
+        return self.value / self.error if self.error else math.copysign(math.inf, self.value) if self.value else 0.0
+
+
+def sample(sentences: np.ndarray, score: Score) -> Sample:
+    """sentences (S, n, k): the statistics of every sentence by every seed."""
+    sums, n = sentences.sum(1), sentences.shape[1]
+    scores = score(sums)
+    return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences))
+
+
+def estimate(row: Sample) -> Estimate:
+    """The mean of a row over its seeds."""
+    return _combine([(1, row)])
+
+
+def difference(row: Sample, base: Sample) -> Estimate:
+    """Of the means of two rows that were measured on the same sentences."""
+    return _combine([(1, row), (-1, base)])
+
+
+def _combine(rows: Sequence[tuple[int, Sample]]) -> Estimate:
+    """The weighted sum of rows."""
+    value = float(sum(weight * row.scores.mean() for weight, row in rows))
+    n = rows[0][1].pseudo.shape[1]
+    of_sentences = float(sum(weight * row.pseudo.mean(0) for weight, row in rows).var(ddof=1)) / n
+    if any(len(row.scores) == 1 for _, row in rows):
+        return Estimate(value, math.sqrt(of_sentences), n - 1, math.nan, False)
+    of_seeds = [row.scores.var(ddof=1) / len(row.scores) for _, row in rows]
+    # Seeds and sentences together are in both: counted once.
+    of_sentences = max(0.0, of_sentences - sum(_of_both(row.pseudo) for _, row in rows))
+    square = sum(of_seeds) + of_sentences
+    squares = sum(part**2 / (len(row.scores) - 1) for part, (_, row) in zip(of_seeds, rows, strict=True))
+    freedom = square**2 / (squares + of_sentences**2 / (n - 1)) if square else math.inf
+    return Estimate(value, math.sqrt(square), freedom, float(sum(of_seeds)), True)
+
+
+def _of_both(pseudo: np.ndarray) -> float:
+    """What seeds and sentences together add to the square of the error of a row's mean."""
+    S, n = pseudo.shape
+    rest = pseudo - pseudo.mean(0) - pseudo.mean(1, keepdims=True) + pseudo.mean()
+    return float((rest**2).sum()) / ((S - 1) * (n - 1)) / (S * n)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several rows; one seed; how many seeds
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrected for as many comparisons (Holm 1979): the chance of one false alarm among all stays at its level."""
+    order = np.argsort(p_values)
+    steps = np.arange(len(order), 0, -1)
+    corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * steps))
+    return corrected[np.argsort(order)].tolist()
+
+
+def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int = 10_000, seed: int = 1) -> float:
+    """The p-value of a difference by approximate randomisation (Riezler and Maxwell 2005), stratified by seed (Clark
+    et al. 2011): how often two rows that swap sentences at random differ as much. row, base (S, n, k).
+
+    With one seed it is the test that sacreBLEU has. It takes the seeds as they are, not as drawn by chance.
+    """
+    row, gap = row.astype(float), (base - row).astype(float)
+    S, n = row.shape[:2]
+    found = abs((score(row.sum(1)) - score(base.sum(1))).mean())
+    random, extreme, chunk = np.random.default_rng(seed), 0, max(1, 10**6 // (S * n))
+    for done in range(0, trials, chunk):
+        swaps = random.integers(0, 2, (S, min(chunk, trials - done), n)).astype(float)
+        moved = swaps @ gap  # (S, chunk, k)
+        differences = score(row.sum(1)[:, None] + moved) - score((row + gap).sum(1)[:, None] - moved)
+        extreme += int((np.abs(differences.mean(0)) >= found - 1e-9).sum())
+    return (extreme + 1) / (trials + 1)
+
+
+def seeds_to_resolve(gap: float, of_seeds: float, of_sentences: float, power: float = 0.8) -> int | None:
+    """Seeds a row after which a true difference of `gap` is found with this probability; None if no number is enough.
+
+    of_seeds: the standard deviation of a row's score from seed to seed; of_sentences: the standard error of the
+    difference that is left with endless seeds.
+    """
+    S = np.unique(np.geomspace(2, 10_000, 400).astype(int))
+    by_seeds = 2 * of_seeds**2 / S
+    error = np.sqrt(by_seeds + of_sentences**2)
+    freedom = error**4 / np.maximum(by_seeds**2 / (2 * (S - 1)), 1e-300)
+    reach = stats.t.ppf((1 + LEVEL) / 2, freedom)
+    enough = stats.nct.sf(reach, np.minimum(freedom, 1e6), gap / error) >= power
+    return int(S[enough.argmax()]) if enough.any() else None
