@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from chance import drawn
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
@@ -113,23 +114,6 @@ def test_holm(given, expected):
 
 
 # --- The simulation: corpora of which everything is known
-
-
-def drawn(rng, rows, seeds, sentences, spread, gap=0.0, own=0.3):
-    """BLEU's ten integers (rows, seeds, sentences, 10): what a seed, a sentence, a row with a sentence, and all of them
-    together do to the chance of a matching word, on the scale of its logit. The last row is better by `gap`."""
-    length = rng.integers(5, 25, sentences)
-    logit = 0.9 + rng.normal(0, 0.8, sentences) + rng.normal(0, spread, (rows, seeds, 1))
-    logit = logit + rng.normal(0, 0.3, (rows, 1, sentences)) + rng.normal(0, own, (rows, seeds, sentences))
-    logit[-1] += gap
-    chance = 1 / (1 + np.exp(-logit))
-    matching, possible = [], np.maximum(0, length[:, None] - np.arange(4))
-    left = np.broadcast_to(length, chance.shape)
-    for order in range(4):  # an n-gram more matches where the shorter one did
-        left = rng.binomial(np.minimum(left, possible[:, order]), chance)
-        matching.append(left)
-    rest = np.broadcast_to(np.column_stack([possible, length, length]), (*chance.shape, 6))
-    return np.concatenate([np.stack(matching, -1), rest], -1)
 
 
 def seeds_spread(spread):

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
+from chance import drawn
 from rich.console import Console
 
 from transformer_pl.config import SCALES, Config, Level, resolve, scale_level
+from transformer_pl.stats import BLEU, bleu, verdicts
 from transformer_pl.table import Row, build, mean, published, read_published, spread
 
 TABLE3 = read_published().rows
@@ -245,6 +248,61 @@ def test_the_scale_is_told():
     assert "width" not in build([row(Config(), 26.0)], Config()).notes[0]
 
 
+# --- What is chance
+
+
+def measured(gaps, seeds=3, **keys):
+    """Rows of h = 8 (base), 1, 4, ... on 400 sentences: each better than base by its gap, as a logit."""
+    rng, rows = np.random.default_rng(1), []
+    shared = drawn(rng, len(gaps), seeds, 400, 0.02)  # the same sentences for all
+    for heads, gap, own in zip((8, 1, 4, 16, 32), gaps, shared, strict=False):
+        matching = np.minimum(own[..., 4:8], own[..., :4] + rng.binomial(own[..., 4:8] - own[..., :4], gap))
+        nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
+        sentences = np.concatenate([matching, own[..., 4:], nats], -1)
+        c = config(model__h=heads)
+        results = [result(c, float(bleu(one[:, :10].sum(0)))) for one in sentences]
+        rows.append(Row(c, results, ["done"] * seeds, sentences))
+    return rows
+
+
+def test_what_chance_does_not_explain_is_marked():
+    rows = measured([0.0, 0.3, 0.0])
+    table = build(rows, config())
+    base, better, same = zip(column(table, "Δ BLEU"), column(table, "p"), column(table, "P(better)"), strict=True)
+    assert base == ("", "", "") and better[0].endswith("*") and better[1] == "<0.001" and float(better[2]) > 0.99
+    assert not same[0].endswith("*") and float(same[1]) > 0.05 and 0.02 < float(same[2]) < 0.98
+    assert [cell.endswith("*") for cell in column(table, "PPL")] == [False, True, False]
+    for line, row in zip(read_csv(table), rows, strict=True):
+        assert float(line["val/bleu.low"]) < mean(row.values("val/bleu")) < float(line["val/bleu.high"])
+    line, verdict = read_csv(table)[1], verdicts([row.sentences for row in rows], 0, BLEU)[1]
+    assert float(line["val/bleu.difference.p"]) == pytest.approx(verdict.p_value)
+    assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
+    notes = " ".join(table.notes)
+    assert "t-test" in notes and "for 2 rows" in notes and "Undecided rows: 1" in notes
+    assert "approximate randomisation" in " ".join(build(rows, config(), randomise=True).notes)
+
+
+def test_with_one_seed_only_sentences_are_chance():
+    table = build(measured([0.0, 0.3], seeds=1), config())
+    notes = " ".join(table.notes)
+    assert column(table, "Δ BLEU")[1].endswith("*")
+    assert "seeds were not sampled" in notes and "approximate randomisation" in notes and "Undecided" not in notes
+
+
+def test_rows_on_other_text_are_not_compared():
+    base, other = measured([0.0, 0.3])
+    other.sentences[..., 9] += 1
+    table = build([base, other], config())
+    assert "p" not in names(table) and "BLEU 95 %" in names(table)
+
+
+def test_a_diverged_row_is_not_judged():
+    base, other = measured([0.0, 0.3])
+    other.sentences[0, 0, 10] = np.inf
+    table = build([base, other], config())
+    assert column(table, "p")[1] == "<0.001" and column(table, "PPL")[1] == "3.00"
+
+
 # --- How it is told
 
 
@@ -284,8 +342,8 @@ def test_a_terminal_s_width_is_kept_and_no_row_is_lost(width):
     text = told(table, width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    for bleu in column(table, "BLEU"):
-        assert bleu in text
+    for cell in column(table, "BLEU"):
+        assert cell in text
     assert ("h=32" in text) == (width < 200)
     assert "Learned" in text
 

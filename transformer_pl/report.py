@@ -20,11 +20,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
     add_sweep_options(parser)
     parser.add_argument("--format", choices=("terminal", "md", "csv"), default="terminal")
+    parser.add_argument(
+        "--test",
+        choices=("t", "randomisation"),
+        default="t",
+        help="of differences (%(default)s; of one seed the latter)",
+    )
     options = parser.parse_args(argv)
     if not options.runs.is_dir():
         raise InputError(f"--runs {options.runs}: must be the folder that the sweep was run with, but there is none")
     sweeps = together(lambda file: load(file, options.scale, options.seeds, options.set), options.files)
-    for table in [table_of(sweep, plan(sweep, options.runs)) for sweep in sweeps.values()]:
+    randomise = options.test == "randomisation"
+    for table in [table_of(sweep, plan(sweep, options.runs), randomise) for sweep in sweeps.values()]:
         if options.format == "terminal":
             Console().print(table.terminal())
         else:
@@ -42,13 +49,24 @@ def add_sweep_options(parser: Parser) -> None:
     parser.add_argument("--runs", type=_folder, default=RUNS, metavar="DIR", help="where results lie (%(default)s)")
 
 
-def table_of(sweep: Sweep, planned: list[Planned]) -> Table:
+def table_of(sweep: Sweep, planned: list[Planned], randomise: bool = False) -> Table:
     """The table of a sweep as far as it is there."""
     rows = []
     for index, row in enumerate(sweep.rows):
         trials = [one.trial for one in planned if one.row == index]
-        rows.append(Row(row.configs[0], [t.result() for t in trials], [t.status()["state"] for t in trials]))
-    return build(rows, sweep.base)
+        results = [trial.result() for trial in trials]
+        sentences = _stacked([trial.sentences("val") for trial, result in zip(trials, results, strict=True) if result])
+        rows.append(Row(row.configs[0], results, [trial.status()["state"] for trial in trials], sentences))
+    return build(rows, sweep.base, randomise=randomise)
+
+
+def _stacked(seeds: list[Any]) -> Any:
+    """(seeds, sentences, 12); None where a seed's are not there, or of other text."""
+    import numpy as np
+
+    if not seeds or any(one is None or one.shape != seeds[0].shape for one in seeds):
+        return None
+    return np.stack(seeds)
 
 
 class _Settings(argparse.Action):

@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_pl.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 RUNS = Path("runs")
 
@@ -161,6 +164,16 @@ class Trial:
         rows = zip(statistics, nll, pieces, strict=True)
         lines = (json.dumps({"bleu": b, "nll": float(n), "pieces": int(p)}) for b, n, p in rows)
         _write_lines(self.folder / f"scores.{split}.jsonl", lines)
+
+    def sentences(self, split: str) -> "np.ndarray | None":
+        """A line a sentence: BLEU's ten integers, nats, pieces; None where that cannot be read."""
+        import numpy as np
+
+        try:
+            with (self.folder / f"scores.{split}.jsonl").open(encoding="utf-8") as file:
+                return np.array([[*line["bleu"], line["nll"], line["pieces"]] for line in map(json.loads, file)])
+        except (OSError, ValueError, KeyError):
+            return None
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which makes the trial a finished one; what only served to resume goes."""

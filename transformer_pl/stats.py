@@ -43,6 +43,18 @@ def loss(sums: np.ndarray) -> np.ndarray:
     return sums[..., 0] / sums[..., 1]
 
 
+class Metric(NamedTuple):
+    """A corpus score, and where its sums stand in the twelve numbers that are kept of a sentence."""
+
+    score: Score
+    columns: slice
+    text: int  # the column that depends on the references alone: where it differs, so does the text
+
+
+BLEU = Metric(bleu, slice(0, 10), 9)
+LOSS = Metric(loss, slice(10, 12), 11)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # One row, or two
 
@@ -125,6 +137,42 @@ def _of_both(pseudo: np.ndarray) -> float:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Several rows; one seed; how many seeds
+
+
+class Verdict(NamedTuple):
+    """What is known of one score of a row."""
+
+    own: Estimate
+    difference: Estimate | None  # to base; None for base itself, and where other sentences were measured
+    p_value: float | None  # of the difference, corrected for all rows
+
+
+def verdicts(
+    rows: Sequence[np.ndarray | None], base: int | None, metric: Metric, randomise: bool = False
+) -> list[Verdict | None]:
+    """Of every row (S, n, 12), held against the one at `base`; None for a row without finite sentences.
+
+    A difference is tested by t; by randomisation, of sentences alone, where that is asked for or both have one seed.
+    """
+    parts = [row if row is None else row[..., metric.columns] for row in rows]
+    known = [part is not None and bool(np.isfinite(part).all()) for part in parts]
+    samples = [sample(part, metric.score) if known[i] else None for i, part in enumerate(parts)]
+    differences: dict[int, Estimate] = {}
+    p_values: dict[int, float] = {}
+    for i, row in enumerate(rows):
+        if base in (None, i) or not (known[i] and known[base]):
+            continue
+        if not np.array_equal(row[0, :, metric.text], rows[base][0, :, metric.text]):
+            continue
+        differences[i] = difference(samples[i], samples[base])
+        p_values[i] = differences[i].p_value
+        if len(row) == len(rows[base]) and (randomise or len(row) == 1):
+            p_values[i] = randomisation(parts[i], parts[base], metric.score)
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return [
+        Verdict(estimate(one), differences.get(i), corrected.get(i)) if known[i] else None
+        for i, one in enumerate(samples)
+    ]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

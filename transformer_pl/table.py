@@ -8,10 +8,10 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 from rich import box
@@ -23,9 +23,19 @@ from rich.text import Text
 from transformer_pl.config import COLUMNS, SEAMS, Config, Level, Section, effective, nominal, read_yaml, resolve
 from transformer_pl.cost import human
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transformer_pl.stats import Estimate, Verdict
+
 PUBLISHED = Path(__file__).parent / "published"
 # In a narrow terminal; Markdown and CSV keep them.
-FIRST_TO_GO = ("paper params", "params", "paper Δ BLEU", "longest path", "sequential operations")
+FIRST_TO_GO = (
+    *("paper params", "P(better)", "chrF", "BLEU 95 %", "params", "paper Δ BLEU", "p", "Δ 95 %"),
+    *("longest path", "sequential operations"),
+)
+GAPS = (0.5, 1.0, 2.0)  # BLEU: how many seeds would resolve so much
+ALPHA = 0.05
 ROOM = 28  # characters for what differs, where it is one column
 PAPERS_ORDER = (*(f"model.{name}" for name in COLUMNS), "model.p_drop", "optim.eps_ls")
 
@@ -36,6 +46,7 @@ class Row(NamedTuple):
     config: Config  # whatever its seed
     results: list[dict[str, Any] | None]
     states: list[str]
+    sentences: "np.ndarray | None" = None  # (finished seeds, sentences, 12): BLEU's integers, nats, pieces
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -152,19 +163,23 @@ class Table(NamedTuple):
         return text.getvalue()
 
 
-def build(rows: Sequence[Row], base: Config | None = None, beside: str = "table3") -> Table:
-    """The table of at least one row, beside a published one. Differences are to `base`, if that is among the rows."""
+def build(rows: Sequence[Row], base: Config | None = None, beside: str = "table3", randomise: bool = False) -> Table:
+    """The table of at least one row, beside a published one. Differences are to `base`, if that is among the rows.
+
+    Their p-values are by t, of seeds and sentences; or by randomisation, of sentences alone.
+    """
     paper = read_published(beside)
     settings = [_settings(row.config) for row in rows]
     is_base = [base is not None and values == _settings(base) for values in settings]
     base_row = next((row for row, is_it in zip(rows, is_base, strict=True) if is_it), None)
+    judged = _judge(rows, base_row, randomise)
     lines = [
-        _Line(row, values, paper.find(row.config), is_it, base_row)
-        for row, values, is_it in zip(rows, settings, is_base, strict=True)
+        _Line(row, values, paper.find(row.config), is_it, base_row, *verdicts)
+        for row, values, is_it, verdicts in zip(rows, settings, is_base, judged, strict=True)
     ]
     keys = _differing(settings)
     columns = [column for column in _columns(lines, keys, paper) if any(column.cells)]
-    return Table(columns, _records(lines, keys, paper), _notes(lines, paper))
+    return Table(columns, _records(lines, keys, paper), _notes(lines, paper, randomise))
 
 
 class _Line(NamedTuple):
@@ -175,6 +190,8 @@ class _Line(NamedTuple):
     printed: PublishedRow | None
     is_base: bool
     base: Row | None
+    bleu: "Verdict | None" = None
+    loss: "Verdict | None" = None
 
     @property
     def label(self) -> str:
@@ -189,6 +206,19 @@ class _Line(NamedTuple):
         return mean(self.row.values(metric)) - mean(self.base.values(metric))
 
 
+def _judge(
+    rows: Sequence[Row], base: Row | None, randomise: bool
+) -> Iterable[tuple["Verdict | None", "Verdict | None"]]:
+    """What is known of every row's BLEU, and of its loss."""
+    if all(row.sentences is None for row in rows):
+        return [(None, None)] * len(rows)
+    from transformer_pl import stats  # takes half a second
+
+    at = next((i for i, row in enumerate(rows) if row is base), None)
+    sentences = [row.sentences for row in rows]
+    return zip(*(stats.verdicts(sentences, at, metric, randomise) for metric in (stats.BLEU, stats.LOSS)), strict=True)
+
+
 def _columns(lines: list[_Line], keys: list[str], paper: Published) -> list[Column]:
     def ours(tell: Callable[[_Line], str]) -> list[str]:
         return [tell(line) or _unmeasured(line.row) for line in lines]
@@ -196,16 +226,21 @@ def _columns(lines: list[_Line], keys: list[str], paper: Published) -> list[Colu
     def theirs(tell: Callable[[PublishedRow], str]) -> list[str]:
         return [tell(line.printed) if line.printed else "" for line in lines]
 
-    differences = []
+    differences = [""] * len(lines)
     if any(line.difference("val/bleu") is not None for line in lines):
         differences = ["" if line.is_base else _fixed(line.difference("val/bleu"), "+z.1f") or "-" for line in lines]
     return [
         Column("row", [line.label for line in lines]),
         *(Column(_short(key), _cells(key, lines), setting=True) for key in keys),
         Column("params", [human(line.row.params) if line.row.params else "-" for line in lines]),
-        Column("PPL", ours(lambda line: _fixed(mean(line.row.values("val/ppl")), ".2f"))),
+        Column("PPL", ours(lambda line: _fixed(mean(line.row.values("val/ppl")), ".2f") + _mark(line.loss))),
+        Column("chrF", [_fixed(mean(line.row.values("val/chrf")), ".1f") for line in lines]),
         Column("BLEU", ours(lambda line: _with_spread(line.row.values("val/bleu")))),
-        Column("Δ BLEU", differences),
+        Column("BLEU 95 %", [_interval(line.bleu and line.bleu.own, ".1f") for line in lines]),
+        Column("Δ BLEU", [cell + _mark(line.bleu) for cell, line in zip(differences, lines, strict=True)]),
+        Column("Δ 95 %", [_interval(line.bleu and line.bleu.difference, "+z.1f") for line in lines]),
+        Column("p", [_p_value(line.bleu) for line in lines]),
+        Column("P(better)", [_fixed(_better(line.bleu), ".2f") for line in lines]),
         Column("seeds", [_seeds(line.row) for line in lines]),
         Column("paper PPL", theirs(lambda row: _fixed(row.ppl, ".2f"))),
         Column("paper BLEU", theirs(lambda row: _fixed(row.bleu, ".1f"))),
@@ -227,6 +262,7 @@ def _records(lines: list[_Line], keys: list[str], paper: Published) -> list[dict
             values = row.values(metric)
             record |= {f"{metric}.mean": mean(values), f"{metric}.sd": spread(values), f"{metric}.n": len(values)}
             record |= {f"{metric}.difference": line.difference(metric)}
+        record |= _judged("val/bleu", line.bleu) | _judged("val/loss", line.loss)
         record |= {f"paper/{name}": getattr(printed, name, None) for name in ("ppl", "bleu")}
         record |= {"paper/bleu.difference": printed and paper.bleu_difference(printed)}
         record |= {"paper/params": round(printed.params * 1e6) if printed and printed.params else None}
@@ -234,7 +270,22 @@ def _records(lines: list[_Line], keys: list[str], paper: Published) -> list[dict
     return records
 
 
-def _notes(lines: list[_Line], paper: Published) -> list[str]:
+def _judged(metric: str, verdict: "Verdict | None") -> dict[str, Any]:
+    """The columns of a metric's verdict, empty where there is none."""
+    own, difference = (verdict.own, verdict.difference) if verdict else (None, None)
+    low, high = own.interval() if own else (None, None)
+    d_low, d_high = difference.interval() if difference else (None, None)
+    return {
+        f"{metric}.low": low,
+        f"{metric}.high": high,
+        f"{metric}.difference.low": d_low,
+        f"{metric}.difference.high": d_high,
+        f"{metric}.difference.p": verdict and verdict.p_value,
+        f"{metric}.difference.above": difference and difference.above,
+    }
+
+
+def _notes(lines: list[_Line], paper: Published, randomise: bool) -> list[str]:
     """What a reader must know before comparing: the scale, the measure, and how many seeds stand behind a number."""
     done = [result for line in lines for result in line.row.done]
     first = next((line.row.config for line in lines if line.is_base), lines[0].row.config)
@@ -253,10 +304,39 @@ def _notes(lines: list[_Line], paper: Published) -> list[str]:
         notes.append(f"Rows were trained for different numbers of steps: {', '.join(f'{n:,}' for n in steps)}.")
     counts = sorted({len(line.row.done) for line in lines if line.row.done})
     if counts == [1]:
-        notes.append("One seed a row: small differences may be chance.")
+        notes.append("One seed a row: seeds were not sampled, and small differences may be chance.")
     elif counts:
         over = f"{counts[0]} seeds" if len(counts) == 1 else "the finished seeds of a row"
         notes.append(f"± is the sample standard deviation over {over}.")
+    return notes + _on_chance(lines, randomise)
+
+
+def _on_chance(lines: list[_Line], randomise: bool) -> list[str]:
+    """What the intervals and marks mean; and how many seeds would decide what is open."""
+    own = [line.bleu.own for line in lines if line.bleu]
+    held = [line.bleu for line in lines if line.bleu and line.bleu.difference]
+    if not own:
+        return []
+    drawn = "seeds and sentences" if any(one.sampled_seeds for one in own) else "sentences, for the seed at hand"
+    notes = [f"95 %: where other {drawn} may have put it."]
+    if not held:
+        return notes
+    sampled = [verdict.difference for verdict in held if verdict.difference.sampled_seeds]
+    test = "t-test" if sampled and not randomise else "approximate randomisation"
+    notes[0] += f" *: differs from base, p below {ALPHA:g} by {test} after Holm's correction for {len(held)} rows."
+    undecided = [verdict for verdict in held if verdict.p_value >= ALPHA]
+    if undecided and sampled:
+        from transformer_pl.stats import seeds_to_resolve
+
+        spreads = [spread(line.row.values("val/bleu")) for line in lines if len(line.row.done) > 1]
+        of_seeds = math.sqrt(statistics.fmean(value**2 for value in spreads))
+        of_sentences = statistics.median(math.sqrt(one.error**2 - one.seeds) for one in sampled)
+        needed = {gap: seeds_to_resolve(gap, of_seeds, of_sentences) for gap in GAPS}
+        told = ", ".join(f"{gap:g} BLEU takes {n or 'more text, not more seeds'}" for gap, n in needed.items())
+        notes.append(
+            f"Undecided rows: {len(undecided)}. Seeds a row to find a true difference four times in five, with their "
+            f"spread of {of_seeds:.1f} BLEU: {told}."
+        )
     return notes
 
 
@@ -339,6 +419,27 @@ def _fixed(value: float | None, form: str) -> str:
 def _with_spread(values: Sequence[float]) -> str:
     told = [_fixed(mean(values), ".1f"), _fixed(spread(values), ".1f")]
     return " ± ".join(filter(None, told))
+
+
+def _interval(estimate: "Estimate | None", form: str) -> str:
+    if estimate is None:
+        return ""
+    low, high = estimate.interval()
+    return f"{low:{form}} to {high:{form}}"
+
+
+def _mark(verdict: "Verdict | None") -> str:
+    return "*" if verdict and verdict.p_value is not None and verdict.p_value < ALPHA else ""
+
+
+def _p_value(verdict: "Verdict | None") -> str:
+    if verdict is None or verdict.p_value is None:
+        return ""
+    return "<0.001" if verdict.p_value < 0.001 else f"{verdict.p_value:.3f}"
+
+
+def _better(verdict: "Verdict | None") -> float | None:
+    return verdict.difference.above if verdict and verdict.difference else None
 
 
 def _unmeasured(row: Row) -> str:
