@@ -1,5 +1,7 @@
 import csv
 import io
+import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -334,6 +336,31 @@ def test_csv_keeps_every_digit():
         if printed.label != "base":
             difference = statistics.mean(bleus) - statistics.mean(base)
             assert float(line["val/bleu.difference"]) == pytest.approx(difference, abs=1e-12)
+
+
+def test_json_is_what_csv_is_and_knows_no_infinity():
+    rows = [*all_rows(), Row(config(), [result(config(), 1.0, ppl=float("inf"))], ["done"])]
+    table = build(rows, config())
+    found = json.loads(table.json(), parse_constant=lambda name: pytest.fail(name))
+    assert found["notes"] == table.notes and found["rows"][-1]["val/ppl.mean"] is None
+    for line, record in zip(read_csv(table), found["rows"], strict=True):
+        assert line.keys() == record.keys() and line["val/bleu.mean"] == str(record["val/bleu.mean"])
+
+
+def test_latex_compiles(tmp_path):
+    """Every special character among it, and all of the paper's columns."""
+    if not shutil.which("pdflatex"):
+        pytest.skip("no pdflatex: apt-get install texlive-latex-recommended")
+    odd = row(config(data__path="a_b&c%d#e~f^g\\h|i{j}"), 60.0)
+    table = build([*measured([0.0, 0.3, 0.0]), *all_rows(), odd], config())
+    (tmp_path / "table.tex").write_text(table.latex())
+    page = r"\documentclass{article}\usepackage[landscape,margin=1cm]{geometry}\usepackage{booktabs}\usepackage[utf8]"
+    page += r"{inputenc}\begin{document}\input{table.tex}\end{document}"
+    (tmp_path / "page.tex").write_text(page)
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stdout[-2000:]
+    assert (tmp_path / "page.pdf").stat().st_size > 10_000 and "Missing character" not in told.stdout
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

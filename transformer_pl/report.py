@@ -1,4 +1,4 @@
-"""The table of a sweep, from the results on disk:  python -m transformer_pl.report FILE... [--format md|csv]"""
+"""The table of a sweep, from the results on disk:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
 import os
@@ -10,16 +10,19 @@ from rich.console import Console
 
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.plan import Planned, plan
+from transformer_pl.render import Table
 from transformer_pl.results import RUNS
 from transformer_pl.sweepfile import Sweep, load
-from transformer_pl.table import Row, Table, build
+from transformer_pl.table import Row, build
+
+FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
 
 def main(argv: list[str]) -> int:
     parser = Parser(prog="python -m transformer_pl.report", description="The table of a sweep.")
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
     add_sweep_options(parser)
-    parser.add_argument("--format", choices=("terminal", "md", "csv"), default="terminal")
+    parser.add_argument("--format", choices=("terminal", *FORMATS), default="terminal")
     parser.add_argument(
         "--test",
         choices=("t", "randomisation"),
@@ -35,7 +38,7 @@ def main(argv: list[str]) -> int:
         if options.format == "terminal":
             Console().print(table.terminal())
         else:
-            print(table.markdown() if options.format == "md" else table.csv(), end="")
+            print(FORMATS[options.format](table), end="")
     return 0
 
 

@@ -77,6 +77,7 @@ def train_missing(
     console.print(table.terminal())
     try:
         write(folder / "table.md", table.markdown())
+        write(folder / "table.tex", table.latex())
         write(folder / "results.csv", table.csv())
         console.print(f"table and results: {folder}", soft_wrap=True)
     except OSError as error:  # the results themselves lie with their trials

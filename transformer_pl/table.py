@@ -4,8 +4,6 @@ A row shows what differs from base, in the paper's numbers whatever the scale. W
 it reads `failed` where a trial failed, and `-` where it is not finished.
 """
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, Group
-from rich.table import Table as Grid
-from rich.text import Text
 
 from transformer_pl.config import COLUMNS, SEAMS, Config, Level, Section, effective, nominal, read_yaml, resolve
 from transformer_pl.cost import human
+from transformer_pl.render import Column, Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,14 +23,8 @@ if TYPE_CHECKING:
     from transformer_pl.stats import Estimate, Verdict
 
 PUBLISHED = Path(__file__).parent / "published"
-# In a narrow terminal; Markdown and CSV keep them.
-FIRST_TO_GO = (
-    *("paper params", "P(better)", "chrF", "BLEU 95 %", "params", "paper Δ BLEU", "p", "Δ 95 %"),
-    *("longest path", "sequential operations"),
-)
 GAPS = (0.5, 1.0, 2.0)  # BLEU: how many seeds would resolve so much
 ALPHA = 0.05
-ROOM = 28  # characters for what differs, where it is one column
 PAPERS_ORDER = (*(f"model.{name}" for name in COLUMNS), "model.p_drop", "optim.eps_ls")
 
 
@@ -122,45 +110,6 @@ def _matched_by(config: Config) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The table
-
-
-class Column(NamedTuple):
-    name: str
-    cells: list[str]
-    setting: bool = False  # what differs, rather than what came out
-
-
-class Table(NamedTuple):
-    """A table, ready to be told: text for people, a record a row for machines, and what must be read beside it."""
-
-    columns: list[Column]
-    records: list[dict[str, Any]]
-    notes: list[str]
-
-    def terminal(self, width: int | None = None) -> Group:
-        """The paper's columns where the terminal is wide enough; else fewer numbers, and what differs as one column."""
-        width = width or Console().width
-        forms = [
-            [column for column in columns if column.name not in FIRST_TO_GO[:fewer]]
-            for columns in (self.columns, _settings_as_one(self.columns))
-            for fewer in range(len(FIRST_TO_GO) + 1)
-        ]
-        columns = next((form for form in forms if _width(form) <= width), forms[-1])
-        return Group(_grid(columns), *(Text(note, style="dim") for note in self.notes))
-
-    def markdown(self) -> str:
-        lines = [[column.name for column in self.columns], [":-", *["-:"] * (len(self.columns) - 1)]]
-        lines += zip(*([cell.replace("|", "\\|") for cell in column.cells] for column in self.columns), strict=True)
-        table = [f"| {' | '.join(cells)} |" for cells in lines]
-        return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
-
-    def csv(self) -> str:
-        """A line a row: every setting filled in, numbers at full precision, nothing where nothing was measured."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.records)
-        return text.getvalue()
 
 
 def build(rows: Sequence[Row], base: Config | None = None, beside: str = "table3", randomise: bool = False) -> Table:
@@ -449,37 +398,3 @@ def _unmeasured(row: Row) -> str:
 def _seeds(row: Row) -> str:
     done, asked = len(row.done), len(row.results)
     return f"{done}" if done == asked else f"{done}/{asked}"
-
-
-def _heading(column: Column) -> str:
-    return column.name.replace(" ", "\n", 1)
-
-
-def _grid(columns: list[Column]) -> Grid:
-    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for column in columns:
-        wraps = column.name == "differs"
-        text = wraps or column is columns[0]
-        grid.add_column(Text(_heading(column)), justify="left" if text else "right", no_wrap=not wraps, overflow="fold")
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        grid.add_row(*(Text(cell) for cell in cells))
-    return grid
-
-
-def _width(columns: list[Column]) -> int:
-    """What the grid takes; what differs, as one column, can do with little."""
-    widths = (max(map(cell_len, [*_heading(column).split("\n"), *column.cells])) for column in columns)
-    taken = [ROOM if column.name == "differs" else width for column, width in zip(columns, widths, strict=True)]
-    return sum(taken) + 2 * (len(taken) - 1)
-
-
-def _settings_as_one(columns: list[Column]) -> list[Column]:
-    """`h=1 d_k=512 d_v=512` in place of a column a key."""
-    settings = [column for column in columns if column.setting]
-    rest = [column for column in columns if not column.setting]
-    if not settings:
-        return columns
-    rows = zip(*(column.cells for column in settings), strict=True)
-    told = [" ".join(f"{c.name}={cell}" for c, cell in zip(settings, cells, strict=True) if cell) for cells in rows]
-    at = columns.index(settings[0])
-    return [*rest[:at], Column("differs", told, setting=True), *rest[at:]]
