@@ -1,17 +1,40 @@
 """Figures, readable in print and by the colour-blind. The only door to matplotlib."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import matplotlib
+import matplotlib.ticker
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which most people with a colour deficiency tell apart; in grey, markers and dashes do.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
+LINES = ("-", "--", ":", "-.")
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
+
+
+class Point(NamedTuple):
+    """A row's BLEU with its interval, and what it was paid with."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    cost: float
+
+
+class Curve(NamedTuple):
+    """A row's measurements in the course of its training, one series a seed."""
+
+    name: str
+    at: Sequence[Sequence[float]]
+    values: Sequence[Sequence[float]]
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -20,23 +43,111 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path.with_suffix(f".{kind}"), dpi=200, bbox_inches="tight")
 
 
+def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
+    """Differences to base with their intervals, one below the other; the paper's as crosses."""
+    figure, axes = _axes(5.5, 0.9 + 0.28 * len(rows))
+    for y, row in enumerate(rows):
+        sure = row.low > 0 or row.high < 0
+        face = COLOURS[1] if sure else "white"
+        axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
+        axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
+        if row.name in paper:
+            axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
+    axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+    axes.set(xlabel="BLEU, difference to base (95 %)", ylim=(len(rows) - 0.5, -0.5))
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.tick_params(axis="y", length=0)
+    _legend(axes)
+    return figure
+
+
+def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
+    """The mean over seeds by what was spent, from the lowest to the highest seed shaded."""
+    figure, axes = _axes(6, 3.8)
+    for row, (line, colour) in zip(rows, itertools.cycle(itertools.product(LINES, COLOURS)), strict=False):
+        common = sorted(set.intersection(*map(set, row.at)))
+        if not common:
+            continue
+        values = np.array([[dict(zip(at, seen, strict=True))[x] for x in common] for at, seen in _seeds(row)])
+        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, label=row.name)
+        if len(values) > 1:
+            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+    axes.set(xlabel=unit, ylabel=measure, yscale="log")
+    _plain_log(axes.yaxis)
+    _legend(axes, outside=True)
+    return figure
+
+
+def front(rows: Sequence[Point], unit: str) -> Figure:
+    """BLEU against a cost; the line joins the rows that no other beats at their cost or below."""
+    figure, axes = _axes(5.5, 3.8)
+    best: list[Point] = []
+    for row in sorted(rows, key=lambda row: (row.cost, -row.value)):
+        if not best or row.value > best[-1].value:
+            best.append(row)
+    axes.step([p.cost for p in best], [p.value for p in best], where="post", color="0.6", linewidth=0.8, zorder=0)
+    for row in rows:
+        colour = COLOURS[2] if row in best else COLOURS[1]
+        axes.errorbar(row.cost, row.value, [[row.value - row.low], [row.high - row.value]], color=colour, linewidth=0.8)
+        axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
+        axes.annotate(row.name, (row.cost, row.value), (4, 3), textcoords="offset points", fontsize=7)
+    axes.set(xlabel=unit, ylabel="BLEU", xscale="log")
+    return figure
+
+
+def grid(rows: Sequence[Point], unit: str) -> Figure:
+    """BLEU with its interval over the one number in which the rows differ, which is their cost here."""
+    figure, axes = _axes(4.5, 3.2)
+    rows = sorted(rows, key=lambda row: row.cost)
+    x, y = [row.cost for row in rows], [row.value for row in rows]
+    spans = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]
+    axes.errorbar(x, y, spans, color=COLOURS[1], marker="o", markersize=4, linewidth=1.2, capsize=2)
+    axes.set(xlabel=unit, ylabel="BLEU (95 %)")
+    if x[0] > 0 and x[-1] / x[0] >= 8:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(x, [f"{value:g}" for value in x])
+    return figure
+
+
 def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     """Seconds over length, both by their logarithm; grey lines are what grows as n and as n²."""
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for i, (name, seconds) in enumerate(times.items()):
-        style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
-        axes.loglog(list(seconds), [1e3 * t for t in seconds.values()], linewidth=1.2, label=name, **style)
+    figure, axes = _axes(5, 3.6)
+    times = {name: seconds for name, seconds in times.items() if seconds}
+    for (name, seconds), colour, marker in zip(times.items(), itertools.cycle(COLOURS), itertools.cycle(MARKERS)):
+        milliseconds = [1e3 * t for t in seconds.values()]
+        axes.loglog(list(seconds), milliseconds, color=colour, marker=marker, markersize=4, linewidth=1.2, label=name)
     lengths = sorted({n for seconds in times.values() for n in seconds})
-    slowest = 1e3 * max(max(seconds.values()) for seconds in times.values() if seconds)
-    for power, label in ((1, "n"), (2, "n²")):
+    slowest, fastest = (1e3 * end(end(seconds.values()) for seconds in times.values()) for end in (max, min))
+    for power, label, line in ((1, "n", "--"), (2, "n²", ":")):
         guide = [slowest * (n / lengths[-1]) ** power for n in lengths]
-        axes.loglog(
-            lengths, guide, color="0.6", linestyle={1: "--", 2: ":"}[power], linewidth=0.8, zorder=0, label=label
-        )
-    low = min(1e3 * min(seconds.values()) for seconds in times.values() if seconds)
-    axes.set(xlabel="length n", ylabel="ms, forward and backward", ylim=(low / 2, slowest * 2))
+        axes.loglog(lengths, guide, color="0.6", linestyle=line, linewidth=0.8, zorder=0, label=label)
+    axes.set(xlabel="length n", ylabel="ms, forward and backward", ylim=(fastest / 2, slowest * 2))
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.minorticks_off()
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
     return figure
+
+
+def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _seeds(row: Curve) -> Any:
+    return zip(row.at, row.values, strict=True)
+
+
+def _legend(axes: Axes, outside: bool = False) -> None:
+    """Every name once."""
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    if handles:
+        where = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if outside else {}
+        axes.legend(handles.values(), handles, frameon=False, fontsize=7 if outside else 8, **where)
+
+
+def _plain_log(axis: Any) -> None:
+    """2, 5, 10 in place of powers of ten."""
+    axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
