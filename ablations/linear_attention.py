@@ -6,8 +6,13 @@ from transformer_pl.config import Sizes
 from transformer_pl.model import Mask
 
 
+def phi(x: Tensor) -> Tensor:
+    """Of queries and keys, so that all is positive; in fp32, for sums grow."""
+    return nn.functional.elu(x.float()) + 1
+
+
 class LinearAttention(nn.Module):
-    """phi(Q) (phi(K)^T V) over its norm, with phi(x) = elu(x) + 1: O(n d_k d_v) a head.
+    """phi(Q) (phi(K)^T V) over its norm: O(n d_k d_v) a head.
 
     Under a causal mask, every query has the sums of the keys up to its own position.
     """
@@ -18,7 +23,7 @@ class LinearAttention(nn.Module):
         super().__init__()
 
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        q, k, v = nn.functional.elu(Q.float()) + 1, nn.functional.elu(K.float()) + 1, V.float()  # for sums grow
+        q, k, v = phi(Q), phi(K), V.float()
         if mask.keys is not None:
             k = k.masked_fill(~mask.keys[:, None, :, None], 0)
         if mask.causal:
@@ -28,3 +33,7 @@ class LinearAttention(nn.Module):
         else:
             out, norm = q @ (k.mT @ v), q @ k.sum(2, keepdim=True).mT
         return (out / norm.clamp(min=1e-6)).type_as(V)
+
+    def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        products = (phi(Q) @ phi(K).mT).masked_fill(~mask.dense(Q, K, start), 0)
+        return products / products.sum(-1, keepdim=True).clamp(min=1e-6)

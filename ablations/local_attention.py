@@ -23,12 +23,22 @@ class LocalAttention(ScaledDotProductAttention):
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
         if self.offsets is None:
             return super().forward(Q, K, V, mask, start)
-        near, seen = self._near(Q, K, mask, start)  # (Lq, r), (B or 1, 1, Lq, r)
-        scores = (Q[:, :, :, None] @ K[:, :, near].mT)[:, :, :, 0] * Q.shape[-1] ** -0.5  # (B, h, Lq, r)
-        return (softmax(scores, seen)[:, :, :, None] @ V[:, :, near])[:, :, :, 0]
+        near, weights = self._over_neighbours(Q, K, mask, start)
+        return (weights[:, :, :, None] @ V[:, :, near])[:, :, :, 0]
+
+    def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        if self.offsets is None:
+            return super().weights(Q, K, mask, start)
+        near, weights = self._over_neighbours(Q, K, mask, start)
+        return weights.new_zeros(*weights.shape[:3], K.shape[2]).scatter_add(3, near.expand_as(weights), weights)
+
+    def _over_neighbours(self, Q: Tensor, K: Tensor, mask: Mask, start: int) -> tuple[Tensor, Tensor]:
+        """The keys of every query, (Lq, r), and how much it takes of each, (B, h, Lq, r)."""
+        near, seen = self._near(Q, K, mask, start)
+        return near, softmax((Q[:, :, :, None] @ K[:, :, near].mT)[:, :, :, 0] * Q.shape[-1] ** -0.5, seen)
 
     def _near(self, Q: Tensor, K: Tensor, mask: Mask, start: int) -> tuple[Tensor, Tensor]:
-        """The keys of every query, and which of them it may see."""
+        """The keys of every query, (Lq, r), and which of them it may see, (B or 1, 1, Lq, r)."""
         offsets = torch.arange(self.offsets.start, self.offsets.stop, device=K.device)
         at = torch.arange(start, start + Q.shape[2], device=K.device)[:, None] + offsets
         near = at.clamp(0, K.shape[2] - 1)

@@ -18,6 +18,9 @@ class RotaryAttention(ScaledDotProductAttention):
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
         return super().forward(*self._turn(Q, K, start), V, mask, start)
 
+    def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        return super().weights(*self._turn(Q, K, start), mask, start)
+
     def _turn(self, Q: Tensor, K: Tensor, start: int) -> tuple[Tensor, Tensor]:
         return (_turned(Q, start), _turned(K, 0)) if self.turns else (Q, K)
 

@@ -10,3 +10,6 @@ class UnscaledAttention(ScaledDotProductAttention):
 
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
         return super().forward(Q * Q.shape[-1] ** 0.5, K, V, mask, start)
+
+    def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        return super().weights(Q * Q.shape[-1] ** 0.5, K, mask, start)

@@ -6,7 +6,8 @@ from torch import nn
 from transformer_pl.batches import PAD
 from transformer_pl.config import Level, Sizes, resolve, sizes
 from transformer_pl.evaluate import CachedSteps
-from transformer_pl.model import Transformer
+from transformer_pl.model import Mask, Transformer
+from transformer_pl.parts import build
 
 SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}
 VOCABULARY = 31
@@ -89,7 +90,27 @@ def half_precision_is_close(config):
     assert (rounded - model(source, target)).abs().max() < 0.15  # of logits with a standard deviation of 1
 
 
+@torch.no_grad()
+def pictures_show_what_attention_does(config):
+    """A part that tells its weights takes just so much of each value; of nothing, where it may see nothing."""
+    torch.manual_seed(7)
+    Q, K = torch.randn(2, config.h, 6, config.d_k), torch.randn(2, config.h, 6, config.d_k)
+    V, other = torch.randn(2, 2, config.h, 6, config.d_v)
+    keys = torch.tensor([[True] * 6, [False] * 2 + [True] * 2 + [False] * 2])
+    for site, causal in (("encoder", False), ("decoder", True), ("cross", False)):
+        part, mask = build(config.attention, config, site), Mask(keys, causal)
+        if hasattr(part, "weights"):
+            weights = part.weights(Q, K, mask)
+            assert torch.allclose(part(Q, K, V, mask) - part(Q, K, other, mask), weights @ (V - other), atol=1e-5)
+            blind = mask.dense(Q, K).any(-1, keepdim=True) == 0
+            assert torch.allclose(
+                weights.sum(-1)[~blind[..., 0].expand(weights.shape[:3])], torch.tensor(1.0), atol=1e-5
+            )
+            assert not weights.masked_select(blind).any()
+
+
 LAWS = (
+    pictures_show_what_attention_does,
     half_precision_is_close,
     logits_have_their_shape,
     the_future_is_hidden,

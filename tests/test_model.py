@@ -8,7 +8,7 @@ import torch
 from laws import batch
 from torch import nn
 
-from transformer_pl.evaluate import CachedSteps
+from transformer_pl.evaluate import CachedSteps, attention_maps
 from transformer_pl.model import (
     DecoderLayer,
     EncoderLayer,
@@ -165,3 +165,25 @@ def test_steps_follow_reordered_beams_and_dropped_sentences():
     prefixes = torch.cat([rows[origin, :2], torch.tensor([[7], [8], [9], [10]])], 1)
     expected = model(source[[0, 0, 2, 2]], prefixes).log_softmax(-1)[:, -1]
     assert torch.allclose(step(prefixes, origin), expected, atol=1e-5)
+
+
+def test_attention_can_be_looked_at():
+    """A picture a layer and site, of all heads: of nothing that is padding or later, and of one in all."""
+    model, (source, target) = laws.built(laws.small()), laws.batch()
+    maps = attention_maps(model, source, target)
+    assert {site: [tuple(one.shape) for one in layers] for site, layers in maps.items()} == {
+        "encoder": [(3, 4, 7, 7)] * 2,
+        "decoder": [(3, 4, 6, 6)] * 2,
+        "cross": [(3, 4, 6, 7)] * 2,
+    }
+    for layers in maps.values():
+        for layer in layers:
+            assert torch.allclose(layer.sum(-1), torch.tensor(1.0))
+    assert not maps["decoder"][0].triu(1).any()
+    assert not maps["cross"][1][1, :, :, 5:].any() and not maps["encoder"][1][1, :, :, 5:].any()
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_layer_without_weights_has_no_picture():
+    lstm = {"model.self_attention": "ablations.recurrent_layer.RecurrentLayer"}
+    assert attention_maps(laws.built(laws.small(lstm)), *laws.batch()).keys() == {"cross"}

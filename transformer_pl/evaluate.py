@@ -71,6 +71,32 @@ def translate(
     return found
 
 
+def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:
+    """How much every position takes of every other: for each site, a tensor (B, h, Lq, Lk) a layer.
+
+    source (B, Ls), target (B, Lt), padded. The sites are `encoder`, `decoder` and `cross`; one whose part tells no
+    `weights` has none.
+    """
+    found: dict[str, list[Tensor]] = {}
+    hooks = []
+    for name, module in model.named_modules():
+        stack, _, rest = name.partition(".")
+        if hasattr(module, "weights") and rest.endswith("attention.attention"):
+
+            def keep(part: torch.nn.Module, given: tuple, site: str = "cross" if "cross" in rest else stack) -> None:
+                Q, K, _, *mask_and_start = given
+                found.setdefault(site, []).append(part.weights(Q, K, *mask_and_start))
+
+            hooks.append(module.register_forward_pre_hook(keep))
+    try:
+        with _evaluating(model) as device:
+            model(source.to(device), target.to(device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
 class CachedSteps:
     """The function that beam search is given: log-probabilities of the next piece, from a model and its caches."""
 

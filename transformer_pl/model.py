@@ -185,12 +185,16 @@ class ScaledDotProductAttention(nn.Module):
         seen = mask.dense(Q, K, start)
         # Written out in bfloat16 on a CPU: there the fused kernel's backward is several times slower.
         if not Q.is_cuda and Q.dtype != torch.float32:
-            return self.weights(Q, K, mask, start) @ V
+            return _scaled_dot_product(Q, K, seen) @ V
         return F.scaled_dot_product_attention(Q, K, V, seen).masked_fill(~seen.any(-1, keepdim=True), 0)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """How much each query takes of each key, (B, h, Lq, Lk)."""
-        return softmax(Q * Q.shape[-1] ** -0.5 @ K.mT, mask.dense(Q, K, start))
+        return _scaled_dot_product(Q, K, mask.dense(Q, K, start))
+
+
+def _scaled_dot_product(Q: Tensor, K: Tensor, seen: Tensor) -> Tensor:
+    return softmax(Q * Q.shape[-1] ** -0.5 @ K.mT, seen)
 
 
 class MultiHeadAttention(nn.Module):
