@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from transformer_pl.batches import collate, eval_batches, lengths, padded
-from transformer_pl.config import Decode
+from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.decode import Hypothesis, beam_search
+from transformer_pl.errors import InputError
 from transformer_pl.loss import negative_log_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
-from transformer_pl.prepare import Split, Tokens
+from transformer_pl.prepare import Prepared, Split, Tokens
 from transformer_pl.tokens import BOS, EOS, PAD
 
 
@@ -69,6 +71,16 @@ def translate(
         for index, hypotheses in zip(indexes, outputs, strict=True):
             found[index] = hypotheses
     return found
+
+
+def trained(config: Config, prepared: Prepared, weights: Path) -> Transformer:
+    """A finished trial's model, on the GPU where there is one. Raises an InputError for weights that do not fit."""
+    model = Transformer(sizes(config.model, len(prepared.tokenizer)))
+    try:
+        model.load_state_dict(torch.load(weights))
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{weights}: cannot be used: {str(error).splitlines()[0]}; train the trial again") from None
+    return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:

@@ -1,6 +1,7 @@
 """The table of a sweep, from the results on disk:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -22,7 +23,7 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="python -m transformer_pl.report", description="The table of a sweep.")
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
     add_sweep_options(parser)
-    parser.add_argument("--format", choices=("terminal", *FORMATS), default="terminal")
+    parser.add_argument("--format", choices=("terminal", *FORMATS, "html"), default="terminal")
     parser.add_argument(
         "--test",
         choices=("t", "randomisation"),
@@ -34,8 +35,12 @@ def main(argv: list[str]) -> int:
         raise InputError(f"--runs {options.runs}: must be the folder that the sweep was run with, but there is none")
     sweeps = together(lambda file: load(file, options.scale, options.seeds, options.set), options.files)
     randomise = options.test == "randomisation"
-    for table in [table_of(sweep, plan(sweep, options.runs), randomise) for sweep in sweeps.values()]:
-        if options.format == "terminal":
+    for sweep in sweeps.values():
+        planned = plan(sweep, options.runs)
+        table = table_of(sweep, planned, randomise)
+        if options.format == "html":
+            print(write_html(sweep, planned, table, sweep_folder(sweep, options.runs, options.set)))
+        elif options.format == "terminal":
             Console().print(table.terminal())
         else:
             print(FORMATS[options.format](table), end="")
@@ -61,6 +66,26 @@ def table_of(sweep: Sweep, planned: list[Planned], randomise: bool = False) -> T
         sentences = _stacked([trial.sentences("val") for trial, result in zip(trials, results, strict=True) if result])
         rows.append(Row(row.configs[0], results, [trial.status()["state"] for trial in trials], sentences))
     return build(rows, sweep.base, randomise=randomise)
+
+
+def write_html(sweep: Sweep, planned: list[Planned], table: Table, folder: Path) -> Path:
+    """The page, and its figures as files beside it."""
+    from transformer_pl import figures, gallery, page  # which take seconds
+
+    drawn = gallery.hang(sweep, planned, table)
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for name, (_, figure) in drawn.items():
+        figures.save(figure, folder / "figures" / name)
+    page.write_page(sweep, planned, table, dict(drawn.values()), folder / "report.html")
+    return folder / "report.html"
+
+
+def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:
+    """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, for it makes another table."""
+    name = f"{sweep.name}@{Path(sweep.scale).stem}"
+    if sets:
+        name += "-" + hashlib.sha256(repr(sorted(sets.items())).encode()).hexdigest()[:6]
+    return runs / "sweeps" / re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
 
 
 def _stacked(seeds: list[Any]) -> Any:

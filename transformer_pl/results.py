@@ -106,9 +106,13 @@ class Trial:
         """What result.json says; None unless the trial is finished."""
         return _read_json(self.folder / "result.json")
 
+    def environment(self) -> dict[str, Any]:
+        """Where it ran, as `environment` tells; nothing where it never came to run."""
+        return _read_json(self.folder / "env.json") or {}
+
     def data(self) -> str | None:
         """The folder of its text under runs/data; None where it never came to read it."""
-        return (_read_json(self.folder / "env.json") or {}).get("data")
+        return self.environment().get("data")
 
     def status(self) -> dict[str, Any]:
         """`state` is `new`, `running`, `stopped`, `failed` or `done`; what is told beside it is for people."""
@@ -164,6 +168,10 @@ class Trial:
         rows = zip(statistics, nll, pieces, strict=True)
         lines = (json.dumps({"bleu": b, "nll": float(n), "pieces": int(p)}) for b, n, p in rows)
         _write_lines(self.folder / f"scores.{split}.jsonl", lines)
+
+    def hypotheses(self, split: str) -> list[str]:
+        """The translation of every sentence."""
+        return (self.folder / f"hyp.{split}.txt").read_text(encoding="utf-8").split("\n")[:-1]
 
     def sentences(self, split: str) -> "np.ndarray | None":
         """A line a sentence: BLEU's ten integers, nats, pieces; None where that cannot be read."""

@@ -19,6 +19,11 @@ def corpus_score(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score(score, chrf.corpus_score(hypotheses, [references]).score, str(bleu.get_signature()))
 
 
+def sentence_bleu(hypothesis: str, reference: str) -> float:
+    """Of one sentence, by the n-grams that it has room for."""
+    return BLEU(effective_order=True).sentence_score(hypothesis, [reference]).score
+
+
 def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
     """BLEU's ten integers a sentence: matching and possible n-grams of 1 to 4, length of output and of reference.
 

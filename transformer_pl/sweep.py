@@ -5,9 +5,7 @@ command goes on with what was interrupted and tries again what failed.
 """
 
 import argparse
-import hashlib
 import os
-import re
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +16,7 @@ from transformer_pl.launch import launch, slots
 from transformer_pl.live import View
 from transformer_pl.plan import Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
-from transformer_pl.report import add_sweep_options, table_of
+from transformer_pl.report import add_sweep_options, sweep_folder, table_of
 from transformer_pl.results import check_writable, in_use, write, write_json
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import Sweep, load
@@ -106,14 +104,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
     if sum((options.file is not None, options.list, options.clean)) != 1:
         parser.error("one of FILE, --list and --clean must be given")
     return options
-
-
-def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:
-    """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, for it makes another table."""
-    name = f"{sweep.name}@{Path(sweep.scale).stem}"
-    if sets:
-        name += "-" + hashlib.sha256(repr(sorted(sets.items())).encode()).hexdigest()[:6]
-    return runs / "sweeps" / re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
 
 
 def argv(sweep: Sweep, one: Planned, runs: Path, rerun: bool) -> list[str]:

@@ -270,16 +270,10 @@ def _evaluate(
     config: Config, trial: Trial, prepared: Prepared
 ) -> tuple[int, dict[str, float], str, list[dict[str, str]]]:
     """The model's parameters, its metrics on both sets in fp32, sacreBLEU's signature, and a few translations."""
-    import torch
-
-    from transformer_pl.evaluate import likelihood, translate
-    from transformer_pl.model import Transformer
+    from transformer_pl.evaluate import likelihood, trained, translate
     from transformer_pl.score import corpus_score, sentence_statistics
 
-    model = Transformer(sizes(config.model, len(prepared.tokenizer)))
-    model.load_state_dict(torch.load(trial.folder / "weights.pt"))
-    if config.trainer.accelerator != "cpu" and torch.cuda.is_available():
-        model.cuda()
+    model = trained(config, prepared, trial.folder / "weights.pt")
     metrics: dict[str, float] = {}
     translations: list[dict[str, str]] = []
     for name in ("val", "test"):

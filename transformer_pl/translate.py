@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl import parts
-from transformer_pl.config import Config, Level, known, resolve, sizes
+from transformer_pl.config import Config, Level, known, resolve
 from transformer_pl.errors import InputError, Parser, run
 from transformer_pl.prepare import Prepared, Tokens
 from transformer_pl.results import RUNS, Trial, finished
@@ -84,20 +84,10 @@ def translator(
     """The function from sentences to the texts and scores of their `n_best` translations, best first."""
     if mistakes := parts.check(config.model):
         raise InputError(*mistakes)
-    import torch
-
     from transformer_pl.decode import Hypothesis
-    from transformer_pl.evaluate import translate
-    from transformer_pl.model import Transformer
+    from transformer_pl.evaluate import trained, translate
 
-    tokenizer = prepared.tokenizer
-    model = Transformer(sizes(config.model, len(tokenizer)))
-    try:
-        model.load_state_dict(torch.load(weights))
-    except (OSError, RuntimeError) as error:
-        raise InputError(f"{weights}: cannot be used: {str(error).splitlines()[0]}; train the trial again") from None
-    if torch.cuda.is_available():
-        model.cuda()
+    tokenizer, model = prepared.tokenizer, trained(config, prepared, weights)
 
     def translated(sentences: list[str]) -> list[list[tuple[str, float]]]:
         spoken = [sentence for sentence in sentences if sentence.strip()]
