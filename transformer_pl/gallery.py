@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from transformer_pl import figures
-from transformer_pl.figures import Curve, Point
+from transformer_pl.figures import Curve, Figure, Point
 from transformer_pl.plan import Planned
 from transformer_pl.render import Table
 from transformer_pl.sweepfile import Sweep
@@ -21,7 +19,10 @@ def hang(sweep: Sweep, planned: Sequence[Planned], table: Table) -> dict[str, tu
     """By file name, each with its caption. `table` has a record for each row of the sweep."""
     found: dict[str, tuple[str, Figure]] = {}
     rows = {row.name: record for row, record in zip(sweep.rows, table.records, strict=True)}
-    results = {sweep.rows[one.row].name: result for one in reversed(planned) if (result := one.trial.result())}
+    results: dict[str, Record] = {}  # of a row's first seed
+    for one in planned:
+        if result := one.trial.result():
+            results.setdefault(sweep.rows[one.row].name, result)
 
     if differences := _points(rows, "val/bleu.difference", lambda name: 0.0):
         paper = {name: record["paper/bleu.difference"] for name, record in rows.items()}

@@ -13,10 +13,10 @@ from jinja2 import Environment, PackageLoader
 
 from transformer_pl.batches import collate
 from transformer_pl.evaluate import attention_maps, trained
+from transformer_pl.figures import Figure
 from transformer_pl.identity import difference
 from transformer_pl.plan import Planned
 from transformer_pl.render import Table
-from transformer_pl.results import write
 from transformer_pl.score import sentence_bleu
 from transformer_pl.sweepfile import Sweep
 
@@ -26,15 +26,15 @@ LONGEST = 40  # pieces a side, of a sentence whose attention is shown
 LOG_LINES = 40
 
 
-def write_page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Mapping[str, Any], path: Path) -> None:
-    """`drawn`: the figures, by their captions."""
+def page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Mapping[str, Figure]) -> str:
+    """Its HTML; `drawn`: the figures, by their captions."""
     done = [one for one in planned if one.trial.result()]
     first = {one.row: one for one in reversed(done)}  # the first seed of each row that has one
     shown = [first[row] for row in sorted(first)]
     environment = Environment(loader=PackageLoader("transformer_pl"), autoescape=True, trim_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # rows and sites in their own order
     states = [one.trial.status()["state"] for one in planned]
-    page = environment.get_template("page.html").render(
+    return environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
         table=table,
@@ -46,10 +46,9 @@ def write_page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Ma
         attention={"sentences": _attention(sweep, shown)},
         trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
     )
-    write(path, page)
 
 
-def _svg(figure: Any) -> str:
+def _svg(figure: Figure) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", bbox_inches="tight")
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]

@@ -12,7 +12,7 @@ from rich.console import Console
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.plan import Planned, plan
 from transformer_pl.render import Table
-from transformer_pl.results import RUNS
+from transformer_pl.results import RUNS, write
 from transformer_pl.sweepfile import Sweep, load
 from transformer_pl.table import Row, build
 
@@ -39,7 +39,9 @@ def main(argv: list[str]) -> int:
         planned = plan(sweep, options.runs)
         table = table_of(sweep, planned, randomise)
         if options.format == "html":
-            print(write_html(sweep, planned, table, sweep_folder(sweep, options.runs, options.set)))
+            folder = sweep_folder(sweep, options.runs, options.set)
+            folder.mkdir(parents=True, exist_ok=True)
+            print(write_page(sweep, planned, table, folder, figures_too=True))
         elif options.format == "terminal":
             Console().print(table.terminal())
         else:
@@ -68,15 +70,16 @@ def table_of(sweep: Sweep, planned: list[Planned], randomise: bool = False) -> T
     return build(rows, sweep.base, randomise=randomise)
 
 
-def write_html(sweep: Sweep, planned: list[Planned], table: Table, folder: Path) -> Path:
-    """The page, and its figures as files beside it."""
+def write_page(sweep: Sweep, planned: list[Planned], table: Table, folder: Path, figures_too: bool = False) -> Path:
+    """`report.html` in the sweep's folder; its figures as files, too, if asked. Returns its path."""
     from transformer_pl import figures, gallery, page  # which take seconds
 
     drawn = gallery.hang(sweep, planned, table)
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    for name, (_, figure) in drawn.items():
-        figures.save(figure, folder / "figures" / name)
-    page.write_page(sweep, planned, table, dict(drawn.values()), folder / "report.html")
+    if figures_too:
+        (folder / "figures").mkdir(exist_ok=True)
+        for name, (_, figure) in drawn.items():
+            figures.save(figure, folder / "figures" / name)
+    write(folder / "report.html", page.page(sweep, planned, table, dict(drawn.values())))
     return folder / "report.html"
 
 

@@ -16,7 +16,7 @@ from transformer_pl.launch import launch, slots
 from transformer_pl.live import View
 from transformer_pl.plan import Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
-from transformer_pl.report import add_sweep_options, sweep_folder, table_of
+from transformer_pl.report import add_sweep_options, sweep_folder, table_of, write_page
 from transformer_pl.results import check_writable, in_use, write, write_json
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import Sweep, load
@@ -77,9 +77,11 @@ def train_missing(
         write(folder / "table.md", table.markdown())
         write(folder / "table.tex", table.latex())
         write(folder / "results.csv", table.csv())
-        console.print(f"table and results: {folder}", soft_wrap=True)
-    except OSError as error:  # the results themselves lie with their trials
-        console.print(f"table: cannot be written to {folder}: {error.strerror}; the same command writes it")
+        if code in (0, 1) and (missing or not (folder / "report.html").exists()):  # not where someone waits for an end
+            write_page(sweep, planned, table, folder)
+        console.print(f"table, results, report.html: {folder}", soft_wrap=True)
+    except (OSError, InputError) as error:  # the results themselves lie with their trials
+        console.print(f"table: cannot be written to {folder}: {error}; the same command writes it")
         code = code or 1
     if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
         later = f"wandb sync {options.runs}/trials/*/wandb/offline-run-*"
