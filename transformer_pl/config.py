@@ -91,6 +91,7 @@ class Optim(Section):
 
     max_steps: Count = 100_000
     duration: Multiplier = Field(1.0, description="multiplies max_steps")
+    match: Literal["steps", "flops"] = Field("steps", description="flops: as many steps as cost what base's cost")
     warmup: Count = 4000
     lr_scale: Positive = 1.0
     eps_ls: Rate = 0.1

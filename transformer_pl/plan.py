@@ -14,12 +14,13 @@ from transformer_pl import parts
 from transformer_pl.config import COLUMNS, Config, Data, effective, nominal, resolve, scale_level, sizes
 from transformer_pl.cost import Cost, human, training_cost
 from transformer_pl.errors import together
-from transformer_pl.identity import Identity, identity, words
+from transformer_pl.identity import Identity, identity, row_identity, words
 from transformer_pl.prepare import Prepared, fingerprint_id
 from transformer_pl.results import Trial, finished
 from transformer_pl.sources import open_corpus
 from transformer_pl.sweepfile import Sweep
 
+MATCHES = ("params", "flops", "steps")
 ASSUMED_LENGTH = 25  # pieces a sentence, for FLOPs of a text that is not prepared yet
 
 
@@ -84,8 +85,13 @@ def _text(data: Data) -> Data:
     return data.model_copy(update={"vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 
-def show(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], console: Console) -> None:
-    """Every row with its trials: what differs, nominal and effective sizes, cost, time, and what is there."""
+def show(
+    sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], console: Console, match: str | None = None
+) -> None:
+    """Every row with its trials: what differs, nominal and effective sizes, cost, time, and what is there.
+
+    `match` (one of MATCHES) adds how far each row is from base in that.
+    """
     missing = [one for one in planned if one.trial.result() is None]
     console.print(f"{sweep.name} at scale {sweep.scale}: {len(planned)} trials, {len(missing)} to train")
     base, rows = _sizes(sweep.base), [_sizes(row.configs[0]) for row in sweep.rows]
@@ -93,11 +99,12 @@ def show(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], c
     if shared := [f"{name} {_told(*rows[0][name])}" for name in base if name not in varied]:
         console.print(f"every row: {', '.join(shared)}", highlight=False)
     columns = {name: [_told(*row[name]) for row in rows] for name in varied}
-    table = _table(sweep, planned, estimates, columns)
+    off = {f"{match} off": _off(sweep, estimates, match)} if match else {}
+    table = _table(sweep, planned, estimates, columns | off)
     if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:
         console.print(f"base: {', '.join(f'{name} {_told(*base[name])}' for name in varied)}", highlight=False)
         differing = [[f"{name} {row[name][1]}" for name in varied if row[name] != base[name]] for row in rows]
-        table = _table(sweep, planned, estimates, {"comes to": [", ".join(told) for told in differing]})
+        table = _table(sweep, planned, estimates, {"comes to": [", ".join(told) for told in differing]} | off)
     console.print(table)
     known = [estimates[one.row].seconds for one in missing]
     total = "unknown" if None in known else f"{sum(known) / 60:.0f} min, one after the other"
@@ -129,6 +136,17 @@ def _table(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate],
             ", ".join(f"{count} {state}" for state, count in states.items()),
         )
     return table
+
+
+def _off(sweep: Sweep, estimates: dict[int, Estimate], match: str) -> list[str]:
+    """How much more than base each row has of it."""
+    spent = [
+        row.configs[0].steps if match == "steps" else getattr(estimates[i].cost, match)
+        for i, row in enumerate(sweep.rows)
+    ]
+    ours = row_identity(sweep.base)
+    base = next((spent[i] for i, row in enumerate(sweep.rows) if row_identity(row.configs[0]) == ours), spent[0])
+    return [f"{one / base - 1:+.0%}" for one in spent]
 
 
 def _sizes(config: Config) -> dict[str, tuple[int, int]]:

@@ -14,7 +14,7 @@ from transformer_pl import housekeeping
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.launch import launch, slots
 from transformer_pl.live import View
-from transformer_pl.plan import Estimate, Planned, as_json, estimate, plan, show
+from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.report import add_sweep_options, sweep_folder, table_of, write_page
 from transformer_pl.results import check_writable, in_use, write, write_json
@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
     sweep = load(options.file, options.scale, options.seeds, options.set)
     planned = plan(sweep, options.runs)
     estimates = estimate(planned, options.runs)
-    show(sweep, planned, estimates, console)
+    show(sweep, planned, estimates, console, options.match)
     if options.plan:
         return 0
     check_writable(options.runs)
@@ -94,6 +94,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a sweep file: sweeps/table3_A.yaml")
     add_sweep_options(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
+    parser.add_argument("--match", choices=MATCHES, help="in the plan: how far each row is from base in that")
     parser.add_argument(
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
     )

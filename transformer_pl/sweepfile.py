@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_pl import parts
+from transformer_pl.budget import matched
 from transformer_pl.config import (
     KEYS,
     SEAMS,
@@ -98,14 +99,17 @@ def load(
         configs = [_attempt(mistakes, lambda one=one: resolve(one)) for one in seeded]
         if base is not None and None not in configs:
             keys = {key: value for key, (value, _) in merge(changes).items()}
-            rows.append(Row(words(configs[0], base), configs, keys))
+            name = words(configs[0], base)
+            configs = [_attempt(mistakes, lambda one=one: matched(one)) for one in configs]
+            if None not in configs:
+                rows.append(Row(name, configs, keys))
         chosen = _attempt([], lambda changes=changes: resolve(_of_parts([given, *changes])))
         if chosen is not None:  # checked even where something else is wrong with the row
             mistakes += [f"{path}: {mistake}" for mistake in parts.check(chosen.model)]
     mistakes += _equal(path, rows)
     if mistakes:
         raise InputError(*mistakes)
-    return Sweep(content.get("name", path.stem), content.get("project", "transformer-pl"), scale, base, rows)
+    return Sweep(content.get("name", path.stem), content.get("project", "transformer-pl"), scale, matched(base), rows)
 
 
 def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:

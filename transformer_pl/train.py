@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from transformer_pl import memory, parts
+from transformer_pl.budget import matched
 from transformer_pl.config import (
     KEYS,
     Config,
@@ -66,7 +67,7 @@ def main(argv: list[str]) -> int:
     check_writable(runs)
     name = words(config, resolve(levels[:1]))
     with in_use(runs):
-        return train(config, runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
+        return train(matched(config), runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
 
 
 def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
