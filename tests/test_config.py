@@ -67,6 +67,7 @@ def test_the_base_never_moves():
         "optim.duration": 1.0,
         "optim.warmup": 4000,
         "optim.lr_scale": 1.0,
+        "optim.match": "steps",
         "optim.eps_ls": 0.1,
         "optim.beta1": 0.9,
         "optim.beta2": 0.98,
