@@ -28,7 +28,7 @@ def test_every_trial_leaves_its_files_and_the_table(smoke):
         assert json.loads((trial / "status.json").read_text())["state"] == "done"
     folder = runs / "sweeps" / "smoke@demo"
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
-    assert {path.name for path in folder.iterdir()} - {"figures"} == files  # which a report may have added
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
     assert "wandb sync" in said.stdout
 
@@ -94,6 +94,19 @@ def test_w_and_b_reads_back_what_was_logged(smoke):
         names.add(about["display_name"])
     assert groups == {("transformer-pl", "smoke", "train")}
     assert names == {"base s1", "h=4 s1", "h=1 p_drop=0.0 s1", "position=NoPosition s1"}
+
+
+def test_w_and_b_has_the_report_in_the_sweep_s_group(smoke):
+    """The table as people see it, a picture a figure."""
+    folder = smoke[0] / "sweeps" / "smoke@demo"
+    (run,) = (folder / "wandb").glob("offline-run-*")
+    (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
+    assert (about["run_group"], about["job_type"], about["display_name"]) == ("smoke", "report", "smoke@demo")
+    (table,) = map(json.loads, (path.read_text() for path in run.glob("files/media/table/results*.json")))
+    lines = [line.split(" | ") for line in (folder / "table.md").read_text().splitlines() if line.startswith("|")]
+    assert table["columns"] == [cell.strip("| ") for cell in lines[0]] and len(table["data"]) == 4
+    pictures = list(run.glob("files/media/images/*.png"))
+    assert len(pictures) == len(list((folder / "figures").glob("*.png"))) >= 3
 
 
 def test_plan_starts_nothing_and_needs_no_torch(tmp_path):

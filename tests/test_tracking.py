@@ -20,7 +20,7 @@ import yaml
 from conftest import ROOT, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from transformer_pl import tracking
+from transformer_pl import wandb_run
 from transformer_pl.config import resolve
 from transformer_pl.sweepfile import load
 from transformer_pl.tracking import Tracker
@@ -103,8 +103,8 @@ def core(parent):
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hanging"])
 @pytest.mark.parametrize("victim", ["core", "own"])
 def test_a_trial_does_not_notice_that_w_and_b_is_gone(tmp_path, monkeypatch, capfd, victim, signum):
-    monkeypatch.setattr(tracking, "FINISH_S", 2.0)
-    monkeypatch.setattr(tracking, "PIPE_BYTES", 4096)
+    monkeypatch.setattr(wandb_run, "FINISH_S", 2.0)
+    monkeypatch.setattr(wandb_run, "PIPE_BYTES", 4096)
     tracker = Tracker(tmp_path, 2000, "name", ["tag"], {"seed": 1})
     tracker.start(0)
     tracker.log_metrics({"train/loss": 1.0}, 0)

@@ -37,10 +37,11 @@ class Curve(NamedTuple):
     values: Sequence[Sequence[float]]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """As vectors (svg, pdf) and as pixels (png), beside each other."""
+def save(figure: Figure, path: Path) -> Path:
+    """As vectors (svg, pdf) and as pixels (png), beside each other; returns the last."""
     for kind in ("svg", "pdf", "png"):
         figure.savefig(path.with_suffix(f".{kind}"), dpi=200, bbox_inches="tight")
+    return path.with_suffix(".png")
 
 
 def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:

@@ -51,6 +51,11 @@ class Table(NamedTuple):
         table = [f"| {' | '.join(cells)} |" for cells in lines]
         return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
+    def shown(self) -> list[dict[str, str]]:
+        """What people see, a mapping a row."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in zip(*(c.cells for c in self.columns), strict=True)]
+
     def csv(self) -> str:
         """A line a row: every setting filled in, numbers at full precision, nothing where nothing was measured."""
         text = io.StringIO()

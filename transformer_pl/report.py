@@ -41,7 +41,8 @@ def main(argv: list[str]) -> int:
         if options.format == "html":
             folder = sweep_folder(sweep, options.runs, options.set)
             folder.mkdir(parents=True, exist_ok=True)
-            print(write_page(sweep, planned, table, folder, figures_too=True))
+            write_page(sweep, planned, table, folder)
+            print(folder / "report.html")
         elif options.format == "terminal":
             Console().print(table.terminal())
         else:
@@ -70,17 +71,15 @@ def table_of(sweep: Sweep, planned: list[Planned], randomise: bool = False) -> T
     return build(rows, sweep.base, randomise=randomise)
 
 
-def write_page(sweep: Sweep, planned: list[Planned], table: Table, folder: Path, figures_too: bool = False) -> Path:
-    """`report.html` in the sweep's folder; its figures as files, too, if asked. Returns its path."""
+def write_page(sweep: Sweep, planned: list[Planned], table: Table, folder: Path) -> dict[str, Path]:
+    """`report.html` in the sweep's folder, and its figures as files; returns the pictures by their captions."""
     from transformer_pl import figures, gallery, page  # which take seconds
 
     drawn = gallery.hang(sweep, planned, table)
-    if figures_too:
-        (folder / "figures").mkdir(exist_ok=True)
-        for name, (_, figure) in drawn.items():
-            figures.save(figure, folder / "figures" / name)
+    (folder / "figures").mkdir(exist_ok=True)
+    pictures = {caption: figures.save(figure, folder / "figures" / name) for name, (caption, figure) in drawn.items()}
     write(folder / "report.html", page.page(sweep, planned, table, dict(drawn.values())))
-    return folder / "report.html"
+    return pictures
 
 
 def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:

@@ -16,10 +16,12 @@ from transformer_pl.launch import launch, slots
 from transformer_pl.live import View
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
+from transformer_pl.render import Table
 from transformer_pl.report import add_sweep_options, sweep_folder, table_of, write_page
 from transformer_pl.results import check_writable, in_use, write, write_json
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import Sweep, load
+from transformer_pl.wandb_run import Run
 
 
 def main(words: list[str]) -> int:
@@ -78,15 +80,25 @@ def train_missing(
         write(folder / "table.tex", table.latex())
         write(folder / "results.csv", table.csv())
         if code in (0, 1) and (missing or not (folder / "report.html").exists()):  # not where someone waits for an end
-            write_page(sweep, planned, table, folder)
+            pictures = write_page(sweep, planned, table, folder)
+            tell_wandb(sweep, table, pictures, folder)
         console.print(f"table, results, report.html: {folder}", soft_wrap=True)
     except (OSError, InputError) as error:  # the results themselves lie with their trials
         console.print(f"table: cannot be written to {folder}: {error}; the same command writes it")
         code = code or 1
     if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
-        later = f"wandb sync {options.runs}/trials/*/wandb/offline-run-*"
+        later = f"wandb sync {options.runs}/*/*/wandb/offline-run-*"
         console.print(f"W&B: some runs are offline; later: {later}", soft_wrap=True)
     return code
+
+
+def tell_wandb(sweep: Sweep, table: Table, pictures: dict[str, Path], folder: Path) -> None:
+    """The table and the figures as a run of their own, in the sweep's group."""
+    scale = Path(sweep.scale).stem
+    report = Run(folder=str(folder), name=f"{sweep.name}@{scale}", tags=[scale], config={}, job_type="report")
+    report.tell(tables={"results": table.shown()})
+    report.tell(images={caption: str(path) for caption, path in pictures.items()})
+    report.finish(0)
 
 
 def read_options(words: list[str]) -> argparse.Namespace:

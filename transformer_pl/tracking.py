@@ -1,12 +1,7 @@
 """Where metrics go while a trial runs: `metrics.jsonl` always, and a W&B run that can be lost without harm."""
 
-import fcntl
 import json
-import os
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +9,9 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.results import write
+from transformer_pl.wandb_run import Run
 
 SAY_EVERY_S = 5.0
-PIPE_BYTES = 1 << 20
-FINISH_S = 20.0  # how long a run may take to reach W&B's server when all else is done
 
 
 class Tracker(Logger):
@@ -66,7 +60,7 @@ class Tracker(Logger):
     @rank_zero_only
     def log_translations(self, rows: list[dict[str, Any]]) -> None:
         """A table of W&B: what the trial makes of a few sentences."""
-        self._run.tell(translations=rows)
+        self._run.tell(tables={"translations": rows})
 
     @rank_zero_only
     def finish(self, exit_code: int = 0, result: dict[str, Any] | None = None) -> None:
@@ -89,46 +83,3 @@ def tell_again(folder: Path, result: dict[str, Any]) -> None:
 def summary(result: dict[str, Any]) -> dict[str, Any]:
     """What a table of W&B shows of a run beside its metrics."""
     return {key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")}
-
-
-class Run:
-    """The process that keeps the W&B run (see `wandb_run`). Nothing here waits for it or fails with it."""
-
-    def __init__(self, **told: Any):
-        words = [sys.executable, "-m", "transformer_pl.wandb_run"]
-        try:
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0)
-        except OSError as error:
-            self._process = None
-            print(f"W&B: not kept ({error}); the trial goes on, metrics.jsonl has all", flush=True)
-            return
-        os.set_blocking(self._process.stdin.fileno(), False)
-        with suppress(OSError, AttributeError):  # room for what is told while W&B starts, where the system gives it
-            fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.tell(**told)
-
-    def tell(self, **told: Any) -> None:
-        """First what the run is; from then on one thing at a time: `log`, `summary`, `translations` or `finish`."""
-        if self._process and self._process.poll() is None:
-            line = json.dumps(told).encode() + b"\n"
-            try:
-                if self._process.stdin.write(line) != len(line):
-                    self._lose("does not keep up")
-            except BrokenPipeError:  # it ended meanwhile, and has said why
-                pass
-
-    def finish(self, exit_code: int) -> None:
-        """End the run, and its process if that takes too long."""
-        self.tell(finish=exit_code)
-        if self._process is None:
-            return
-        self._process.stdin.close()
-        try:
-            self._process.wait(FINISH_S)
-        except subprocess.TimeoutExpired:
-            self._lose("does not answer")
-
-    def _lose(self, why: str) -> None:
-        print(f"W&B: lost (it {why}); the trial goes on, metrics.jsonl has all", flush=True)
-        self._process.kill()
-        self._process.wait()

@@ -1,23 +1,72 @@
-"""The W&B run of one trial, in a process of its own: what it is told on its standard input, a JSON object a line.
+"""A W&B run, of a trial or of a sweep's report, in a process of its own: it is told by a pipe, a JSON object a line.
 
 In a process of its own because a lost network or a dead service must never cost a trial: W&B's calls may block for
 minutes, or raise, where nobody waits for them. The only door to wandb.
 """
 
+import fcntl
 import json
 import netrc
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 PROJECT = "transformer-pl"
+PIPE_BYTES = 1 << 20
+FINISH_S = 20.0  # how long a run may take to reach W&B's server when all else is done
 GIVE_UP_S = 60  # of an end that does not come: the trial waits for less
 PROBE_S = 3.0  # how long W&B's server may take to answer before a trial goes on without it
+
+
+class Run:
+    """The end that tells: a trial, or a sweep. Nothing here waits for W&B, or fails with it."""
+
+    def __init__(self, **told: Any):
+        words = [sys.executable, "-m", "transformer_pl.wandb_run"]
+        try:
+            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0)
+        except OSError as error:
+            self._process = None
+            print(f"W&B: not kept ({error}); all of it is on disk", flush=True)
+            return
+        os.set_blocking(self._process.stdin.fileno(), False)
+        with suppress(OSError, AttributeError):  # room for what is told while W&B starts, where the system gives it
+            fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.tell(**told)
+
+    def tell(self, **told: Any) -> None:
+        """First what the run is; from then on one thing at a time: `log`, `summary`, `translations` or `finish`."""
+        if self._process and self._process.poll() is None:
+            line = json.dumps(told).encode() + b"\n"
+            try:
+                if self._process.stdin.write(line) != len(line):
+                    self._lose("does not keep up")
+            except BrokenPipeError:  # it ended meanwhile, and has said why
+                pass
+
+    def finish(self, exit_code: int) -> None:
+        """End the run, and its process if that takes too long."""
+        self.tell(finish=exit_code)
+        if self._process is None:
+            return
+        self._process.stdin.close()
+        try:
+            self._process.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            self._lose("does not answer")
+
+    def _lose(self, why: str) -> None:
+        print(f"W&B: lost (it {why}); all of it is on disk", flush=True)
+        self._process.kill()
+        self._process.wait()
 
 
 def main() -> int:
@@ -33,8 +82,12 @@ def main() -> int:
                 run.log(told)
             elif what == "summary":
                 run.summary.update(told)
-            elif what == "translations":
-                run.log({"translations": wandb.Table(columns=list(told[0]), data=[list(row.values()) for row in told])})
+            elif what == "tables":
+                for name, rows in told.items():
+                    table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+                    run.log({name: table})
+            elif what == "images":
+                run.log({name: wandb.Image(path) for name, path in told.items()})
             elif what == "finish":
                 if told == 128 + signal.SIGTERM:
                     run.mark_preempting()
@@ -42,7 +95,7 @@ def main() -> int:
                 return 0
         _finish(run, 1)  # the trial ended without a word
     except Exception as error:
-        print(f"W&B: lost ({type(error).__name__}: {error}); the trial goes on, metrics.jsonl has all", flush=True)
+        print(f"W&B: lost ({type(error).__name__}: {error}); all of it is on disk", flush=True)
         os._exit(1)  # its own clean-up would wait for what is lost
     return 0
 
@@ -52,18 +105,18 @@ def _finish(run: Any, exit_code: int) -> None:
     run.finish(exit_code=exit_code)
 
 
-def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -> Any:
-    """The trial's run: resumed under its own id, or the agent's; in the sweep's group, which the environment names."""
+def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
+    """The run of this folder: resumed under its own id, or the agent's; in the group that the environment names."""
     import wandb
 
     mode, why = wandb_mode()
     kept_id = Path(folder, "wandb", "run-id")
     kept_id.parent.mkdir(exist_ok=True)
     if not kept_id.exists():
-        kept_id.write_text(f"{Path(folder).name[-12:]}-{uuid.uuid4().hex[:6]}")
+        kept_id.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
     about = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
-        "job_type": "train",
+        "job_type": job_type,
         "name": os.environ.get("WANDB_NAME", name),
         "tags": [tag[:64] for tag in tags],
         "config": config,
