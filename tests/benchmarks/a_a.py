@@ -1,0 +1,43 @@
+"""Eight seeds of one config, held against each other: how often a table would call their halves different.
+
+    python -m transformer_pl.sweep sweeps/a_a.yaml
+    python tests/benchmarks/a_a.py [--runs DIR]
+
+All 35 ways to split them in two. They share their trainings, so this is an illustration; the proof is a simulation
+(tests/test_stats.py).
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from transformer_pl.plan import plan
+from transformer_pl.results import RUNS
+from transformer_pl.stats import BLEU, difference, randomisation, sample
+from transformer_pl.sweepfile import load
+
+SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    planned = plan(load(SWEEP), parser.parse_args().runs)
+    sentences = np.stack([one.trial.sentences("val")[..., BLEU.columns] for one in planned])
+    scores = sample(sentences, BLEU.score).scores
+    print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")
+    found = []
+    for half in itertools.combinations(range(1, len(scores)), len(scores) // 2 - 1):
+        row = [0, *half]
+        base = [i for i in range(len(scores)) if i not in row]
+        between = difference(sample(sentences[row], BLEU.score), sample(sentences[base], BLEU.score))
+        found.append((between.value, between.p_value, randomisation(sentences[row], sentences[base], BLEU.score, 999)))
+    gaps, by_t, by_random = np.array(found).T
+    print(f"{len(found)} splits, differences of {abs(gaps).min():.1f} to {abs(gaps).max():.1f} BLEU")
+    print(f"p < 0.05: t-test {(by_t < 0.05).mean():.0%}, randomisation {(by_random < 0.05).mean():.0%}")
+
+
+if __name__ == "__main__":
+    main()
