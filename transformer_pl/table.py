@@ -183,7 +183,7 @@ def _columns(lines: list[_Line], keys: list[str], paper: Published) -> list[Colu
         *(Column(_short(key), _cells(key, lines), setting=True) for key in keys),
         Column("params", [human(line.row.params) if line.row.params else "-" for line in lines]),
         Column("PPL", ours(lambda line: _fixed(mean(line.row.values("val/ppl")), ".2f") + _mark(line.loss))),
-        Column("chrF", [_fixed(mean(line.row.values("val/chrf")), ".1f") for line in lines]),
+        Column("chrF", ours(lambda line: _fixed(mean(line.row.values("val/chrf")), ".1f"))),
         Column("BLEU", ours(lambda line: _with_spread(line.row.values("val/bleu")))),
         Column("BLEU 95 %", [_interval(line.bleu and line.bleu.own, ".1f") for line in lines]),
         Column("Δ BLEU", [cell + _mark(line.bleu) for cell, line in zip(differences, lines, strict=True)]),
@@ -266,8 +266,8 @@ def _on_chance(lines: list[_Line], randomise: bool) -> list[str]:
     held = [line.bleu for line in lines if line.bleu and line.bleu.difference]
     if not own:
         return []
-    drawn = "seeds and sentences" if any(one.sampled_seeds for one in own) else "sentences, for the seed at hand"
-    notes = [f"95 %: where other {drawn} may have put it."]
+    drawn = "other seeds and other" if any(one.sampled_seeds for one in own) else "the same seed and other"
+    notes = [f"95 %: for {drawn} sentences, each row for itself."]
     if not held:
         return notes
     sampled = [verdict.difference for verdict in held if verdict.difference.sampled_seeds]
