@@ -7,7 +7,7 @@ from transformer_pl.model import Mask
 
 
 def phi(x: Tensor) -> Tensor:
-    """Of queries and keys, so that all is positive; in fp32, for sums grow."""
+    """Of queries and keys, so that all is positive; in fp32, in which their running sums are taken."""
     return nn.functional.elu(x.float()) + 1
 
 

@@ -58,3 +58,12 @@ def test_a_matched_trial_trains_for_its_budget(tmp_path):
     planned = [row.configs[0].steps for row in rows]
     assert len(set(planned)) > 1
     assert sorted(result["steps"] for result in finished(tmp_path)) == sorted(planned)
+
+
+def test_rows_of_other_batches_cannot_be_matched(tmp_path):
+    sweep = (ROOT / "sweeps" / "table3_B.yaml").read_text().replace("model.d_k=16", "data.batch_tokens=2048")
+    (tmp_path / "sweep.yaml").write_text(sweep)
+    said = command(
+        "sweep", tmp_path / "sweep.yaml", "--plan", "--set", "optim.match=flops", "--runs", tmp_path / "runs"
+    )
+    assert said.returncode == 2 and "data.batch_tokens = 2048: must be the same in all rows" in said.stderr

@@ -164,7 +164,8 @@ def test_a_difference_holds_both_values():
     [
         ({}, "base"),
         ({"seed": 5}, "base"),
-        ({"trainer.devices": 4, "trainer.precision": "bf16-mixed"}, "base"),
+        ({"trainer.devices": 4, "trainer.accumulate": 2}, "base"),
+        ({"trainer.devices": 4, "trainer.precision": "bf16-mixed"}, "precision=bf16-mixed"),
         ({"model.h": 4}, "h=4"),
         ({"model.h": 1, "model.p_drop": "0.0"}, "h=1 p_drop=0.0"),
         ({"model.N": 2, "model.position": "mine.deep.LearnedPosition"}, "N=2 position=LearnedPosition"),

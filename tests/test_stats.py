@@ -9,6 +9,7 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from transformer_pl.score import sentence_statistics
+from transformer_pl.stats import BLEU as METRIC
 from transformer_pl.stats import (
     Sample,
     bleu,
@@ -19,6 +20,7 @@ from transformer_pl.stats import (
     randomisation,
     sample,
     seeds_to_resolve,
+    verdicts,
 )
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
@@ -89,7 +91,31 @@ def test_what_sentences_do_to_both_rows_is_no_part_of_their_difference():
 
 def test_one_seed_says_that_seeds_were_not_sampled():
     found = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
-    assert not found.sampled_seeds and found.error == pytest.approx(1 / math.sqrt(3))
+    assert found.by_seeds is None and found.error == pytest.approx(1 / math.sqrt(3))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "of_base", "tested"), [(3, 3, True), (2, 5, True), (1, 1, True), (1, 3, False), (3, 1, False)]
+)
+def test_one_seed_is_not_held_against_several(seeds, of_base, tested):
+    """Nothing tells how far that one strays: taken for certain, it would find a difference in 23 of 100 of nothing."""
+    rows = drawn(np.random.default_rng(1), 2, 5, 50, 0.05)
+    nats = np.ones((2, 5, 50, 2))
+    row, base = np.concatenate([rows, nats], -1)
+    found = verdicts([base[:of_base], row[:seeds]], 0, METRIC)[1]
+    assert (found.difference is not None) == (found.p_value is not None) == tested
+    unequal = verdicts([base[:of_base], row[:seeds]], 0, METRIC, randomise=True)[1]
+    assert (unequal.p_value is not None) == (seeds == of_base)
+
+
+def test_rows_that_hardly_differ_have_an_error():
+    """Where what sentences add comes out below nothing, it is nothing."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        shared = rng.normal(size=100)
+        rows = [shared + rng.normal(0, 0.01, (3, 1)) + rng.normal(0, 1, (3, 100)) for _ in range(2)]
+        found = difference(*(Sample(row.mean(1), row) for row in rows))
+        assert found.by_sentences >= 0 and found.error > 0 and 0 <= found.p_value <= 1
 
 
 @pytest.mark.parametrize(

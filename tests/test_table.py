@@ -14,7 +14,7 @@ from rich.console import Console
 
 from transformer_pl.config import SCALES, Config, Level, resolve, scale_level
 from transformer_pl.stats import BLEU, bleu, verdicts
-from transformer_pl.table import Row, build, mean, published, read_published, spread
+from transformer_pl.table import Row, against, build, mean, published, read_published, spread
 
 TABLE3 = read_published().rows
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
@@ -303,6 +303,33 @@ def test_a_diverged_row_is_not_judged():
     other.sentences[0, 0, 10] = np.inf
     table = build([base, other], config())
     assert column(table, "p")[1] == "<0.001" and column(table, "PPL")[1] == "3.00"
+
+
+def test_two_folders_are_held_against_each_other_row_by_row():
+    rows, others = measured([0.0, 0.3, 0.0]), measured([0.0, 0.0, 0.0])
+    table = against(["h=8", "h=1", "h=4"], rows, others, ("new", "old"))
+    assert names(table)[:5] == ["row", "PPL new", "PPL old", "BLEU new", "BLEU old"]
+    assert [cell.endswith("*") for cell in column(table, "Δ BLEU")] == [False, True, False]
+    expected = mean(rows[1].values("val/bleu")) - mean(others[1].values("val/bleu"))
+    assert float(read_csv(table)[1]["val/bleu.difference"]) == pytest.approx(expected)
+    half = against(["h=8", "h=1"], [row(config(), None), rows[1]], others[:2], ("new", "old"))
+    assert column(half, "BLEU new")[0] == "-" and column(half, "Δ BLEU")[0] == ""
+
+
+def test_one_seed_beside_several_is_told():
+    rows = measured([0.0, 0.3, 0.0])
+    rows[1] = Row(rows[1].config, [rows[1].results[0], None, None], ["done", "new", "new"], rows[1].sentences[:1])
+    table = build(rows, config())
+    assert column(table, "p")[1] == "" and not column(table, "Δ BLEU")[1].endswith("*") and column(table, "p")[2]
+    assert any("one finished seed" in note for note in table.notes)
+
+
+def test_other_text_and_other_pieces_are_told():
+    other = row(config(data__path="elsewhere"), 61.0)
+    table = build([row(config(), 60.0), other], config())
+    assert any("different text" in note for note in table.notes) and "Δ BLEU" not in names(table)
+    table = build([row(config(), 60.0), row(config(data__vocab_size=900), 61.0)], config())
+    assert any("different vocabularies" in note for note in table.notes) and column(table, "Δ BLEU") == ["", "+1.0"]
 
 
 # --- How it is told

@@ -1,14 +1,13 @@
 """Equal budgets: a row that is simply bigger, or trained longer, is no ablation."""
 
 from transformer_pl.config import Config, Model, sizes
-from transformer_pl.cost import cost
-
-LENGTH = 25  # pieces a side of the sentences that FLOPs are counted for
+from transformer_pl.cost import ASSUMED_LENGTH, cost
 
 
 def matched(config: Config) -> Config:
     """With `optim.match=flops`: as many steps as cost what `optim.max_steps` steps of the paper's base cost at this
-    width and depth, whatever `optim.duration` says. The steps are then stated as if someone had written them.
+    width and depth, whatever `optim.duration` says. The steps are then stated as if someone had written them. Of the
+    same batches of the same vocabulary: rows that differ in these cannot be matched.
 
     Raises an InputError for a part that does not run, for its operations have to be counted.
     """
@@ -16,7 +15,8 @@ def matched(config: Config) -> Config:
         return config
     base = Model(width=config.model.width, depth=config.model.depth)
     paid, taken = (
-        cost(sizes(model, config.data.vocab_size), 1, LENGTH, LENGTH).flops for model in (base, config.model)
+        cost(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH).flops
+        for model in (base, config.model)
     )
     stated = {"match": "steps", "duration": 1.0, "max_steps": max(1, round(config.optim.max_steps * paid / taken))}
     return config.model_copy(update={"optim": config.optim.model_copy(update=stated)})

@@ -6,6 +6,8 @@ from transformer_pl.config import SEAMS, Sizes, is_papers
 from transformer_pl.errors import InputError
 from transformer_pl.parts import defined, where
 
+ASSUMED_LENGTH = 25  # pieces a sentence, where the text is not known
+
 
 class Cost(NamedTuple):
     params: int

@@ -93,7 +93,7 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
     hooks = []
     for name, module in model.named_modules():
         stack, _, rest = name.partition(".")
-        if hasattr(module, "weights") and rest.endswith("attention.attention"):
+        if callable(getattr(module, "weights", None)) and rest.endswith("attention.attention"):
 
             def keep(part: torch.nn.Module, given: tuple, site: str = "cross" if "cross" in rest else stack) -> None:
                 Q, K, _, *mask_and_start = given

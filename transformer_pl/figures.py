@@ -27,6 +27,7 @@ class Point(NamedTuple):
     low: float
     high: float
     cost: float
+    sure: bool = False  # that it differs from base
 
 
 class Curve(NamedTuple):
@@ -45,11 +46,10 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
-    """Differences to base with their intervals, one below the other; the paper's as crosses."""
+    """Differences to base with their intervals, filled where they are sure; the paper's as crosses."""
     figure, axes = _axes(5.5, 0.9 + 0.28 * len(rows))
     for y, row in enumerate(rows):
-        sure = row.low > 0 or row.high < 0
-        face = COLOURS[1] if sure else "white"
+        face = COLOURS[1] if row.sure else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
         if row.name in paper:
@@ -89,7 +89,7 @@ def front(rows: Sequence[Point], unit: str) -> Figure:
     axes.step([p.cost for p in best], [p.value for p in best], where="post", color="0.6", linewidth=0.8, zorder=0)
     for row in rows:
         colour = COLOURS[2] if row in best else COLOURS[1]
-        axes.errorbar(row.cost, row.value, [[row.value - row.low], [row.high - row.value]], color=colour, linewidth=0.8)
+        axes.plot([row.cost] * 2, [row.low, row.high], color=colour, linewidth=0.8)
         axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
         axes.annotate(row.name, (row.cost, row.value), (4, 3), textcoords="offset points", fontsize=7)
     axes.set(xlabel=unit, ylabel="BLEU", xscale="log")
@@ -100,9 +100,10 @@ def grid(rows: Sequence[Point], unit: str) -> Figure:
     """BLEU with its interval over the one number in which the rows differ, which is their cost here."""
     figure, axes = _axes(4.5, 3.2)
     rows = sorted(rows, key=lambda row: row.cost)
-    x, y = [row.cost for row in rows], [row.value for row in rows]
-    spans = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]
-    axes.errorbar(x, y, spans, color=COLOURS[1], marker="o", markersize=4, linewidth=1.2, capsize=2)
+    x = [row.cost for row in rows]
+    axes.plot(x, [row.value for row in rows], color=COLOURS[1], marker="o", markersize=4, linewidth=1.2)
+    for row in rows:
+        axes.plot([row.cost] * 2, [row.low, row.high], color=COLOURS[1], linewidth=0.8, marker="_", markersize=5)
     axes.set(xlabel=unit, ylabel="BLEU (95 %)")
     if x[0] > 0 and x[-1] / x[0] >= 8:
         axes.set_xscale("log")

@@ -24,7 +24,7 @@ def words(config: Config, base: Config) -> str:
     """What differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where nothing does."""
     changes = []
     for key, (value, _) in difference(config, base).items():
-        if key != "seed" and not key.startswith("trainer."):
+        if key == "trainer.precision" or (key != "seed" and not key.startswith("trainer.")):
             name = ".".join(key.split(".")[1:])
             changes.append(f"{name}={str(value).rpartition('.')[2] if name in SEAMS else value}")
     return " ".join(changes) or "base"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from transformer_pl.errors import InputError
 from transformer_pl.live import View
@@ -45,40 +45,87 @@ def slots(parallel: int | None, devices: int, jobs: int) -> Slots:
     return Slots(count, max(1, cores // (count * devices)), gpus)
 
 
-def launch(jobs: Sequence[Planned], argv: Argv, places: Slots, view: View) -> list[Planned]:
-    """Run all jobs and return those that failed. A signal ends every trial, each after it has saved: `Stopped`.
+class Source(Protocol):
+    """Says what is trained, and hears what came of it."""
 
-    Jobs that differ in decoding alone share their weights, and so run one after the other.
-    """
-    waiting, failed = list(jobs), []
+    def next(self, taken: set[str]) -> Planned | None:
+        """A trial to start now. `taken`: the weights that are being trained, which no second trial may touch.
+
+        None: none now; with nothing `taken`, none at all.
+        """
+
+    def watch(self, job: Planned) -> bool:
+        """Asked again and again while a trial runs; True asks it to end early: it is pruned."""
+
+    def ended(self, job: Planned, failed: bool, pruned: bool) -> None:
+        """What came of a trial."""
+
+
+class Listed:
+    """All of a list, in its order. Trials that differ in decoding alone share weights: one runs after the other."""
+
+    def __init__(self, jobs: Sequence[Planned]):
+        self.waiting, self.failed = list(jobs), list[Planned]()
+
+    def next(self, taken: set[str]) -> Planned | None:
+        ready = next((job for job in self.waiting if job.who.weights not in taken), None)
+        if ready:
+            self.waiting.remove(ready)
+        return ready
+
+    def watch(self, job: Planned) -> bool:
+        return False
+
+    def ended(self, job: Planned, failed: bool, pruned: bool) -> None:
+        if failed:
+            self.failed.append(job)
+
+
+def launch(source: Source, argv: Argv, places: Slots, view: View) -> None:
+    """Run all that `source` has. A signal ends every trial, each after it has saved: `Stopped`."""
     running: dict[int, tuple[subprocess.Popen, Planned]] = {}  # by slot
+    asked: dict[int, float] = {}  # until when a slot's trial may take to end early
     try:
-        while waiting or running:
-            for slot in range(places.count):
-                taken = {job.who.weights for _, job in running.values()}
-                ready = next((job for job in waiting if job.who.weights not in taken), None)
-                if slot not in running and ready:
-                    waiting.remove(ready)
-                    view.started(ready)
-                    try:
-                        running[slot] = (_start(ready, argv(ready), places, slot), ready)
-                    except (InputError, OSError) as error:  # such as a disk that is full by now
-                        failed.append(ready)
-                        view.ended(ready, f"could not be started: {error}", failed=True)
+        while _fill(source, argv, places, view, running) or running:
             view.refresh()
             time.sleep(POLL_S)
             for slot, (process, job) in list(running.items()):
-                if process.poll() is not None:
+                code = process.poll()
+                if code is None and slot in asked and time.monotonic() > asked[slot]:
+                    os.killpg(process.pid, signal.SIGKILL)
+                elif code is None and slot not in asked and source.watch(job):
+                    asked[slot] = time.monotonic() + GRACE_S
+                    os.killpg(process.pid, signal.SIGTERM)
+                elif code is not None:
                     del running[slot]
                     _end(process)
-                    if process.returncode:
-                        failed.append(job)
-                    view.ended(job, _outcome(process.returncode, job), failed=process.returncode != 0)
+                    pruned = asked.pop(slot, None) is not None and code != 0
+                    outcome = "pruned" if pruned else _outcome(code, job)
+                    source.ended(job, code != 0 and not pruned, pruned)
+                    view.ended(job, outcome, failed=code != 0 and not pruned)
     finally:
         if running:
             view.say(f"stopping: {len(running)} trials save and end; once more kills them")
             _stop([process for process, _ in running.values()])
-    return failed
+
+
+def _fill(source: Source, argv: Argv, places: Slots, view: View, running: dict) -> bool:
+    """Start a trial in every free slot; False where there was nothing to start."""
+    started = False
+    for slot in range(places.count):
+        if slot in running:
+            continue
+        job = source.next({job.who.weights for _, job in running.values()})
+        if job is None:
+            break
+        started = True
+        view.started(job)
+        try:
+            running[slot] = (_start(job, argv(job), places, slot), job)
+        except (InputError, OSError) as error:  # such as a disk that is full by now
+            source.ended(job, failed=True, pruned=False)
+            view.ended(job, f"could not be started: {error}", failed=True)
+    return started
 
 
 def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subprocess.Popen:

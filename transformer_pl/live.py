@@ -73,7 +73,8 @@ class View:
             self._live.stop()
 
     def started(self, one: Planned) -> None:
-        self.waiting.remove(one)
+        if one in self.waiting:  # a search has no list
+            self.waiting.remove(one)
         resumed = bool(one.trial.metrics(last=1))
         self.running[one.who.trial] = Running(one, time.monotonic(), time.time(), resumed)
 

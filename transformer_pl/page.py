@@ -4,6 +4,7 @@ import base64
 import difflib
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 import torch
 from jinja2 import Environment, PackageLoader
 
-from transformer_pl.batches import collate
+from transformer_pl.batches import Batch, collate
+from transformer_pl.errors import InputError
 from transformer_pl.evaluate import attention_maps, trained
 from transformer_pl.figures import Figure
-from transformer_pl.identity import difference
+from transformer_pl.identity import difference, row_identity
 from transformer_pl.plan import Planned
+from transformer_pl.prepare import Prepared
 from transformer_pl.render import Table
 from transformer_pl.score import sentence_bleu
-from transformer_pl.sweepfile import Sweep
+from transformer_pl.sweepfile import Row, Sweep
 
 SENTENCES = 12  # whose translations are shown
 PICTURED = 4  # of which attention is shown, too
@@ -34,6 +37,7 @@ def page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Mapping[
     environment = Environment(loader=PackageLoader("transformer_pl"), autoescape=True, trim_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # rows and sites in their own order
     states = [one.trial.status()["state"] for one in planned]
+    sentences, without = _attention(sweep, shown)
     return environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
@@ -43,7 +47,8 @@ def page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Mapping[
         failed=states.count("failed"),
         figures={caption: _svg(figure) for caption, figure in drawn.items()},
         samples=_samples(sweep, shown),
-        attention={"sentences": _attention(sweep, shown)},
+        attention={"sentences": sentences},
+        without=without,
         trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
     )
 
@@ -62,60 +67,78 @@ def _trial(sweep: Sweep, one: Planned, state: str) -> dict[str, Any]:
     return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
 
 
-def _chosen(one: Planned) -> np.ndarray:
+def _chosen(sources: Sequence[str]) -> list[int]:
     """Sentences from all over the validation set."""
-    count = len(one.text.text("val")[0])
-    return np.unique(np.linspace(0, count - 1, SENTENCES).astype(int))
+    return np.unique(np.linspace(0, len(sources) - 1, SENTENCES).astype(int)).tolist()
 
 
 def _samples(sweep: Sweep, shown: Sequence[Planned]) -> list[dict[str, Any]]:
-    """A few sentences with what every row makes of them; only rows of one text can stand side by side."""
-    shown = [one for one in shown if one.text.folder == shown[0].text.folder]
-    if not shown:
+    """A few sentences with what every row makes of them, of the rows that translate the same ones."""
+    outputs: dict[int, list[str]] = {}
+    text = None
+    for one in shown:
+        with suppress(OSError, InputError):
+            own = one.text.text("val")
+            if text is None or own == text:
+                text, outputs[one.row] = own, one.trial.hypotheses("val")
+    if text is None:
         return []
-    sources, references = shown[0].text.text("val")
-    outputs = {one.row: one.trial.hypotheses("val") for one in shown}
-    base = next((one.row for one in shown if sweep.rows[one.row].name == "base"), None)
+    sources, references = text
+    base = outputs.get(next((i for i, row in enumerate(sweep.rows) if _is_base(sweep, row)), -1))
     samples = []
-    for i in _chosen(shown[0]):
+    for i in _chosen(sources):
         rows = []
-        for one in shown:
-            words = outputs[one.row][i].split()
-            beside = words if base is None else outputs[base][i].split()
-            score = sentence_bleu(outputs[one.row][i], references[i])
-            rows.append((sweep.rows[one.row].name, score, _marked(words, beside)))
+        for row, hypotheses in outputs.items():
+            beside = (hypotheses if base is None else base)[i].split()
+            marked = _marked(hypotheses[i].split(), beside)
+            rows.append((sweep.rows[row].name, sentence_bleu(hypotheses[i], references[i]), marked))
         samples.append({"source": sources[i], "reference": references[i], "rows": rows})
     return samples
 
 
+def _is_base(sweep: Sweep, row: Row) -> bool:
+    return row_identity(row.configs[0]) == row_identity(sweep.base)
+
+
 def _marked(words: list[str], beside: list[str]) -> list[tuple[str, bool]]:
-    """Runs of words, each with whether it stands so in the other, too."""
+    """Runs of words, each with whether it stands otherwise in the other."""
     steps = difflib.SequenceMatcher(None, beside, words, autojunk=False).get_opcodes()
     return [(" ".join(words[a:b]) or "…", kind != "equal") for kind, _, _, a, b in steps]
 
 
-def _attention(sweep: Sweep, shown: Sequence[Planned]) -> list[dict[str, Any]]:
-    """Pictures of every layer and head, a byte a weight, by sentence, row and site."""
-    shown = [one for one in shown if one.text.folder == shown[0].text.folder]
-    if not shown:
-        return []
-    text = shown[0].text
-    split, pieces = text.split("val"), text.tokenizer.pieces()
-    longest = np.maximum(split.source.lengths, split.target.lengths)
-    chosen = [i for i in _chosen(shown[0]) if longest[i] < LONGEST][:PICTURED]
-    models = {sweep.rows[one.row].name: trained(one.config, text, one.trial.folder / "weights.pt") for one in shown}
-    sentences = []
-    for i in chosen:
-        batch = collate(split, np.array([i]))
-        rows = {}
-        for name, model in models.items():
+def _attention(sweep: Sweep, shown: Sequence[Planned]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Pictures of every layer and head, a byte a weight, by sentence, row and site; and the rows that have none.
+
+    One model at a time is in memory. Rows of another tokeniser than the first have other positions, so none here.
+    """
+    sentences: dict[int, dict[str, Any]] = {}
+    without = []
+    for one in shown:
+        name, text = sweep.rows[one.row].name, shown[0].text
+        try:
+            if one.text.folder != text.folder:
+                raise InputError("another tokeniser")
+            model = trained(one.config, text, one.trial.folder / "weights.pt")
+            split, sources = text.split("val"), text.text("val")[0]
+        except (OSError, InputError):
+            without.append(name)
+            continue
+        longest = np.maximum(split.source.lengths, split.target.lengths)
+        for i in [i for i in _chosen(sources) if longest[i] < LONGEST][:PICTURED]:
+            batch = collate(split, np.array([i]))
             maps = attention_maps(model, batch.source, batch.target_in)
-            rows[name] = {site: _packed(torch.cat(layers).cpu()) for site, layers in maps.items()}
-        if any(rows.values()):
-            sides = {"source": batch.source[0].tolist(), "target": batch.target_in[0].tolist()}
-            labels = {side: [pieces[piece] for piece in ids] for side, ids in sides.items()}
-            sentences.append({"text": text.text("val")[0][i], "rows": {k: v for k, v in rows.items() if v}} | labels)
-    return sentences
+            if maps:
+                labels = sentences.setdefault(i, {"text": sources[i], "rows": {}} | _labels(text, batch))
+                labels["rows"][name] = {site: _packed(torch.cat(layers).cpu()) for site, layers in maps.items()}
+        if not any(name in sentence["rows"] for sentence in sentences.values()):
+            without.append(name)
+    return list(sentences.values()), without
+
+
+def _labels(text: Prepared, batch: Batch) -> dict[str, list[str]]:
+    pieces = text.tokenizer.pieces()
+    sides = {"source": batch.source[0], "target": batch.target_in[0]}
+    return {side: [pieces[piece] for piece in ids.tolist()] for side, ids in sides.items()}
 
 
 def _packed(weights: torch.Tensor) -> dict[str, Any]:

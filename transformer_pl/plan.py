@@ -12,16 +12,15 @@ from rich.table import Table
 
 from transformer_pl import parts
 from transformer_pl.config import COLUMNS, Config, Data, effective, nominal, resolve, scale_level, sizes
-from transformer_pl.cost import Cost, human, training_cost
+from transformer_pl.cost import ASSUMED_LENGTH, Cost, human, training_cost
 from transformer_pl.errors import together
-from transformer_pl.identity import Identity, identity, row_identity, words
+from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, fingerprint_id
 from transformer_pl.results import Trial, finished
-from transformer_pl.sources import open_corpus
+from transformer_pl.sources import Corpus, open_corpus
 from transformer_pl.sweepfile import Sweep
 
 MATCHES = ("params", "flops", "steps")
-ASSUMED_LENGTH = 25  # pieces a sentence, for FLOPs of a text that is not prepared yet
 
 
 class Planned(NamedTuple):
@@ -46,17 +45,18 @@ class Estimate(NamedTuple):
 def plan(sweep: Sweep, runs: Path) -> list[Planned]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
     corpora = together(open_corpus, dict.fromkeys(_text(row.configs[0].data) for row in sweep.rows))
-    scale = resolve([scale_level(sweep.scale)])
-    planned = []
-    for index, row in enumerate(sweep.rows):
-        data, sources = row.configs[0].data, parts.sources(row.configs[0].model)
-        corpus = corpora[_text(data)]
-        text = Prepared(runs / "data" / fingerprint_id(data, corpus))
-        for config in row.configs:
-            who = identity(config, corpus.fingerprint, sources)
-            trial = Trial.at(runs, who.trial, f"{Path(sweep.scale).stem}-{words(config, scale)}-s{config.seed}")
-            planned.append(Planned(index, f"{row.name} s{config.seed}", config, who, trial, text))
-    return planned
+    return [
+        planned_trial(index, f"{row.name} s{config.seed}", config, sweep.scale, runs, corpora[_text(config.data)])
+        for index, row in enumerate(sweep.rows)
+        for config in row.configs
+    ]
+
+
+def planned_trial(row: int, name: str, config: Config, scale: str, runs: Path, corpus: Corpus) -> Planned:
+    who = identity(config, corpus.fingerprint, parts.sources(config.model))
+    differs = words(config, resolve([scale_level(scale)]))
+    trial = Trial.at(runs, who.trial, f"{Path(scale).stem}-{differs}-s{config.seed}")
+    return Planned(row, name, config, who, trial, Prepared(runs / "data" / fingerprint_id(config.data, corpus)))
 
 
 def estimate(planned: list[Planned], runs: Path) -> dict[int, Estimate]:
@@ -99,7 +99,7 @@ def show(
     if shared := [f"{name} {_told(*rows[0][name])}" for name in base if name not in varied]:
         console.print(f"every row: {', '.join(shared)}", highlight=False)
     columns = {name: [_told(*row[name]) for row in rows] for name in varied}
-    off = {f"{match} off": _off(sweep, estimates, match)} if match else {}
+    off = {f"{match} off": _off(sweep, match)} if match else {}
     table = _table(sweep, planned, estimates, columns | off)
     if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:
         console.print(f"base: {', '.join(f'{name} {_told(*base[name])}' for name in varied)}", highlight=False)
@@ -138,15 +138,16 @@ def _table(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate],
     return table
 
 
-def _off(sweep: Sweep, estimates: dict[int, Estimate], match: str) -> list[str]:
+def _off(sweep: Sweep, match: str) -> list[str]:
     """How much more than base each row has of it."""
-    spent = [
-        row.configs[0].steps if match == "steps" else getattr(estimates[i].cost, match)
-        for i, row in enumerate(sweep.rows)
-    ]
-    ours = row_identity(sweep.base)
-    base = next((spent[i] for i, row in enumerate(sweep.rows) if row_identity(row.configs[0]) == ours), spent[0])
-    return [f"{one / base - 1:+.0%}" for one in spent]
+
+    def spent(config: Config) -> float:
+        if match == "steps":
+            return config.steps
+        model = sizes(config.model, config.data.vocab_size)
+        return getattr(training_cost(model, config.steps, config.data.batch_tokens, *[ASSUMED_LENGTH] * 2), match)
+
+    return [f"{spent(row.configs[0]) / spent(sweep.base) - 1:+.0%}" for row in sweep.rows]
 
 
 def _sizes(config: Config) -> dict[str, tuple[int, int]]:

@@ -14,7 +14,7 @@ from transformer_pl.plan import Planned, plan
 from transformer_pl.render import Table
 from transformer_pl.results import RUNS, write
 from transformer_pl.sweepfile import Sweep, load
-from transformer_pl.table import Row, build
+from transformer_pl.table import Row, against, build
 
 FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -30,23 +30,35 @@ def main(argv: list[str]) -> int:
         default="t",
         help="of differences (%(default)s; of one seed the latter)",
     )
+    parser.add_argument("--against", type=_folder, metavar="DIR", help="another runs folder, to compare the same rows")
     options = parser.parse_args(argv)
-    if not options.runs.is_dir():
-        raise InputError(f"--runs {options.runs}: must be the folder that the sweep was run with, but there is none")
     sweeps = together(lambda file: load(file, options.scale, options.seeds, options.set), options.files)
-    randomise = options.test == "randomisation"
+    for flag, place in (("--runs", options.runs), ("--against", options.against)):
+        if place and not place.is_dir():
+            raise InputError(f"{flag} {place}: must be the folder that the sweep was run with, but there is none")
+    if options.format == "html" and options.against:
+        raise InputError("--format html: the page is of one runs folder; leave --against out, or take another format")
+    if options.format in ("json", "csv") and len(sweeps) > 1:
+        raise InputError(f"--format {options.format}: must be of one sweep file, but {len(sweeps)} are given")
     for sweep in sweeps.values():
         planned = plan(sweep, options.runs)
-        table = table_of(sweep, planned, randomise)
+        table = table_of(sweep, planned, options.test == "randomisation")
+        if options.against:
+            folders = (options.runs, options.against)
+            sides = [rows_of(sweep, plan(sweep, folder)) for folder in folders]
+            places = tuple(folder.name if len({f.name for f in folders}) > 1 else str(folder) for folder in folders)
+            table = against([row.name for row in sweep.rows], *sides, places)
+        title = f"{sweep.name} at scale {Path(sweep.scale).stem}" if len(sweeps) > 1 else ""
         if options.format == "html":
             folder = sweep_folder(sweep, options.runs, options.set)
             folder.mkdir(parents=True, exist_ok=True)
             write_page(sweep, planned, table, folder)
             print(folder / "report.html")
         elif options.format == "terminal":
-            Console().print(table.terminal())
+            Console().print(title, table.terminal(), "", sep="\n") if title else Console().print(table.terminal())
         else:
-            print(FORMATS[options.format](table), end="")
+            heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(options.format, "") if title else ""
+            print(heading + FORMATS[options.format](table), end="\n" if title else "")
     return 0
 
 
@@ -62,13 +74,17 @@ def add_sweep_options(parser: Parser) -> None:
 
 def table_of(sweep: Sweep, planned: list[Planned], randomise: bool = False) -> Table:
     """The table of a sweep as far as it is there."""
+    return build(rows_of(sweep, planned), sweep.base, randomise=randomise)
+
+
+def rows_of(sweep: Sweep, planned: list[Planned]) -> list[Row]:
     rows = []
     for index, row in enumerate(sweep.rows):
         trials = [one.trial for one in planned if one.row == index]
         results = [trial.result() for trial in trials]
         sentences = _stacked([trial.sentences("val") for trial, result in zip(trials, results, strict=True) if result])
         rows.append(Row(row.configs[0], results, [trial.status()["state"] for trial in trials], sentences))
-    return build(rows, sweep.base, randomise=randomise)
+    return rows
 
 
 def write_page(sweep: Sweep, planned: list[Planned], table: Table, folder: Path) -> dict[str, Path]:

@@ -70,10 +70,16 @@ class Estimate(NamedTuple):
     """A score, or a difference of two, and how far chance may have moved it."""
 
     value: float
-    error: float  # its standard error
-    freedom: float  # degrees of freedom of that error
-    seeds: float  # the part of the error's square that more seeds would shrink
-    sampled_seeds: bool  # False with one seed: then the error is that of the sentences alone
+    by_seeds: (
+        float | None
+    )  # what seeds add to the square of its standard error; None with one seed, which tells nothing
+    by_sentences: float  # what sentences add
+    freedom: float  # degrees of freedom of their sum
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        return math.sqrt((self.by_seeds or 0.0) + self.by_sentences)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Of so much confidence."""
@@ -118,14 +124,14 @@ def _combine(rows: Sequence[tuple[int, Sample]]) -> Estimate:
     n = rows[0][1].pseudo.shape[1]
     of_sentences = float(sum(weight * row.pseudo.mean(0) for weight, row in rows).var(ddof=1)) / n
     if any(len(row.scores) == 1 for _, row in rows):
-        return Estimate(value, math.sqrt(of_sentences), n - 1, math.nan, False)
+        return Estimate(value, None, of_sentences, n - 1)
     of_seeds = [row.scores.var(ddof=1) / len(row.scores) for _, row in rows]
     # Seeds and sentences together are in both: counted once.
     of_sentences = max(0.0, of_sentences - sum(_of_both(row.pseudo) for _, row in rows))
     square = sum(of_seeds) + of_sentences
     squares = sum(part**2 / (len(row.scores) - 1) for part, (_, row) in zip(of_seeds, rows, strict=True))
     freedom = square**2 / (squares + of_sentences**2 / (n - 1)) if square else math.inf
-    return Estimate(value, math.sqrt(square), freedom, float(sum(of_seeds)), True)
+    return Estimate(value, float(sum(of_seeds)), of_sentences, freedom)
 
 
 def _of_both(pseudo: np.ndarray) -> float:
@@ -143,7 +149,7 @@ class Verdict(NamedTuple):
     """What is known of one score of a row."""
 
     own: Estimate
-    difference: Estimate | None  # to base; None for base itself, and where other sentences were measured
+    difference: Estimate | None  # to base; None for base itself, and where the two cannot be held against each other
     p_value: float | None  # of the difference, corrected for all rows
 
 
@@ -153,6 +159,7 @@ def verdicts(
     """Of every row (S, n, 12), held against the one at `base`; None for a row without finite sentences.
 
     A difference is tested by t; by randomisation, of sentences alone, where that is asked for or both have one seed.
+    One seed against several is not tested: nothing tells how far that one strays. Nor are rows of other sentences.
     """
     parts = [row if row is None else row[..., metric.columns] for row in rows]
     known = [part is not None and bool(np.isfinite(part).all()) for part in parts]
@@ -162,12 +169,14 @@ def verdicts(
     for i, row in enumerate(rows):
         if base in (None, i) or not (known[i] and known[base]):
             continue
+        seeds, of_base = len(row), len(rows[base])
         if not np.array_equal(row[0, :, metric.text], rows[base][0, :, metric.text]):
             continue
+        if (seeds == 1) != (of_base == 1) or (randomise and seeds != of_base):
+            continue
         differences[i] = difference(samples[i], samples[base])
-        p_values[i] = differences[i].p_value
-        if len(row) == len(rows[base]) and (randomise or len(row) == 1):
-            p_values[i] = randomisation(parts[i], parts[base], metric.score)
+        by_random = randomise or seeds == 1
+        p_values[i] = randomisation(parts[i], parts[base], metric.score) if by_random else differences[i].p_value
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     return [
         Verdict(estimate(one), differences.get(i), corrected.get(i)) if known[i] else None

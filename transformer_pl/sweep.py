@@ -7,12 +7,14 @@ command goes on with what was interrupted and tries again what failed.
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from transformer_pl import housekeeping
+from transformer_pl.config import read_yaml
 from transformer_pl.errors import InputError, Parser, run, together
-from transformer_pl.launch import launch, slots
+from transformer_pl.launch import Listed, launch, slots
 from transformer_pl.live import View
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
@@ -20,7 +22,7 @@ from transformer_pl.render import Table
 from transformer_pl.report import add_sweep_options, sweep_folder, table_of, write_page
 from transformer_pl.results import check_writable, in_use, write, write_json
 from transformer_pl.stopping import Stopped
-from transformer_pl.sweepfile import Sweep, load
+from transformer_pl.sweepfile import SEARCHES, Sweep, load
 from transformer_pl.wandb_run import Run
 
 
@@ -34,6 +36,9 @@ def main(words: list[str]) -> int:
         with in_use(options.runs, alone=True):
             return housekeeping.clean(options.runs, console)
     console.print(f"checking {options.file}")  # a departure may take seconds to import and count
+    content = read_yaml(options.file)
+    if content.get("method") in SEARCHES:
+        return search(content, options, console)
     sweep = load(options.file, options.scale, options.seeds, options.set)
     planned = plan(sweep, options.runs)
     estimates = estimate(planned, options.runs)
@@ -61,29 +66,32 @@ def train_missing(
     os.environ["WANDB_RUN_GROUP"] = sweep.name
     os.environ.setdefault("WANDB_PROJECT", sweep.project)
     places = slots(options.parallel, sweep.rows[0].configs[0].trainer.devices, len(missing))
-    code = 0
+    code, listed = 0, Listed(missing)
     try:
         if missing:
             console.print(f"{len(missing)} trials, {places.count} at a time with {places.threads} threads each")
         with View(console, missing, len(planned) - len(missing), places.count, estimates) as view:
-            failed = launch(missing, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
-        for one in failed:
+            launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
+        for one in listed.failed:
             console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again", soft_wrap=True)
-        code = 1 if failed else 0
+        code = 1 if listed.failed else 0
     except Stopped as stopped:
         console.print(stopped)
         code = stopped.exit_code
     table = table_of(sweep, planned)
     console.print(table.terminal())
     try:
-        write(folder / "table.md", table.markdown())
+        shown = folder / "table.md"
+        as_before = shown.exists() and shown.read_text(encoding="utf-8") == table.markdown()
         write(folder / "table.tex", table.latex())
         write(folder / "results.csv", table.csv())
-        if code in (0, 1) and (missing or not (folder / "report.html").exists()):  # not where someone waits for an end
-            pictures = write_page(sweep, planned, table, folder)
-            tell_wandb(sweep, table, pictures, folder)
-        console.print(f"table, results, report.html: {folder}", soft_wrap=True)
-    except (OSError, InputError) as error:  # the results themselves lie with their trials
+        if code in (0, 1) and not (
+            as_before and (folder / "report.html").exists()
+        ):  # an interrupted one is to end soon
+            tell_wandb(sweep, table, write_page(sweep, planned, table, folder), folder)
+        write(shown, table.markdown())
+        console.print(f"table and results: {folder}", soft_wrap=True)
+    except OSError as error:  # the results themselves lie with their trials
         console.print(f"table: cannot be written to {folder}: {error}; the same command writes it")
         code = code or 1
     if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
@@ -92,13 +100,51 @@ def train_missing(
     return code
 
 
+def search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
+    """Go on with a search until its run_cap, print its table, and return the exit code."""
+    from transformer_pl import search as searching  # optuna takes a quarter of a second
+
+    found = searching.load(options.file, content, options.scale, options.seeds, options.set)
+    sampler = options.sampler and searching.named(searching.SAMPLERS, options.sampler, "--sampler")
+    pruner = options.pruner and searching.named(searching.PRUNERS, options.pruner, "--pruner")
+    searching.show(found, console)
+    if options.plan:
+        return 0
+    check_writable(options.runs)
+    folder = sweep_folder(found, options.runs, options.set)
+    with in_use(options.runs):
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(found.base.data, options.runs)
+        study = searching.Study(found, options.runs, folder, sampler, pruner)
+        os.environ["WANDB_RUN_GROUP"] = found.name
+        os.environ.setdefault("WANDB_PROJECT", found.project)
+        left = found.run_cap - len(study.counted())
+        places = slots(options.parallel, found.base.trainer.devices, left)
+        code = 0
+        try:
+            with View(console, [], 0, places.count, study.estimates) as view:
+                launch(study, lambda one: study.argv(one, options.runs), places, view)
+        except Stopped as stopped:
+            study.stopped()
+            console.print(stopped)
+            code = stopped.exit_code
+        table = searching.table_of(study)
+        console.print(table.terminal())
+        write(folder / "table.md", table.markdown())
+        write(folder / "table.tex", table.latex())
+        write(folder / "results.csv", table.csv())
+    console.print(f"table and results: {folder}", soft_wrap=True)
+    console.print(f"look at it: optuna-dashboard {folder / 'study.journal'}", soft_wrap=True)
+    return code or int(any(record["state"] == "failed" for record in table.records))
+
+
 def tell_wandb(sweep: Sweep, table: Table, pictures: dict[str, Path], folder: Path) -> None:
     """The table and the figures as a run of their own, in the sweep's group."""
     scale = Path(sweep.scale).stem
     report = Run(folder=str(folder), name=f"{sweep.name}@{scale}", tags=[scale], config={}, job_type="report")
     report.tell(tables={"results": table.shown()})
     report.tell(images={caption: str(path) for caption, path in pictures.items()})
-    report.finish(0)
+    report.finish(0, wait=60)  # it has everything still to send
 
 
 def read_options(words: list[str]) -> argparse.Namespace:
@@ -113,6 +159,8 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rerun", action="store_true", help="train finished trials anew; to go on with that, leave it out"
     )
+    parser.add_argument("--sampler", nargs="+", metavar="NAME [key=value]", help="of a search: tpe, random, gp, ...")
+    parser.add_argument("--pruner", nargs="+", metavar="NAME [key=value]", help="of a search: none, median, hyperband")
     parser.add_argument("--list", action="store_true", help="what lies under the runs folder")
     parser.add_argument("--clean", action="store_true", help="remove from it, on a yes, what is of no more use")
     options = parser.parse_args(words)

@@ -29,6 +29,7 @@ TOP_LEVEL = (
     *("program", "name", "description", "project", "entity", "method", "metric", "metrics", "scheduler", "parameters"),
     *("early_terminate", "command", "run_cap", "controller", "job", "image_uri", "kind", "apiVersion"),
 )
+SEARCHES = ("random", "bayes", "custom")  # methods that draw trials rather than list them
 OURS = ("scale", "variant", "seed")  # parameters that are no keys of the config
 
 
@@ -99,17 +100,30 @@ def load(
         configs = [_attempt(mistakes, lambda one=one: resolve(one)) for one in seeded]
         if base is not None and None not in configs:
             keys = {key: value for key, (value, _) in merge(changes).items()}
-            name = words(configs[0], base)
-            configs = [_attempt(mistakes, lambda one=one: matched(one)) for one in configs]
-            if None not in configs:
-                rows.append(Row(name, configs, keys))
+            rows.append(Row(words(configs[0], base), configs, keys))
         chosen = _attempt([], lambda changes=changes: resolve(_of_parts([given, *changes])))
         if chosen is not None:  # checked even where something else is wrong with the row
             mistakes += [f"{path}: {mistake}" for mistake in parts.check(chosen.model)]
-    mistakes += _equal(path, rows)
-    if mistakes:
+    if not mistakes:
+        rows = [_attempt(mistakes, lambda row=row: _of_equal_budget(path, row, rows[0])) for row in rows]
+    if mistakes := mistakes or _equal(path, rows):
         raise InputError(*mistakes)
     return Sweep(content.get("name", path.stem), content.get("project", "transformer-pl"), scale, matched(base), rows)
+
+
+def _of_equal_budget(path: Path, row: Row, first: Row) -> Row:
+    """With as many steps as the row's budget pays for, where it has one."""
+    config = row.configs[0]
+    if config.optim.match == "steps":
+        return row
+    for key in ("batch_tokens", "vocab_size"):
+        if getattr(config.data, key) != getattr(first.configs[0].data, key):
+            raise InputError(
+                f"{path}: row `{row.name}`: data.{key} = {getattr(config.data, key)}: must be the same in all rows "
+                f"with optim.match=flops; take one of them out"
+            )
+    optim = matched(config).optim
+    return row._replace(configs=[config.model_copy(update={"optim": optim}) for config in row.configs])
 
 
 def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:

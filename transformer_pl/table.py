@@ -131,6 +131,33 @@ def build(rows: Sequence[Row], base: Config | None = None, beside: str = "table3
     return Table(columns, _records(lines, keys, paper), _notes(lines, paper, randomise))
 
 
+def against(names: Sequence[str], rows: Sequence[Row], others: Sequence[Row], places: tuple[str, str]) -> Table:
+    """Each row as it came out in one runs folder and in another, whose names are `places`; differences are to that."""
+    from transformer_pl.stats import holm
+
+    pairs = list(zip(rows, others, strict=True))
+    judged = [list(_judge([other, one], other, False))[1] for one, other in pairs]
+    p_values = {i: bleu.p_value for i, (bleu, _) in enumerate(judged) if bleu and bleu.p_value is not None}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    verdicts = [bleu and bleu._replace(p_value=corrected.get(i)) for i, (bleu, _) in enumerate(judged)]
+    lines = [_Line(one, {}, None, False, other, verdict) for (one, other), verdict in zip(pairs, verdicts, strict=True)]
+    columns, records = [Column("row", list(names))], [{"row": name} for name in names]
+    for metric, heading, form in (("val/ppl", "PPL", ".2f"), ("val/bleu", "BLEU", ".1f")):
+        for place, side in zip(places, zip(*pairs, strict=True), strict=True):
+            told = [_with_spread(row.values(metric), form) or _unmeasured(row) for row in side]
+            columns.append(Column(f"{heading} {place}", told))
+            for record, row in zip(records, side, strict=True):
+                record |= {f"{place}/{metric}.mean": mean(row.values(metric)), f"{place}/{metric}.n": len(row.done)}
+    differences = [_fixed(line.difference("val/bleu"), "+z.1f") + _mark(line.bleu) for line in lines]
+    columns.append(Column("Δ BLEU", differences))
+    columns.append(Column("Δ 95 %", [_interval(v and v.difference, "+z.1f") for v in verdicts]))
+    columns.append(Column("p", [_p_value(verdict) for verdict in verdicts]))
+    for record, line in zip(records, lines, strict=True):
+        record |= {"val/bleu.difference": line.difference("val/bleu")} | _judged("val/bleu", line.bleu)
+    notes = [f"{places[0]} less {places[1]}; p after Holm's correction for {len(p_values)} rows."]
+    return Table([column for column in columns if any(column.cells)], records, notes)
+
+
 class _Line(NamedTuple):
     """All that a line of the table is told from."""
 
@@ -150,7 +177,10 @@ class _Line(NamedTuple):
         return f"base {letter}".strip() if self.is_base and name != "base" else letter
 
     def difference(self, metric: str) -> float | None:
+        """To base, where both were measured on the same text."""
         if self.is_base or self.base is None or not self.row.values(metric) or not self.base.values(metric):
+            return None
+        if _text(self.row.config) != _text(self.base.config):
             return None
         return mean(self.row.values(metric)) - mean(self.base.values(metric))
 
@@ -248,6 +278,10 @@ def _notes(lines: list[_Line], paper: Published, randomise: bool) -> list[str]:
         notes.append(f"BLEU: sacreBLEU {signatures[0]}, on the validation set; PPL per piece.")
     elif signatures:
         notes.append(f"BLEU is not comparable throughout: sacreBLEU {' and '.join(signatures)}; PPL per piece.")
+    if len({_text(line.row.config) for line in lines}) > 1:
+        notes.append("Rows are of different text: they are not held against each other.")
+    elif len({line.row.config.data.vocab_size for line in lines}) > 1:
+        notes.append("Rows have different vocabularies: a perplexity per piece says nothing of another's.")
     steps = sorted({result["steps"] for result in done})
     if len(steps) > 1:
         notes.append(f"Rows were trained for different numbers of steps: {', '.join(f'{n:,}' for n in steps)}.")
@@ -266,11 +300,13 @@ def _on_chance(lines: list[_Line], randomise: bool) -> list[str]:
     held = [line.bleu for line in lines if line.bleu and line.bleu.difference]
     if not own:
         return []
-    drawn = "other seeds and other" if any(one.sampled_seeds for one in own) else "the same seed and other"
-    notes = [f"95 %: for {drawn} sentences, each row for itself."]
+    several = any(one.by_seeds is not None for one in own)
+    notes = [f"95 %: for {'other seeds and' if several else 'the same seed and'} other sentences, each row for itself."]
+    if several and any(one.by_seeds is None for one in own):
+        notes.append("Of a row with one finished seed, 95 % is of sentences alone, and nothing is tested.")
     if not held:
         return notes
-    sampled = [verdict.difference for verdict in held if verdict.difference.sampled_seeds]
+    sampled = [verdict.difference for verdict in held if verdict.difference.by_seeds is not None]
     test = "t-test" if sampled and not randomise else "approximate randomisation"
     notes[0] += f" *: differs from base, p below {ALPHA:g} by {test} after Holm's correction for {len(held)} rows."
     undecided = [verdict for verdict in held if verdict.p_value >= ALPHA]
@@ -279,7 +315,7 @@ def _on_chance(lines: list[_Line], randomise: bool) -> list[str]:
 
         spreads = [spread(line.row.values("val/bleu")) for line in lines if len(line.row.done) > 1]
         of_seeds = math.sqrt(statistics.fmean(value**2 for value in spreads))
-        of_sentences = statistics.median(math.sqrt(one.error**2 - one.seeds) for one in sampled)
+        of_sentences = statistics.median(math.sqrt(one.by_sentences) for one in sampled)
         needed = {gap: seeds_to_resolve(gap, of_seeds, of_sentences) for gap in GAPS}
         told = ", ".join(f"{gap:g} BLEU takes {n or 'more text, not more seeds'}" for gap, n in needed.items())
         notes.append(
@@ -287,6 +323,12 @@ def _on_chance(lines: list[_Line], randomise: bool) -> list[str]:
             f"spread of {of_seeds:.1f} BLEU: {told}."
         )
     return notes
+
+
+def _text(config: Config) -> tuple:
+    """What a row is measured on."""
+    data = config.data
+    return data.path, data.hub, data.subset, data.revision, data.source, data.target, data.val
 
 
 def _agreement(lines: list[_Line], paper: Published) -> list[str]:
@@ -365,8 +407,8 @@ def _fixed(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def _with_spread(values: Sequence[float]) -> str:
-    told = [_fixed(mean(values), ".1f"), _fixed(spread(values), ".1f")]
+def _with_spread(values: Sequence[float], form: str = ".1f") -> str:
+    told = [_fixed(mean(values), form), _fixed(spread(values), form)]
     return " ± ".join(filter(None, told))
 
 

@@ -52,14 +52,14 @@ class Run:
             except BrokenPipeError:  # it ended meanwhile, and has said why
                 pass
 
-    def finish(self, exit_code: int) -> None:
-        """End the run, and its process if that takes too long."""
+    def finish(self, exit_code: int, wait: float | None = None) -> None:
+        """End the run; and its process if that takes longer than `wait` seconds, by default FINISH_S."""
         self.tell(finish=exit_code)
         if self._process is None:
             return
         self._process.stdin.close()
         try:
-            self._process.wait(FINISH_S)
+            self._process.wait(FINISH_S if wait is None else wait)
         except subprocess.TimeoutExpired:
             self._lose("does not answer")
 
