@@ -17,7 +17,7 @@ from rich.console import Console
 from scipy.optimize import nnls
 from torch.utils.benchmark import Timer
 
-from transformer_pl import figures
+from transformer_pl import figures, memory
 from transformer_pl.config import Config, Sizes, sizes
 from transformer_pl.errors import InputError, Parser, run
 from transformer_pl.model import Mask
@@ -63,6 +63,7 @@ def main(argv: list[str]) -> int:
         raise InputError("--device cuda: must be a GPU that torch finds, but there is none; leave it out")
     sweep = load(options.file, options.scale or "wmt14", options.seeds, options.set)
     check_writable(options.runs)
+    memory.keep()  # as a trial does: fresh pages for every large tensor cost more than what is done with it
     base = sizes(sweep.base.model, 1)
     layers = measure([row.configs[0] for row in sweep.rows], options.n, device)
     tables = {"growth": growth_table(layers, f"d = {base.d_model}, h = {base.h}, fp32, {_machine(device)}")}

@@ -9,11 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from transformer_pl.config import read_yaml
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.plan import Planned, plan
 from transformer_pl.render import Table
 from transformer_pl.results import RUNS, write
-from transformer_pl.sweepfile import Sweep, load
+from transformer_pl.sweepfile import SEARCHES, Sweep, load
 from transformer_pl.table import Row, against, build
 
 FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
@@ -32,34 +33,58 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--against", type=_folder, metavar="DIR", help="another runs folder, to compare the same rows")
     options = parser.parse_args(argv)
-    sweeps = together(lambda file: load(file, options.scale, options.seeds, options.set), options.files)
     for flag, place in (("--runs", options.runs), ("--against", options.against)):
         if place and not place.is_dir():
             raise InputError(f"{flag} {place}: must be the folder that the sweep was run with, but there is none")
     if options.format == "html" and options.against:
         raise InputError("--format html: the page is of one runs folder; leave --against out, or take another format")
-    if options.format in ("json", "csv") and len(sweeps) > 1:
-        raise InputError(f"--format {options.format}: must be of one sweep file, but {len(sweeps)} are given")
-    for sweep in sweeps.values():
-        planned = plan(sweep, options.runs)
-        table = table_of(sweep, planned, options.test == "randomisation")
-        if options.against:
-            folders = (options.runs, options.against)
-            sides = [rows_of(sweep, plan(sweep, folder)) for folder in folders]
-            places = tuple(folder.name if len({f.name for f in folders}) > 1 else str(folder) for folder in folders)
-            table = against([row.name for row in sweep.rows], *sides, places)
-        title = f"{sweep.name} at scale {Path(sweep.scale).stem}" if len(sweeps) > 1 else ""
+    if options.format in ("json", "csv") and len(options.files) > 1:
+        raise InputError(f"--format {options.format}: must be of one sweep file, but {len(options.files)} are given")
+    told = together(lambda file: _of_file(file, options), dict.fromkeys(options.files))
+    for title, table in told.values():
         if options.format == "html":
-            folder = sweep_folder(sweep, options.runs, options.set)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_page(sweep, planned, table, folder)
-            print(folder / "report.html")
+            print(table)
         elif options.format == "terminal":
-            Console().print(title, table.terminal(), "", sep="\n") if title else Console().print(table.terminal())
+            Console().print(*([title] if len(told) > 1 else []), table.terminal(), sep="\n")
         else:
-            heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(options.format, "") if title else ""
-            print(heading + FORMATS[options.format](table), end="\n" if title else "")
+            heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"} if len(told) > 1 else {}
+            print(heading.get(options.format, "") + FORMATS[options.format](table), end="\n" if heading else "")
     return 0
+
+
+def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path]:
+    """The title and the table of a sweep; for html, the path of its page."""
+    content = read_yaml(file)
+    if content.get("method") in SEARCHES:
+        return _of_search(file, content, options)
+    sweep = load(file, options.scale, options.seeds, options.set)
+    title, planned = f"{sweep.name} at scale {Path(sweep.scale).stem}", plan(sweep, options.runs)
+    if options.against:
+        folders = (options.runs, options.against)
+        sides = [rows_of(sweep, plan(sweep, folder)) for folder in folders]
+        places = tuple(folder.name if len({f.name for f in folders}) > 1 else str(folder) for folder in folders)
+        return title, against([row.name for row in sweep.rows], *sides, places)
+    table = table_of(sweep, planned, options.test == "randomisation")
+    if options.format != "html":
+        return title, table
+    folder = sweep_folder(sweep, options.runs, options.set)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_page(sweep, planned, table, folder)
+    return title, folder / "report.html"
+
+
+def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[str, Table]:
+    from transformer_pl import search  # optuna takes a quarter of a second
+
+    if options.against or options.format == "html":
+        raise InputError(
+            f"{file}: a search has neither a page nor another folder to hold it against; take another format"
+        )
+    found = search.load(file, content, options.scale, options.seeds, options.set)
+    folder = sweep_folder(found, options.runs, options.set)
+    if not (folder / search.JOURNAL).exists():
+        raise InputError(f"{file}: must have been searched under {options.runs}, but was not; run the sweep first")
+    return f"{found.name} at scale {Path(found.scale).stem}", search.table_of(search.Study(found, options.runs, folder))
 
 
 def add_sweep_options(parser: Parser) -> None:

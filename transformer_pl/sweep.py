@@ -116,6 +116,7 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
         folder.mkdir(parents=True, exist_ok=True)
         prepare(found.base.data, options.runs)
         study = searching.Study(found, options.runs, folder, sampler, pruner)
+        study.begin()
         os.environ["WANDB_RUN_GROUP"] = found.name
         os.environ.setdefault("WANDB_PROJECT", found.project)
         left = found.run_cap - len(study.counted())
@@ -129,12 +130,13 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
             console.print(stopped)
             code = stopped.exit_code
         table = searching.table_of(study)
-        console.print(table.terminal())
-        write(folder / "table.md", table.markdown())
-        write(folder / "table.tex", table.latex())
-        write(folder / "results.csv", table.csv())
+        if table.records:
+            console.print(table.terminal())
+            write(folder / "table.md", table.markdown())
+            write(folder / "table.tex", table.latex())
+            write(folder / "results.csv", table.csv())
     console.print(f"table and results: {folder}", soft_wrap=True)
-    console.print(f"look at it: optuna-dashboard {folder / 'study.journal'}", soft_wrap=True)
+    console.print(f"look at it: optuna-dashboard {folder / searching.JOURNAL}", soft_wrap=True)
     return code or int(any(record["state"] == "failed" for record in table.records))
 
 

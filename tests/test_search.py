@@ -1,0 +1,250 @@
+"""Searches: what is drawn, what becomes of it, and that nothing is lost or done twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import optuna
+import pytest
+import yaml
+from conftest import ROOT, command, processes, wait_for
+from optuna.trial import TrialState
+from rich.console import Console
+from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
+
+from transformer_pl.errors import InputError
+from transformer_pl.launch import Slots, launch
+from transformer_pl.live import View
+from transformer_pl.prepare import prepare
+from transformer_pl.results import finished
+from transformer_pl.search import SAMPLERS, Study, distribution, load, named, table_of
+
+SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
+SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
+
+
+def content(space=SPACE, run_cap=4, method="random", **more):
+    """A sweep file that searches, small."""
+    fixed = {key: {"value": value} for key, value in (SMALL | more.pop("fixed", {})).items()}
+    goal = {"metric": {"name": "val/ppl", "goal": "minimize"}}
+    found = {"name": "try", "method": method, "run_cap": run_cap, "parameters": fixed | space} | goal | more
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(**said):
+        path = tmp_path / "search.yaml"
+        path.write_text(yaml.safe_dump(content(**said), sort_keys=False))
+        return path
+
+    return written
+
+
+def study_of(runs):
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(next(runs.glob("sweeps/try@demo*")) / "study.journal"))
+    )
+    return optuna.load_study(study_name="try", storage=storage).get_trials()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The file
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"value": 4},
+        {"values": [1, "a", None, 0.5]},
+        {"distribution": "categorical", "values": ["x", "y"]},
+        {"min": 1, "max": 9},
+        {"min": 0.0, "max": 1},
+        {"distribution": "int_uniform", "min": 2, "max": 5},
+        {"distribution": "uniform", "min": 0.1, "max": 0.5},
+        {"distribution": "q_uniform", "min": 0, "max": 100, "q": 10},
+        {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25},
+        {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-1},
+        {"distribution": "q_log_uniform_values", "min": 1, "max": 64},
+        {"distribution": "q_log_uniform_values", "min": 8, "max": 64, "q": 8},
+    ],
+    ids=str,
+)
+def test_a_parameter_is_what_w_and_b_makes_of_it(said):
+    assert distribution(said) == sweep_parameter_to_distribution(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"distribution": "normal", "mu": 0, "sigma": 1},
+        {"distribution": "beta", "min": 0, "max": 1},
+        {"values": [1, 2], "probabilities": [0.2, 0.8]},
+        {"min": 3, "max": 1},
+        {"min": 3},
+        {"distribution": "log_uniform_values", "min": 0.0, "max": 1.0},
+        {"min": "a", "max": "b"},
+    ],
+    ids=str,
+)
+def test_what_optuna_has_not_is_refused(said):
+    with pytest.raises(ValueError):
+        distribution(said)
+
+
+def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
+    path = write(
+        space={
+            "model.hh": {"values": [1, 2]},
+            "model.p_drop": {"distribution": "normal", "mu": 0},
+            "seed": {"values": [1, 2]},
+        },
+        metric={"name": "val/blue", "goal": "maximise"},
+        run_cap=0,
+        early_terminate={"type": "envelope"},
+    )
+    told = command("sweep", path, "--runs", tmp_path / "runs")
+    assert told.returncode == 2 and not (tmp_path / "runs").exists()
+    for words in ("model.hh: no such key", "mu: Optuna has nothing like it", "val/blue: no such metric", "run_cap = 0"):
+        assert words in told.stderr
+    assert "parameters.seed" in told.stderr and "must be of type: hyperband" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8 in it, for base is trial 0"),
+        ({"space": {"model.p_drop": {"min": 0.2, "max": 0.4}}}, "model.p_drop: must have 0.1 in it"),
+        (
+            {"early_terminate": {"type": "hyperband"}, "metric": {"name": "val/bleu", "goal": "maximize"}},
+            "on the schedule",
+        ),
+        ({"method": "custom"}, "{engine: optuna}"),
+        ({"space": {}}, "some key must have values or a range"),
+    ],
+)
+def test_a_search_that_cannot_be_is_told_at_plan_time(write, said, words):
+    path = write(**said)
+    with pytest.raises(InputError, match=words.replace("{", r"\{")):
+        load(path, yaml.safe_load(path.read_text()), None, None, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nope"], "--sampler nope: no such one; did you mean tpe?"),
+        (["tpe", "bogus=1"], "bogus"),
+        pytest.param(
+            *(["cma-es"], "pip install cmaes"),
+            marks=pytest.mark.skipif(bool(find_spec("cmaes")), reason="cmaes is here"),
+        ),
+    ],
+)
+def test_a_sampler_that_cannot_be_is_told(words, told):
+    with pytest.raises(InputError, match=told.replace("?", r"\?")):
+        named(SAMPLERS, words, "--sampler")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The study
+
+
+def test_a_search_runs_to_its_cap_and_goes_on_where_that_is_raised(write, tmp_path):
+    """Base first; a draw that breaks a law is infeasible; nothing is trained twice, by a grid or by a search."""
+    runs, path = tmp_path / "runs", write(run_cap=3, space=SPACE | {"model.h": {"values": [3, 8]}})
+    told = command(
+        "train", *(f"--{key}={value}" for key, value in SMALL.items()), "--runs", runs, WANDB_MODE="disabled"
+    )
+    assert told.returncode == 0, told.stderr
+    told = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "optuna-dashboard" in told.stdout and "#0 base" in told.stdout and "3 of 3 trials" in told.stdout
+    trials = study_of(runs)
+    assert trials[0].params == {"model.h": 8, "model.p_drop": 0.1}
+    assert {t.state for t in trials} <= {TrialState.COMPLETE, TrialState.PRUNED} and len(trials) == 3
+    for trial in trials:
+        assert ("infeasible" in trial.user_attrs) == (trial.params["model.h"] == 3)
+        assert "h = 3" in trial.user_attrs.get("infeasible", "h = 3")
+    by_folder = {result["folder"].name: result for result in finished(runs)}
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    assert {t.user_attrs["folder"]: t.value for t in done} == {f: r["metrics"]["val/ppl"] for f, r in by_folder.items()}
+    report = command("report", path, "--runs", runs, "--format", "md")
+    assert report.returncode == 0 and report.stdout == (next(runs.glob("sweeps/try*")) / "table.md").read_text()
+    again = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
+    assert again.returncode == 0 and len(study_of(runs)) == 3
+    path.write_text(path.read_text().replace("run_cap: 3", "run_cap: 4"))
+    assert command("sweep", path, "--runs", runs, WANDB_MODE="disabled").returncode == 0
+    assert len(study_of(runs)) == 4
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
+    """Nothing is left running or lost: what was at work is drawn again, and goes on from its checkpoint."""
+    runs = tmp_path / "runs"
+    path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 400})
+    words = [sys.executable, "-m", "transformer_pl.sweep", str(path), "--runs", str(runs)]
+    environment = os.environ | {"WANDB_MODE": "disabled"}
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
+        wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/last.sha256"))) == 2, 90)
+        folders = {path.name for path in (runs / "trials").iterdir()}
+        process.send_signal(signum)
+        assert process.wait(20) in (143, -9)
+    wait_for(lambda: not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes()), 15)
+    told = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
+    assert told.returncode == 0, told.stdout + told.stderr
+    trials = study_of(runs)
+    assert [t.state for t in trials if "again" not in t.user_attrs] == [TrialState.COMPLETE] * 2
+    assert not any(t.state in (TrialState.RUNNING, TrialState.WAITING) for t in trials)
+    assert {path.name for path in (runs / "trials").iterdir()} == folders
+    for result in finished(runs):
+        steps = [json.loads(line)["step"] for line in (result["folder"] / "metrics.jsonl").read_text().splitlines()]
+        assert result["steps"] == 400 and steps == sorted(steps)
+
+
+class Always(optuna.pruners.BasePruner):
+    """Ends every trial but base at its first validation."""
+
+    def prune(self, study, trial):
+        return trial.number > 0
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_path, monkeypatch, devices):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    steps = {"optim.max_steps": 400, "trainer.val_every": 20, "trainer.accelerator": "cpu", "trainer.devices": devices}
+    path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed=steps)
+    runs, folder = tmp_path / "runs", tmp_path / "runs" / "sweeps" / "try@demo"
+    search = load(path, yaml.safe_load(path.read_text()), None, None, {})
+    folder.mkdir(parents=True)
+    prepare(search.base.data, runs)
+    study = Study(search, runs, folder, pruner=Always())
+    study.begin()
+    with View(Console(), [], 0, 1, study.estimates) as view:
+        launch(study, lambda one: study.argv(one, runs), Slots(1, 1, []), view)
+    base, pruned = study_of(runs)
+    assert (base.state, pruned.state) == (TrialState.COMPLETE, TrialState.PRUNED)
+    kept = runs / "trials" / pruned.user_attrs["folder"]
+    lines = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
+    curve = [line["val/ppl"] for line in lines if "val/ppl" in line]
+    assert curve[: len(pruned.intermediate_values)] == list(pruned.intermediate_values.values()) and len(curve) < 20
+    assert not (kept / "result.json").exists()
+    assert not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes())
+    assert [record["state"] for record in table_of(study).records] == ["best", "pruned"]
+
+
+def test_two_goals_have_a_front(write, tmp_path):
+    goals = [{"name": "val/bleu", "goal": "maximize"}, {"name": "flops", "goal": "minimize"}]
+    space = {
+        "model.N": {"values": [2, 6]},
+        "model.d_ff": {"min": 1024, "max": 2048, "q": 1024, "distribution": "q_uniform"},
+    }
+    path = write(space=space, metric=None, metrics=goals, method="custom", scheduler={"engine": "optuna"})
+    told = command("sweep", path, "--runs", tmp_path / "runs", "--sampler", "nsga-ii", WANDB_MODE="disabled")
+    assert told.returncode == 0, told.stdout + told.stderr
+    trials = [t for t in study_of(tmp_path / "runs") if t.values]
+    least = min(trials, key=lambda trial: trial.values[1])
+    (line,) = [line for line in told.stdout.splitlines() if line.startswith(f"#{least.number} ")]
+    assert "best" in line
