@@ -242,15 +242,32 @@ def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signu
     assert outcome(tmp_path) == outcome(uninterrupted)
 
 
-def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path):
+def flip(folder: Path) -> None:
+    """A bit of the newest file."""
+    content = bytearray((folder / "last.ckpt").read_bytes())
+    content[len(content) // 2] ^= 255
+    (folder / "last.ckpt").write_bytes(content)
+
+
+def forget(folder: Path) -> None:
+    """The process died before it wrote the digest of what it had saved."""
+    (folder / "last.sha256").unlink(missing_ok=True)
+
+
+def tear(folder: Path) -> None:
+    """It died between two renames."""
+    (folder / "last.ckpt").replace(folder / "previous.ckpt")
+
+
+@pytest.mark.parametrize("damage", [flip, forget, tear])
+def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path, damage):
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:
         wait_for(lambda: any(tmp_path.glob("trials/*/checkpoints/previous.sha256")))
         process.kill()
-    (last,) = tmp_path.glob("trials/*/checkpoints/last.ckpt")
-    content = bytearray(last.read_bytes())
-    content[len(content) // 2] ^= 255
-    last.write_bytes(content)
+    (folder,) = tmp_path.glob("trials/*/checkpoints")
+    wait_for(lambda: (folder / "last.ckpt").exists())
+    damage(folder)
     train_on(tmp_path)
     assert outcome(tmp_path) == outcome(uninterrupted)
 

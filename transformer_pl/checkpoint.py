@@ -4,6 +4,7 @@ import hashlib
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,10 @@ class Checkpoints(L.Callback):
         self._restored: list[dict[str, Any]] | None = None  # by rank
 
     def newest(self) -> Path | None:
-        """The newest checkpoint that is whole."""
-        for path in (self.folder / "last.ckpt", self.folder / "previous.ckpt"):
-            digest = path.with_suffix(".sha256")
-            if path.exists() and digest.exists() and digest.read_text() == _sha256(path):
-                return path
-        return None
+        """The newest checkpoint that is whole: that some digest stands for, since a process may die between renames."""
+        digests = {path.read_text() for path in self.folder.glob("*.sha256")}
+        files = (self.folder / "last.ckpt", self.folder / "previous.ckpt")
+        return next((path for path in files if path.exists() and _sha256(path) in digests), None)
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
         """The mean of the weights of the last k validations; None without averaging."""
@@ -96,11 +95,13 @@ class Checkpoints(L.Callback):
         trainer.save_checkpoint(new)  # on every rank: strategies may gather
         if not trainer.is_global_zero:
             return
-        if last.exists():
-            last.replace(previous)
-            last.with_suffix(".sha256").replace(previous.with_suffix(".sha256"))
+        digest = _sha256(new)
+        if last.with_suffix(".sha256").exists():  # else a process has died before it was whole: it is written over
+            for suffix in (".ckpt", ".sha256"):
+                with suppress(FileNotFoundError):  # renamed already by a process that died then
+                    last.with_suffix(suffix).replace(previous.with_suffix(suffix))
         new.replace(last)
-        last.with_suffix(".sha256").write_text(_sha256(last))
+        last.with_suffix(".sha256").write_text(digest)
 
 
 def _sha256(path: Path) -> str:
