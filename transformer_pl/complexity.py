@@ -135,10 +135,10 @@ def growth_table(layers: Sequence[Layer], of: str) -> Table:
 
 def times_table(layers: Sequence[Layer], which: str, lengths: Sequence[int]) -> Table:
     """A line a layer, a column a length."""
-    columns = [Column(f"{which} (ms)", [layer.name for layer in layers])]
+    columns = [Column(f"{which}, ms, at n =", [layer.name for layer in layers])]
     for n in lengths:
         found = [layer.seconds[which].get(n) for layer in layers]
-        columns.append(Column(f"n = {n}", [f"{1e3 * seconds:.3g}" if seconds else "-" for seconds in found]))
+        columns.append(Column(f"{n}", [f"{1e3 * seconds:.3g}" if seconds else "-" for seconds in found]))
     return Table(columns, [], [f"Medians of {ROUNDS} rounds that alternate the layers."])
 
 
