@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINES = ("-", "--", ":", "-.")
+LONGEST = 24  # characters of a name
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
@@ -56,7 +57,7 @@ def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
             axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     axes.set(xlabel="BLEU, difference to base (95 %)", ylim=(len(rows) - 0.5, -0.5))
-    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
     axes.tick_params(axis="y", length=0)
     _legend(axes)
     return figure
@@ -70,7 +71,7 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
         if not common:
             continue
         values = np.array([[dict(zip(at, seen, strict=True))[x] for x in common] for at, seen in _seeds(row)])
-        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, label=row.name)
+        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, label=_short(row.name))
         if len(values) > 1:
             axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
@@ -91,8 +92,9 @@ def front(rows: Sequence[Point], unit: str) -> Figure:
         colour = COLOURS[2] if row in best else COLOURS[1]
         axes.plot([row.cost] * 2, [row.low, row.high], color=colour, linewidth=0.8)
         axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
-        axes.annotate(row.name, (row.cost, row.value), (4, 3), textcoords="offset points", fontsize=7)
+        axes.annotate(_short(row.name), (row.cost, row.value), (4, 3), textcoords="offset points", fontsize=7)
     axes.set(xlabel=unit, ylabel="BLEU", xscale="log")
+    _plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     return figure
 
 
@@ -131,6 +133,11 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     return figure
 
 
+def _short(name: str) -> str:
+    """A row of many changes by the first of them: the table has them all."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
@@ -148,8 +155,8 @@ def _legend(axes: Axes, outside: bool = False) -> None:
         axes.legend(handles.values(), handles, frameon=False, fontsize=7 if outside else 8, **where)
 
 
-def _plain_log(axis: Any) -> None:
+def _plain_log(axis: Any, form: Any = "{x:g}") -> None:
     """2, 5, 10 in place of powers of ten."""
     axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
+    axis.set_major_formatter(form)
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
