@@ -303,9 +303,9 @@ class Study:
         )
         self.estimates: dict[int, Estimate] = {}  # by the trial's number; for the view
         self.draws: dict[str, Draw] = {}  # by the trial's id, as it is on disk
-        self.reused = 0
         self._held: Draw | None = None  # drawn while another of the same weights is trained
         self._seen: dict[str, int] = {}  # validations that the pruner has heard of
+        self._sizes: dict[str, int] = {}  # of the metrics files, as they were last read
 
     def begin(self) -> None:
         """Base first; and what a process that is gone was at comes first again."""
@@ -334,7 +334,6 @@ class Study:
             self.draws[draw.planned.who.trial] = draw
             if draw.planned.trial.result() is None:
                 return draw.planned
-            self.reused += 1
             self.ended(draw.planned, failed=False)
 
     def _draw(self) -> Draw | None:
@@ -375,6 +374,11 @@ class Study:
             return False
         (metric,) = self.search.goals
         trial, seen = self.draws[job.who.trial].trial, self._seen.get(job.who.trial, 0)
+        file = job.trial.folder / "metrics.jsonl"
+        size = file.stat().st_size if file.exists() else 0
+        if size == self._sizes.get(job.who.trial, 0):
+            return False
+        self._sizes[job.who.trial] = size
         values = [line[metric] for line in job.trial.metrics() if metric in line and "val/bleu" not in line]
         for at, value in enumerate(values[seen:], seen + 1):
             trial.report(value, at)
