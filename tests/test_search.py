@@ -184,7 +184,7 @@ def test_a_search_runs_to_its_cap_and_goes_on_where_that_is_raised(write, tmp_pa
 def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
     """Nothing is left running or lost: what was at work is drawn again, and goes on from its checkpoint."""
     runs = tmp_path / "runs"
-    path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 400})
+    path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 200})
     words = [sys.executable, "-m", "transformer_pl.sweep", str(path), "--runs", str(runs)]
     environment = os.environ | {"WANDB_MODE": "disabled"}
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
@@ -201,7 +201,7 @@ def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
     assert {path.name for path in (runs / "trials").iterdir()} == folders
     for result in finished(runs):
         steps = [json.loads(line)["step"] for line in (result["folder"] / "metrics.jsonl").read_text().splitlines()]
-        assert result["steps"] == 400 and steps == sorted(steps)
+        assert result["steps"] == 200 and steps == sorted(steps)
 
 
 class Always(optuna.pruners.BasePruner):
@@ -214,7 +214,7 @@ class Always(optuna.pruners.BasePruner):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_path, monkeypatch, devices):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    steps = {"optim.max_steps": 400, "trainer.val_every": 20, "trainer.accelerator": "cpu", "trainer.devices": devices}
+    steps = {"optim.max_steps": 200, "trainer.val_every": 20, "trainer.accelerator": "cpu", "trainer.devices": devices}
     path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed=steps)
     runs, folder = tmp_path / "runs", tmp_path / "runs" / "sweeps" / "try@demo"
     search = load(path, yaml.safe_load(path.read_text()), None, None, {})
@@ -229,7 +229,7 @@ def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_pa
     kept = runs / "trials" / pruned.user_attrs["folder"]
     lines = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
     curve = [line["val/ppl"] for line in lines if "val/ppl" in line]
-    assert curve[: len(pruned.intermediate_values)] == list(pruned.intermediate_values.values()) and len(curve) < 20
+    assert curve[: len(pruned.intermediate_values)] == list(pruned.intermediate_values.values()) and len(curve) < 10
     assert not (kept / "result.json").exists()
     assert not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes())
     assert [record["state"] for record in table_of(study).records] == ["best", "pruned"]
