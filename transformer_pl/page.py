@@ -2,7 +2,6 @@
 
 import base64
 import difflib
-import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,6 @@ from jinja2 import Environment, PackageLoader
 from transformer_pl.batches import Batch, collate
 from transformer_pl.errors import InputError
 from transformer_pl.evaluate import attention_maps, trained
-from transformer_pl.figures import Figure
 from transformer_pl.identity import difference, row_identity
 from transformer_pl.plan import Planned
 from transformer_pl.prepare import Prepared
@@ -29,8 +27,8 @@ LONGEST = 40  # pieces a side, of a sentence whose attention is shown
 LOG_LINES = 40
 
 
-def page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Mapping[str, Figure]) -> str:
-    """Its HTML; `drawn`: the figures, by their captions."""
+def page(sweep: Sweep, planned: Sequence[Planned], table: Table, pictures: Mapping[str, Path]) -> str:
+    """Its HTML; `pictures`: the figures' svg files, by their captions."""
     done = [one for one in planned if one.trial.result()]
     first = {one.row: one for one in reversed(done)}  # the first seed of each row that has one
     shown = [first[row] for row in sorted(first)]
@@ -45,7 +43,7 @@ def page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Mapping[
         cells=list(zip(*(column.cells for column in table.columns), strict=True)),
         done=len(done),
         failed=states.count("failed"),
-        figures={caption: _svg(figure) for caption, figure in drawn.items()},
+        figures={caption: _svg(path) for caption, path in pictures.items()},
         samples=_samples(sweep, shown),
         attention={"sentences": sentences},
         without=without,
@@ -53,10 +51,10 @@ def page(sweep: Sweep, planned: Sequence[Planned], table: Table, drawn: Mapping[
     )
 
 
-def _svg(figure: Figure) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", bbox_inches="tight")
-    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
+def _svg(path: Path) -> str:
+    """Without the head that only a file of its own may have."""
+    text = path.read_text(encoding="utf-8")
+    return text[text.index("<svg") :]
 
 
 def _trial(sweep: Sweep, one: Planned, state: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,9 +55,15 @@ def plan(sweep: Sweep, runs: Path) -> list[Planned]:
 
 def planned_trial(row: int, name: str, config: Config, scale: str, runs: Path, corpus: Corpus) -> Planned:
     who = identity(config, corpus.fingerprint, parts.sources(config.model))
-    differs = words(config, resolve([scale_level(scale)]))
+    differs = words(config, _of_scale(scale))
     trial = Trial.at(runs, who.trial, f"{Path(scale).stem}-{differs}-s{config.seed}")
     return Planned(row, name, config, who, trial, Prepared(runs / "data" / fingerprint_id(config.data, corpus)))
+
+
+@cache
+def _of_scale(scale: str) -> Config:
+    """What a scale alone comes to: what a trial's folder is named against. Read once for all trials."""
+    return resolve([scale_level(scale)])
 
 
 def estimate(planned: list[Planned], runs: Path) -> dict[int, Estimate]:

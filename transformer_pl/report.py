@@ -119,7 +119,8 @@ def write_page(sweep: Sweep, planned: list[Planned], table: Table, folder: Path)
     drawn = gallery.hang(sweep, planned, table)
     (folder / "figures").mkdir(exist_ok=True)
     pictures = {caption: figures.save(figure, folder / "figures" / name) for name, (caption, figure) in drawn.items()}
-    write(folder / "report.html", page.page(sweep, planned, table, dict(drawn.values())))
+    vectors = {caption: path.with_suffix(".svg") for caption, path in pictures.items()}
+    write(folder / "report.html", page.page(sweep, planned, table, vectors))
     return pictures
 
 

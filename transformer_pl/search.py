@@ -1,7 +1,7 @@
 """Searches: Optuna on the same sweep files, trained and kept like any other trials. The only door to optuna.
 
 `method: random`, `bayes`, or `custom` with `scheduler: {engine: optuna}`. A study lies in a journal beside the table:
-the same command goes on with it, and several at once share it. Trial 0 is the base.
+the same command goes on with it. Trial 0 is the base.
 """
 
 import os
@@ -131,10 +131,10 @@ def load(
         hyperband=hyperband,
         base=resolve([]),
     )
-    base = resolve(search.levels({}))
-    if mistakes := [*parts.check(base.model), *_outside(search, base)]:
+    search = search._replace(base=resolve(search.levels({})))
+    if mistakes := [*parts.check(search.base.model), *_outside(search)]:
         raise InputError(*mistakes)
-    return search._replace(base=matched(base))
+    return search._replace(base=matched(search.base))
 
 
 def distribution(said: Mapping[str, Any]) -> BaseDistribution:
@@ -215,12 +215,11 @@ def _goals(path: Path, content: Mapping[str, Any], mistakes: list[str]) -> dict[
     return goals
 
 
-def _outside(search: Search, base: Config) -> list[str]:
+def _outside(search: Search) -> list[str]:
     """The keys in which base, which is trial 0, does not lie in the space."""
     mistakes = []
-    flat = base.flat() | {"variant": "base"}
-    for key, where in search.space.items():
-        value = flat.get(key)
+    for key, value in _base_draw(search).items():
+        where = search.space[key]
         if isinstance(where, CategoricalDistribution):
             inside = value in where.choices
         else:
@@ -234,7 +233,7 @@ def _outside(search: Search, base: Config) -> list[str]:
 
 def _base_draw(search: Search) -> dict[str, Any]:
     flat = search.base.flat() | {"variant": "base"}
-    return {key: flat[key] for key in search.space}
+    return {key: flat.get(key) for key in search.space}
 
 
 def show(search: Search, console: Console) -> None:
