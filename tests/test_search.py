@@ -20,7 +20,10 @@ from transformer_pl.launch import Slots, launch
 from transformer_pl.live import View
 from transformer_pl.prepare import prepare
 from transformer_pl.results import finished
-from transformer_pl.search import SAMPLERS, Study, distribution, load, named, table_of
+from transformer_pl.search.file import distribution, load
+from transformer_pl.search.outcome import Outcome
+from transformer_pl.search.storage import SAMPLERS, create, named
+from transformer_pl.search.study import Study, counted
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
@@ -45,10 +48,9 @@ def write(tmp_path):
 
 
 def study_of(runs):
-    storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(next(runs.glob("sweeps/try@demo*")) / "study.journal"))
-    )
-    return optuna.load_study(study_name="try", storage=storage).get_trials()
+    folder = next(runs.glob("sweeps/try@demo*"))
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "study.journal")))
+    return optuna.load_study(study_name=folder.name, storage=storage)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def test_a_search_runs_to_its_cap_and_goes_on_where_that_is_raised(write, tmp_pa
     told = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
     assert told.returncode == 0, told.stdout + told.stderr
     assert "optuna-dashboard" in told.stdout and "#0 base" in told.stdout and "3 of 3 trials" in told.stdout
-    trials = study_of(runs)
+    trials = study_of(runs).get_trials()
     assert trials[0].params == {"model.h": 8, "model.p_drop": 0.1}
     assert {t.state for t in trials} <= {TrialState.COMPLETE, TrialState.PRUNED} and len(trials) == 3
     for trial in trials:
@@ -174,10 +176,10 @@ def test_a_search_runs_to_its_cap_and_goes_on_where_that_is_raised(write, tmp_pa
     report = command("report", path, "--runs", runs, "--format", "md")
     assert report.returncode == 0 and report.stdout == (next(runs.glob("sweeps/try*")) / "table.md").read_text()
     again = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
-    assert again.returncode == 0 and len(study_of(runs)) == 3
+    assert again.returncode == 0 and len(study_of(runs).get_trials()) == 3
     path.write_text(path.read_text().replace("run_cap: 3", "run_cap: 4"))
     assert command("sweep", path, "--runs", runs, WANDB_MODE="disabled").returncode == 0
-    assert len(study_of(runs)) == 4
+    assert len(study_of(runs).get_trials()) == 4
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
@@ -195,9 +197,9 @@ def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
     wait_for(lambda: not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes()), 15)
     told = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
     assert told.returncode == 0, told.stdout + told.stderr
-    trials = study_of(runs)
-    assert [t.state for t in trials if "again" not in t.user_attrs] == [TrialState.COMPLETE] * 2
-    assert not any(t.state in (TrialState.RUNNING, TrialState.WAITING) for t in trials)
+    study = study_of(runs)
+    assert [t.state for t in counted(study)] == [TrialState.COMPLETE] * 2
+    assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
     assert {path.name for path in (runs / "trials").iterdir()} == folders
     for result in finished(runs):
         steps = [json.loads(line)["step"] for line in (result["folder"] / "metrics.jsonl").read_text().splitlines()]
@@ -220,11 +222,10 @@ def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_pa
     search = load(path, yaml.safe_load(path.read_text()), None, None, {})
     folder.mkdir(parents=True)
     prepare(search.base.data, runs)
-    study = Study(search, runs, folder, pruner=Always())
-    study.begin()
+    study = Study(search, create(search, folder, None, optuna.samplers.RandomSampler(), Always()), runs)
     with View(Console(), [], 0, 1, study.estimates) as view:
         launch(study, lambda one: study.argv(one, runs), Slots(1, 1, []), view)
-    base, pruned = study_of(runs)
+    base, pruned = study_of(runs).get_trials()
     assert (base.state, pruned.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     kept = runs / "trials" / pruned.user_attrs["folder"]
     lines = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
@@ -232,7 +233,7 @@ def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_pa
     assert curve[: len(pruned.intermediate_values)] == list(pruned.intermediate_values.values()) and len(curve) < 10
     assert not (kept / "result.json").exists()
     assert not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes())
-    assert [record["state"] for record in table_of(study).records] == ["best", "pruned"]
+    assert [record["state"] for record in Outcome(search, study.study, runs).records] == ["best", "pruned"]
 
 
 def test_two_goals_have_a_front(write, tmp_path):
@@ -244,7 +245,7 @@ def test_two_goals_have_a_front(write, tmp_path):
     path = write(space=space, metric=None, metrics=goals, method="custom", scheduler={"engine": "optuna"})
     told = command("sweep", path, "--runs", tmp_path / "runs", "--sampler", "nsga-ii", WANDB_MODE="disabled")
     assert told.returncode == 0, told.stdout + told.stderr
-    trials = [t for t in study_of(tmp_path / "runs") if t.values]
+    trials = [t for t in study_of(tmp_path / "runs").get_trials() if t.values]
     least = min(trials, key=lambda trial: trial.values[1])
     (line,) = [line for line in told.stdout.splitlines() if line.startswith(f"#{least.number} ")]
     assert "best" in line

@@ -1,7 +1,9 @@
 """Figures, readable in print and by the colour-blind. The only door to matplotlib."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,12 +82,16 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
     return figure
 
 
-def front(rows: Sequence[Point], unit: str) -> Figure:
-    """BLEU against a cost; the line joins the rows that no other beats at their cost or below."""
+def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = True) -> Figure:
+    """A measure against a cost; the line joins the rows that no other beats at their cost or below.
+
+    `up`: whether more of the measure is better.
+    """
     figure, axes = _axes(5.5, 3.8)
     best: list[Point] = []
-    for row in sorted(rows, key=lambda row: (row.cost, -row.value)):
-        if not best or row.value > best[-1].value:
+    sign = 1 if up else -1
+    for row in sorted(rows, key=lambda row: (row.cost, -sign * row.value)):
+        if not best or sign * row.value > sign * best[-1].value:
             best.append(row)
     axes.step([p.cost for p in best], [p.value for p in best], where="post", color="0.6", linewidth=0.8, zorder=0)
     for row in rows:
@@ -93,7 +99,7 @@ def front(rows: Sequence[Point], unit: str) -> Figure:
         axes.plot([row.cost] * 2, [row.low, row.high], color=colour, linewidth=0.8)
         axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
         axes.annotate(_short(row.name), (row.cost, row.value), (4, 3), textcoords="offset points", fontsize=7)
-    axes.set(xlabel=unit, ylabel="BLEU", xscale="log")
+    axes.set(xlabel=unit, ylabel=measure, xscale="log")
     _plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     return figure
 
@@ -114,6 +120,73 @@ def grid(rows: Sequence[Point], unit: str) -> Figure:
     return figure
 
 
+def history(numbers: Sequence[int], values: Sequence[float], done: Sequence[bool], measure: str, up: bool) -> Figure:
+    """Every trial by its number, one that was pruned by its last value; the line is the best so far."""
+    figure, axes = _axes(5, 3.2)
+    marks = {True: ("o", COLOURS[1], "finished"), False: ("x", COLOURS[2], "pruned")}
+    for kind, (marker, colour, label) in marks.items():
+        chosen = [(n, v) for n, v, ended in zip(numbers, values, done, strict=True) if ended == kind]
+        if chosen:
+            axes.plot(*zip(*chosen, strict=True), marker, color=colour, markersize=4, label=label)
+    ended = [(n, v) for n, v, whole in zip(numbers, values, done, strict=True) if whole]
+    if ended:
+        best = (np.maximum if up else np.minimum).accumulate([v for _, v in ended])
+        axes.step([n for n, _ in ended], best, where="post", color="0.6", linewidth=0.8, zorder=0, label="best so far")
+    axes.set(xlabel="trial", ylabel=measure)
+    if not up and max(values) > 4 * min(values) > 0:
+        axes.set_yscale("log")
+        _plain_log(axes.yaxis)
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    _legend(axes)
+    return figure
+
+
+def parallel(
+    drawn: Mapping[str, Sequence[Any]], by_logarithm: Collection[str], values: Sequence[float], measure: str, up: bool
+) -> Figure:
+    """A line a trial through what it was drawn (`drawn`: by key) to its value; the darker, the better.
+
+    Numbers are spread over their axis, by their logarithm where that is said; anything else in its order.
+    """
+    axes_of = {**{key: list(seen) for key, seen in drawn.items()}, measure: list(values)}
+    figure, axes = _axes(1.2 + 1.1 * len(axes_of), 3.6)
+    heights = []
+    for x, (key, seen) in enumerate(axes_of.items()):
+        at, ticks = _spread(seen, key in by_logarithm)
+        heights.append(at)
+        axes.plot([x, x], [0, 1], color="0.8", linewidth=0.8, zorder=0)
+        for height, label in ticks:
+            axes.annotate(label, (x, height), (3, 0), textcoords="offset points", fontsize=7, va="center", zorder=3)
+    order = np.argsort(np.argsort(values if up else -np.asarray(values)))  # the best is last, and on top
+    for i in np.argsort(order):
+        shade = (order[i] + 1) / len(values)
+        axes.plot(range(len(axes_of)), [at[i] for at in heights], color=COLOURS[1], alpha=0.1 + 0.9 * shade**2, lw=1)
+    axes.set_xticks(range(len(axes_of)), [key.partition(".")[2] or key for key in drawn] + [measure])
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    return figure
+
+
+def shares(by_name: Mapping[str, float]) -> Figure:
+    """What each has of a whole, the largest first."""
+    ranked = sorted(by_name.items(), key=lambda item: -item[1])
+    figure, axes = _axes(4.5, 0.8 + 0.28 * len(ranked))
+    axes.barh(range(len(ranked)), [share for _, share in ranked], color=COLOURS[1], height=0.6)
+    axes.set_yticks(range(len(ranked)), [_short(name) for name, _ in ranked])
+    axes.set(xlabel="importance", xlim=(0, 1), ylim=(len(ranked) - 0.5, -0.5))
+    return figure
+
+
+def best_of(expected: Sequence[float], measure: str) -> Figure:
+    """The expected best of k trials."""
+    figure, axes = _axes(4.5, 3.2)
+    axes.plot(range(1, len(expected) + 1), expected, color=COLOURS[1], marker="o", markersize=3, linewidth=1.2)
+    axes.set(xlabel="trials k", ylabel=f"expected best {measure}")
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    return figure
+
+
 def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     """Seconds over length, both by their logarithm; grey lines are what grows as n and as n²."""
     figure, axes = _axes(5, 3.6)
@@ -131,6 +204,19 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     axes.minorticks_off()
     _legend(axes)
     return figure
+
+
+def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[tuple[float, str]]]:
+    """Heights from 0 to 1, and labelled ticks among them."""
+    if all(isinstance(value, Real) for value in seen):
+        low, high = min(seen), max(seen)
+        scale = math.log if by_logarithm else float
+        span = (scale(high) - scale(low)) or 1.0
+        ends = [(0.0, f"{low:.3g}"), (1.0, f"{high:.3g}")] if high > low else [(0.0, f"{low:.3g}")]
+        return [(scale(value) - scale(low)) / span for value in seen], ends
+    kinds = sorted(dict.fromkeys(map(str, seen)))
+    height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
+    return [height[str(value)] for value in seen], [(at, _short(kind)) for kind, at in height.items()]
 
 
 def _short(name: str) -> str:

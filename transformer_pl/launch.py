@@ -51,8 +51,11 @@ class Source(Protocol):
     def next(self, taken: set[str]) -> Planned | None:
         """A trial to start now. `taken`: the weights that are being trained, which no second trial may touch.
 
-        None: none now; with nothing `taken`, none at all.
+        None: none now.
         """
+
+    def waits(self) -> str | None:
+        """For what, where nothing can be started and nothing runs; None: there is no more to come."""
 
     def watch(self, job: Planned) -> bool:
         """Asked again and again while a trial runs; True asks it to end early: it is pruned."""
@@ -73,6 +76,9 @@ class Listed:
             self.waiting.remove(ready)
         return ready
 
+    def waits(self) -> None:
+        return None
+
     def watch(self, job: Planned) -> bool:
         return False
 
@@ -86,7 +92,11 @@ def launch(source: Source, argv: Argv, places: Slots, view: View) -> None:
     running: dict[int, tuple[subprocess.Popen, Planned]] = {}  # by slot
     asked: dict[int, float] = {}  # until when a slot's trial may take to end early
     try:
-        while _fill(source, argv, places, view, running) or running:
+        while True:
+            started = _fill(source, argv, places, view, running)
+            view.waits = None if started or running else source.waits()
+            if not (started or running or view.waits):
+                break
             view.refresh()
             time.sleep(POLL_S)
             for slot, (process, job) in list(running.items()):

@@ -59,6 +59,7 @@ class View:
         self.console, self.cached, self.slots, self.estimates = console, cached, slots, estimates
         self.waiting, self.running = list(jobs), dict[str, Running]()  # by the trial's id
         self.done, self.failed = 0, 0
+        self.waits: str | None = None  # for what, while nothing runs
         self.took: dict[int, list[float]] = {}  # seconds, by row
         self.began = self._told = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -149,7 +150,7 @@ class View:
         so_far, left = clock(time.monotonic() - self.began), self.left()
         counts = {"done": self.done, "cached": self.cached, "failed": self.failed}
         counts |= {"running": len(self.running), "waiting": len(self.waiting)}
-        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        told = ", ".join([*(f"{count} {what}" for what, count in counts.items() if count), *filter(None, [self.waits])])
         return f"{told}; {so_far} so far" + (f", about {clock(left)} left" if left else "")
 
 

@@ -27,11 +27,16 @@ LONGEST = 40  # pieces a side, of a sentence whose attention is shown
 LOG_LINES = 40
 
 
-def page(sweep: Sweep, planned: Sequence[Planned], table: Table, pictures: Mapping[str, Path]) -> str:
-    """Its HTML; `pictures`: the figures' svg files, by their captions."""
-    done = [one for one in planned if one.trial.result()]
-    first = {one.row: one for one in reversed(done)}  # the first seed of each row that has one
-    shown = [first[row] for row in sorted(first)]
+def first_seeds(planned: Sequence[Planned]) -> list[Planned]:
+    """The first finished seed of each row that has one."""
+    first = {one.row: one for one in reversed(planned) if one.trial.result()}
+    return [first[row] for row in sorted(first)]
+
+
+def page(
+    sweep: Sweep, planned: Sequence[Planned], shown: Sequence[Planned], table: Table, pictures: Mapping[str, Path]
+) -> str:
+    """Its HTML. `shown`: whose translations and attention it has; `pictures`: the figures' svg files, by captions."""
     environment = Environment(loader=PackageLoader("transformer_pl"), autoescape=True, trim_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # rows and sites in their own order
     states = [one.trial.status()["state"] for one in planned]
@@ -41,7 +46,7 @@ def page(sweep: Sweep, planned: Sequence[Planned], table: Table, pictures: Mappi
         scale=Path(sweep.scale).stem,
         table=table,
         cells=list(zip(*(column.cells for column in table.columns), strict=True)),
-        done=len(done),
+        done=states.count("done"),
         failed=states.count("failed"),
         figures={caption: _svg(path) for caption, path in pictures.items()},
         samples=_samples(sweep, shown),

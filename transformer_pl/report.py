@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -16,6 +16,10 @@ from transformer_pl.render import Table
 from transformer_pl.results import RUNS, write
 from transformer_pl.sweepfile import SEARCHES, Sweep, load
 from transformer_pl.table import Row, against, build
+
+if TYPE_CHECKING:
+    from transformer_pl.figures import Figure
+    from transformer_pl.search.outcome import Outcome
 
 FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -73,18 +77,22 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     return title, folder / "report.html"
 
 
-def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[str, Table]:
-    from transformer_pl import search  # optuna takes a quarter of a second
+def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[str, Table | Path]:
+    from transformer_pl.search import file as searches  # optuna takes a quarter of a second
+    from transformer_pl.search import storage
+    from transformer_pl.search.outcome import Outcome
 
-    if options.against or options.format == "html":
-        raise InputError(
-            f"{file}: a search has neither a page nor another folder to hold it against; take another format"
-        )
-    found = search.load(file, content, options.scale, options.seeds, options.set)
+    storage.hide_password(options.storage)
+    if options.against:
+        raise InputError(f"{file}: a search has no rows to hold against another folder's; leave --against out")
+    found = searches.load(file, content, options.scale, options.seeds, options.set)
     folder = sweep_folder(found, options.runs, options.set)
-    if not (folder / search.JOURNAL).exists():
-        raise InputError(f"{file}: must have been searched under {options.runs}, but was not; run the sweep first")
-    return f"{found.name} at scale {Path(found.scale).stem}", search.table_of(search.Study(found, options.runs, folder))
+    outcome = Outcome(found, storage.find(found, folder, options.storage), options.runs)
+    title, table = f"{found.name} at scale {Path(found.scale).stem}", outcome.table()
+    if options.format != "html":
+        return title, table
+    write_search_page(outcome, table, folder)
+    return title, folder / "report.html"
 
 
 def add_sweep_options(parser: Parser) -> None:
@@ -94,6 +102,7 @@ def add_sweep_options(parser: Parser) -> None:
     parser.add_argument(
         "--set", type=_setting, nargs="+", action=_Settings, default={}, metavar="KEY=VALUE", help="wins over the file"
     )
+    parser.add_argument("--storage", metavar="URL", help="of a search's study, in place of a journal beside the table")
     parser.add_argument("--runs", type=_folder, default=RUNS, metavar="DIR", help="where results lie (%(default)s)")
 
 
@@ -114,17 +123,37 @@ def rows_of(sweep: Sweep, planned: list[Planned]) -> list[Row]:
 
 def write_page(sweep: Sweep, planned: list[Planned], table: Table, folder: Path) -> dict[str, Path]:
     """`report.html` in the sweep's folder, and its figures as files; returns the pictures by their captions."""
-    from transformer_pl import figures, gallery, page  # which take seconds
+    from transformer_pl import gallery, page  # which take seconds
 
-    drawn = gallery.hang(sweep, planned, table)
-    (folder / "figures").mkdir(exist_ok=True)
-    pictures = {caption: figures.save(figure, folder / "figures" / name) for name, (caption, figure) in drawn.items()}
-    vectors = {caption: path.with_suffix(".svg") for caption, path in pictures.items()}
-    write(folder / "report.html", page.page(sweep, planned, table, vectors))
+    pictures = _saved(gallery.hang(sweep, planned, table), folder)
+    write(folder / "report.html", page.page(sweep, planned, page.first_seeds(planned), table, _vectors(pictures)))
     return pictures
 
 
-def sweep_folder(sweep: Sweep, runs: Path, sets: dict[str, str]) -> Path:
+def write_search_page(outcome: "Outcome", table: Table, folder: Path) -> dict[str, Path]:
+    """The same of a search."""
+    from transformer_pl import page  # which take seconds
+    from transformer_pl.search import gallery
+
+    pictures = _saved(gallery.hang(outcome), folder)
+    sweep, planned, shown = gallery.as_sweep(outcome, folder.parents[1])
+    write(folder / "report.html", page.page(sweep, planned, shown, table, _vectors(pictures)))
+    return pictures
+
+
+def _saved(drawn: "dict[str, tuple[str, Figure]]", folder: Path) -> dict[str, Path]:
+    """The pictures of figures, by their captions."""
+    from transformer_pl import figures
+
+    (folder / "figures").mkdir(exist_ok=True)
+    return {caption: figures.save(figure, folder / "figures" / name) for name, (caption, figure) in drawn.items()}
+
+
+def _vectors(pictures: dict[str, Path]) -> dict[str, Path]:
+    return {caption: path.with_suffix(".svg") for caption, path in pictures.items()}
+
+
+def sweep_folder(sweep: Any, runs: Path, sets: dict[str, str]) -> Path:
     """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, for it makes another table."""
     name = f"{sweep.name}@{Path(sweep.scale).stem}"
     if sets:

@@ -6,6 +6,7 @@ command goes on with what was interrupted and tries again what failed.
 
 import argparse
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformer_pl.live import View
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.render import Table
-from transformer_pl.report import add_sweep_options, sweep_folder, table_of, write_page
+from transformer_pl.report import add_sweep_options, sweep_folder, table_of, write_page, write_search_page
 from transformer_pl.results import check_writable, in_use, write, write_json
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import SEARCHES, Sweep, load
@@ -66,7 +67,7 @@ def train_missing(
     os.environ["WANDB_RUN_GROUP"] = sweep.name
     os.environ.setdefault("WANDB_PROJECT", sweep.project)
     places = slots(options.parallel, sweep.rows[0].configs[0].trainer.devices, len(missing))
-    code, listed = 0, Listed(missing)
+    listed = Listed(missing)
     try:
         if missing:
             console.print(f"{len(missing)} trials, {places.count} at a time with {places.threads} threads each")
@@ -79,6 +80,15 @@ def train_missing(
         console.print(stopped)
         code = stopped.exit_code
     table = table_of(sweep, planned)
+    code = tell(sweep, table, lambda: write_page(sweep, planned, table, folder), folder, code, console)
+    tell_offline(planned, options.runs, console)
+    return code
+
+
+def tell(
+    sweep: Any, table: Table, make_page: Callable[[], dict[str, Path]], folder: Path, code: int, console: Console
+) -> int:
+    """The table in the terminal, in the sweep's folder and at W&B, and its page; returns the exit code."""
     console.print(table.terminal())
     try:
         shown = folder / "table.md"
@@ -88,26 +98,29 @@ def train_missing(
         if code in (0, 1) and not (
             as_before and (folder / "report.html").exists()
         ):  # an interrupted one is to end soon
-            tell_wandb(sweep, table, write_page(sweep, planned, table, folder), folder)
+            tell_wandb(sweep, table, make_page(), folder)
         write(shown, table.markdown())
         console.print(f"table and results: {folder}", soft_wrap=True)
     except OSError as error:  # the results themselves lie with their trials
         console.print(f"table: cannot be written to {folder}: {error}; the same command writes it")
-        code = code or 1
-    if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
-        later = f"wandb sync {options.runs}/*/*/wandb/offline-run-*"
-        console.print(f"W&B: some runs are offline; later: {later}", soft_wrap=True)
+        return code or 1
     return code
+
+
+def tell_offline(planned: Sequence[Planned], runs: Path, console: Console) -> None:
+    if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
+        later = f"wandb sync {runs}/*/*/wandb/offline-run-*"
+        console.print(f"W&B: some runs are offline; later: {later}", soft_wrap=True)
 
 
 def search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
     """Go on with a search until its run_cap, print its table, and return the exit code."""
-    from transformer_pl import search as searching  # optuna takes a quarter of a second
+    from transformer_pl.search import file, outcome, storage, study  # optuna takes a quarter of a second
 
-    found = searching.load(options.file, content, options.scale, options.seeds, options.set)
-    sampler = options.sampler and searching.named(searching.SAMPLERS, options.sampler, "--sampler")
-    pruner = options.pruner and searching.named(searching.PRUNERS, options.pruner, "--pruner")
-    searching.show(found, console)
+    storage.hide_password(options.storage)
+    found = file.load(options.file, content, options.scale, options.seeds, options.set)
+    sampler, pruner = storage.sampler(found, options.sampler), storage.pruner(found, options.pruner)
+    file.show(found, console)
     if options.plan:
         return 0
     check_writable(options.runs)
@@ -115,32 +128,33 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
     with in_use(options.runs):
         folder.mkdir(parents=True, exist_ok=True)
         prepare(found.base.data, options.runs)
-        study = searching.Study(found, options.runs, folder, sampler, pruner)
-        study.begin()
+        kept = storage.create(found, folder, options.storage, sampler, pruner)
+        at_work = study.Study(found, kept, options.runs)
         os.environ["WANDB_RUN_GROUP"] = found.name
         os.environ.setdefault("WANDB_PROJECT", found.project)
-        left = found.run_cap - len(study.counted())
-        places = slots(options.parallel, found.base.trainer.devices, left)
+        places = slots(options.parallel, found.base.trainer.devices, found.run_cap - len(study.counted(kept)))
         code = 0
         try:
-            with View(console, [], 0, places.count, study.estimates) as view:
-                launch(study, lambda one: study.argv(one, options.runs), places, view)
+            with View(console, [], 0, places.count, at_work.estimates) as view:
+                launch(at_work, lambda one: at_work.argv(one, options.runs), places, view)
         except Stopped as stopped:
-            study.stopped()
+            at_work.stopped()
             console.print(stopped)
             code = stopped.exit_code
-        table = searching.table_of(study)
-        if table.records:
-            console.print(table.terminal())
-            write(folder / "table.md", table.markdown())
-            write(folder / "table.tex", table.latex())
-            write(folder / "results.csv", table.csv())
-    console.print(f"table and results: {folder}", soft_wrap=True)
-    console.print(f"look at it: optuna-dashboard {folder / searching.JOURNAL}", soft_wrap=True)
-    return code or int(any(record["state"] == "failed" for record in table.records))
+        except storage.LOST as error:
+            console.print(f"--storage: does not answer: {storage.first_line(error)}; the same command goes on")
+            code = 1
+        came_to = outcome.Outcome(found, kept, options.runs)
+        if not came_to.records:
+            return code
+        table = came_to.table()
+        code = code or int(any(record["state"] == "failed" for record in came_to.records))
+        code = tell(found, table, lambda: write_search_page(came_to, table, folder), folder, code, console)
+    console.print(f"look at it: optuna-dashboard {storage.shown(options.storage, folder)}", soft_wrap=True)
+    return code
 
 
-def tell_wandb(sweep: Sweep, table: Table, pictures: dict[str, Path], folder: Path) -> None:
+def tell_wandb(sweep: Any, table: Table, pictures: dict[str, Path], folder: Path) -> None:
     """The table and the figures as a run of their own, in the sweep's group."""
     scale = Path(sweep.scale).stem
     report = Run(folder=str(folder), name=f"{sweep.name}@{scale}", tags=[scale], config={}, job_type="report")

@@ -126,16 +126,21 @@ def _of_equal_budget(path: Path, row: Row, first: Row) -> Row:
     return row._replace(configs=[config.model_copy(update={"optim": optim}) for config in row.configs])
 
 
+def heading(path: Path, content: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a sweep file beside its parameters, whatever its method."""
+    strange = [key for key in content if key not in TOP_LEVEL]
+    texts = [key for key in ("name", "project") if not isinstance(content.get(key, ""), str)]
+    return [
+        *(f"{path}: {key}: no key of a W&B sweep{nearest(str(key), TOP_LEVEL)}" for key in strange),
+        *(f"{path}: {key} = {content[key]}: must be text" for key in texts),
+    ]
+
+
 def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
     """The values of every parameter, in the file's order; and what is wrong with the file itself."""
-    mistakes = [
-        f"{path}: {key}: no key of a W&B sweep{nearest(str(key), TOP_LEVEL)}" for key in content if key not in TOP_LEVEL
-    ]
+    mistakes = heading(path, content)
     if content.get("method") != "grid":
         mistakes.append(f"{path}: method = {content.get('method')}: must be grid")
-    for key in ("name", "project"):
-        if not isinstance(content.get(key, ""), str):
-            mistakes.append(f"{path}: {key} = {content[key]}: must be text")
     parameters = content.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         mistakes.append(f"{path}: parameters = {parameters}: must map keys to {{value: ...}} or {{values: [...]}}")

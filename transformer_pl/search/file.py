@@ -1,0 +1,215 @@
+"""The sweep file of a search: its fixed keys, its space, its goals."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from rich.console import Console
+
+from transformer_pl import parts
+from transformer_pl.budget import matched
+from transformer_pl.config import KEYS, Config, Level, known, merge, nearest, parse_variant, resolve, scale_level
+from transformer_pl.errors import InputError
+from transformer_pl.sweepfile import heading
+
+SCHEDULED = ("val/ppl", "val/loss")  # logged at every validation, so that a pruner can see them
+AT_THE_END = ("val/bleu", "val/chrf", "params", "flops")
+
+
+class Search(NamedTuple):
+    """A sweep file that searches."""
+
+    path: Path
+    name: str
+    project: str
+    scale: str
+    method: str
+    fixed: dict[str, Any]  # keys that every trial has
+    sets: dict[str, str]
+    seed: int
+    space: dict[str, BaseDistribution]
+    goals: dict[str, str]  # minimize or maximize, by metric
+    run_cap: int
+    hyperband: dict[str, Any] | None  # W&B's early_terminate
+    base: Config
+
+    def config(self, drawn: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
+        """A trial's config; and its keys, which `train` is told beside the scale and the seed.
+
+        Raises an InputError where what was drawn breaks a law.
+        """
+        plain = {key: value for key, value in drawn.items() if key != "variant"}
+        variant = [parse_variant(str(drawn["variant"]), f"{self.path}:")] if "variant" in drawn else []
+        place = f"{self.path}: parameters"
+        changes = [Level(place, self.fixed | plain), *variant, Level("--set", self.sets)]
+        config = resolve([scale_level(self.scale), *changes, Level(place, {"seed": self.seed})])
+        if mistakes := parts.check(config.model):
+            raise InputError(*mistakes)
+        return matched(config), {key: value for key, (value, _) in merge(changes).items()}
+
+    @property
+    def base_draw(self) -> dict[str, Any]:
+        """Where base lies in the space."""
+        flat = self.base.flat() | {"variant": "base"}
+        return {key: flat.get(key) for key in self.space}
+
+
+def load(
+    path: Path, content: Mapping[str, Any], scale: str | None, seeds: Sequence[str] | None, sets: Mapping[str, str]
+) -> Search:
+    """Raises one InputError for all mistakes of a file whose method is a search."""
+    mistakes = heading(path, content)
+    method = content["method"]
+    if method == "custom" and (content.get("scheduler") or {}).get("engine") != "optuna":
+        mistakes.append(
+            f"{path}: scheduler = {content.get('scheduler')}: must be {{engine: optuna}} for method: custom"
+        )
+    goals = _goals(path, content, mistakes)
+    cap = content.get("run_cap")
+    if not isinstance(cap, int) or isinstance(cap, bool) or cap < 1:
+        mistakes.append(f"{path}: run_cap = {cap}: must be a whole number from 1, all the trials of a search")
+    hyperband = content.get("early_terminate")
+    if hyperband is not None:
+        if not isinstance(hyperband, dict) or hyperband.get("type") != "hyperband":
+            mistakes.append(f"{path}: early_terminate = {hyperband}: must be of type: hyperband")
+        elif unseen := [name for name in goals if name not in SCHEDULED]:
+            mistakes.append(
+                f"{path}: early_terminate: needs a metric that is logged on the schedule ({', '.join(SCHEDULED)}), "
+                f"but metric.name = {', '.join(unseen)}; search for one of these, or take it out"
+            )
+    fixed, space = _space(path, content.get("parameters"), mistakes)
+    scale = scale or str(fixed.pop("scale", "demo"))
+    fixed.pop("scale", None)
+    seed = fixed.pop("seed", 1)
+    if seeds and len(seeds) > 1:
+        mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
+    if mistakes:
+        raise InputError(*mistakes)
+    search = Search(
+        path=path,
+        name=str(content.get("name", path.stem)),
+        project=str(content.get("project", "transformer-pl")),
+        scale=scale,
+        method=method,
+        fixed=fixed,
+        sets=dict(sets),
+        seed=int(seeds[0] if seeds else seed),
+        space=space,
+        goals=goals,
+        run_cap=cap,
+        hyperband=hyperband,
+        base=resolve([]),
+    )
+    search = search._replace(base=search.config({})[0])
+    if mistakes := _outside(search):
+        raise InputError(*mistakes)
+    return search
+
+
+def distribution(said: Mapping[str, Any]) -> BaseDistribution:
+    """What W&B's own Optuna engine makes of a parameter. Raises a ValueError with the law that is broken."""
+    if strange := said.keys() - {"distribution", "min", "max", "q", "value", "values"}:
+        raise ValueError(f"{', '.join(sorted(strange))}: Optuna has nothing like it; use min, max and q, or values")
+    if "value" in said:
+        return CategoricalDistribution([said["value"]])
+    if "values" in said and said.get("distribution", "categorical") in ("categorical", "constant"):
+        return CategoricalDistribution(list(said["values"]))
+    low, high, q = said.get("min"), said.get("max"), said.get("q", 1)
+    if any(isinstance(one, bool) or not isinstance(one, int | float) for one in (low, high, q)):
+        raise ValueError("must have value, values, or numbers as min and max")
+    whole = isinstance(low, int) and isinstance(high, int)
+    match said.get("distribution") or ("int_uniform" if whole else "uniform"):
+        case "int_uniform":
+            return IntDistribution(low, high)
+        case "uniform":
+            return FloatDistribution(low, high)
+        case "q_uniform":
+            return (IntDistribution if whole and isinstance(q, int) else FloatDistribution)(low, high, step=q)
+        case "log_uniform_values":
+            return FloatDistribution(low, high, log=True)
+        case "q_log_uniform_values":  # Optuna has steps of 1 alone on a logarithmic scale
+            return (
+                IntDistribution(low, high, log=True) if q == 1 and low >= 1 else FloatDistribution(low, high, log=True)
+            )
+        case other:
+            raise ValueError(f"distribution {other}: Optuna has nothing like it; use uniform or log_uniform_values")
+
+
+def _space(path: Path, parameters: Any, mistakes: list[str]) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    """What is the same for all, and what is drawn."""
+    fixed: dict[str, Any] = {}
+    space: dict[str, BaseDistribution] = {}
+    if not isinstance(parameters, dict) or not parameters:
+        mistakes.append(
+            f"{path}: parameters = {parameters}: must map keys to {{value: ...}}, {{values: [...]}} or a range"
+        )
+        return fixed, space
+    for key, said in parameters.items():
+        if not known(key) and key not in ("scale", "seed", "variant"):
+            mistakes.append(f"{path}: parameters.{key}: no such key{nearest(key, [*KEYS, 'scale', 'seed', 'variant'])}")
+            continue
+        try:
+            if not isinstance(said, dict):
+                raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
+            found = distribution(said)
+        except (ValueError, TypeError) as error:
+            mistakes.append(f"{path}: parameters.{key} = {said}: {error}")
+            continue
+        if isinstance(found, CategoricalDistribution) and len(found.choices) == 1 and key != "variant":
+            fixed[key] = found.choices[0]
+        elif key in ("scale", "seed"):
+            mistakes.append(f"{path}: parameters.{key} = {said}: must be one value in a search")
+        else:
+            space[key] = found
+    if not space and not mistakes:
+        mistakes.append(f"{path}: parameters: some key must have values or a range to search, but none has")
+    return fixed, space
+
+
+def _goals(path: Path, content: Mapping[str, Any], mistakes: list[str]) -> dict[str, str]:
+    """One metric, or W&B's several."""
+    said = content.get("metrics") or [content.get("metric")]
+    goals: dict[str, str] = {}
+    for one in said if isinstance(said, list) else [said]:
+        name = one.get("name") if isinstance(one, dict) else None
+        goal = one.get("goal", "minimize") if isinstance(one, dict) else None
+        if name not in (*SCHEDULED, *AT_THE_END):
+            mistakes.append(
+                f"{path}: metric.name = {name}: no such metric{nearest(str(name), (*SCHEDULED, *AT_THE_END))}"
+            )
+        elif goal not in ("minimize", "maximize"):
+            mistakes.append(f"{path}: metric.goal = {goal}: must be minimize or maximize")
+        else:
+            goals[name] = goal
+    return goals
+
+
+def _outside(search: Search) -> list[str]:
+    """The keys in which base, which is trial 0, does not lie in the space."""
+    mistakes = []
+    for key, value in search.base_draw.items():
+        where = search.space[key]
+        if isinstance(where, CategoricalDistribution):
+            inside = value in where.choices
+        else:
+            inside = isinstance(value, int | float) and where.low <= value <= where.high
+            if inside and where.step and not where.log:
+                inside = abs((value - where.low) / where.step - round((value - where.low) / where.step)) < 1e-9
+        if not inside:
+            mistakes.append(f"{search.path}: parameters.{key}: must have {value} in it, for base is trial 0; add it")
+    return mistakes
+
+
+def show(search: Search, console: Console) -> None:
+    """What would be searched."""
+    goals = " and ".join(f"{goal} {name}" for name, goal in search.goals.items())
+    console.print(f"{search.name} at scale {search.scale}: {search.run_cap} trials, {goals}", soft_wrap=True)
+    base = search.base_draw
+    for key, where in search.space.items():
+        if isinstance(where, CategoricalDistribution):
+            span = ", ".join(map(str, where.choices))
+        else:
+            span = f"{where.low:g} to {where.high:g}" + (", by its logarithm" if where.log else "")
+            span += f", in steps of {where.step:g}" if where.step not in (None, 1) else ""
+        console.print(f"  {key}: {span} (base {base[key]})", soft_wrap=True)

@@ -1,0 +1,145 @@
+"""What a search came to: a line a trial, and what may be said of all of them together."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from transformer_pl import stats
+from transformer_pl.cost import human
+from transformer_pl.render import Column, Table
+from transformer_pl.results import Trial
+from transformer_pl.search.file import Search
+from transformer_pl.search.study import counted, short
+
+ENOUGH = 10  # finished trials, before it is said which keys matter
+MEASURED = {  # what the sentences tell of a metric
+    "val/bleu": (stats.BLEU, float),
+    "val/loss": (stats.LOSS, float),
+    "val/ppl": (stats.LOSS, math.exp),
+}
+Record = dict[str, Any]
+
+
+class Outcome:
+    """The trials of a study, the best first: of two goals, the front first."""
+
+    def __init__(self, search: Search, study: optuna.Study, runs: Path):
+        self.search, self.study = search, study
+        found = counted(study)
+        done = [trial for trial in found if trial.state == TrialState.COMPLETE]
+        self.best = {trial.number for trial in study.best_trials} if done else set()
+        sign = -1 if next(iter(search.goals.values())) == "maximize" else 1
+        order = {"best": 0, "done": 1, "pruned": 2}
+        states = {trial.number: self._state(trial) for trial in found}
+
+        def rank(trial: FrozenTrial) -> tuple:
+            value = sign * trial.values[0] if trial.values else trial.number
+            return order.get(states[trial.number], len(order)), value
+
+        self.trials = sorted(found, key=rank)
+        self.records = [self._record(trial, states[trial.number], runs) for trial in self.trials]
+
+    def _state(self, trial: FrozenTrial) -> str:
+        if trial.number in self.best:
+            return "best"
+        if "infeasible" in trial.user_attrs:
+            return "infeasible"
+        return {TrialState.COMPLETE: "done", TrialState.FAIL: "failed"}.get(trial.state, trial.state.name.lower())
+
+    def _record(self, trial: FrozenTrial, state: str, runs: Path) -> Record:
+        folder = trial.user_attrs.get("folder")
+        kept = Trial(runs / "trials" / folder) if folder else None
+        result = (kept.result() if kept else None) or {}
+        metrics = result.get("metrics", {}) | {key: result.get(key) for key in ("params", "flops")}
+        record = {"trial": trial.number, "state": state} | {key: trial.params.get(key) for key in self.search.space}
+        told = dict(zip(self.search.goals, trial.values or [], strict=False))
+        sentences = kept.sentences("val") if result else None
+        for metric in dict.fromkeys([*self.search.goals, "val/ppl", "val/bleu", "params"]):
+            record[metric] = told.get(metric, metrics.get(metric))
+            if metric in MEASURED:
+                record |= dict(zip((f"{metric}.low", f"{metric}.high"), _interval(metric, sentences), strict=True))
+        return record | {"folder": folder}
+
+    def table(self) -> Table:
+        def cells(key: str) -> list[str]:
+            tell = human if key in ("params", "flops") else short
+            return ["-" if record[key] is None else tell(record[key]) for record in self.records]
+
+        columns = [
+            Column("trial", [f"#{r['trial']}" + (" base" if r["trial"] == 0 else "") for r in self.records]),
+            *(Column(key.partition(".")[2] or key, cells(key), setting=True) for key in self.search.space),
+        ]
+        for metric in dict.fromkeys([*self.search.goals, "val/ppl", "val/bleu", "params"]):
+            columns.append(Column(metric, cells(metric)))
+            if metric in MEASURED and metric in self.search.goals:
+                columns.append(Column(f"{metric} 95 %", [_span(record, metric) for record in self.records]))
+        columns.append(Column("state", [record["state"] for record in self.records]))
+        return Table([column for column in columns if any(column.cells)], self.records, self._notes())
+
+    def _notes(self) -> list[str]:
+        states = [record["state"] for record in self.records]
+        told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        notes = [f"{len(states)} of {self.search.run_cap} trials: {told}. Scale {self.search.scale}."]
+        if len(self.search.goals) > 1:
+            notes.append("best: no other trial is better in one goal and not worse in another.")
+        if any(metric in MEASURED for metric in self.search.goals):
+            notes.append(
+                f"95 %: for other sentences but the same seed ({self.search.seed}). The best of many trials is "
+                "flattered by being chosen: train it on other seeds before it is believed."
+            )
+        for goal, importance in self.importances().items():
+            shares = ", ".join(f"{key} {share:.0%}" for key, share in importance.items())
+            notes.append(f"What {goal} depends on (PED-ANOVA, {self._done()} finished trials): {shares}.")
+        if (best := self.expected_best()) is not None:
+            ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k < len(best)] + [len(best)]
+            told = ", ".join(f"{k}: {short(float(best[k - 1]))}" for k in ks)
+            notes.append(
+                f"Expected best {next(iter(self.search.goals))} after k trials, drawn from these at random "
+                f"(Tang et al. 2020), by k: {told}."
+            )
+        elsewhere = [record for record in self.records if record["state"] in ("best", "done") and not record["params"]]
+        if elsewhere:
+            notes.append(f"{len(elsewhere)} trials lie in the runs folder of another machine.")
+        return notes
+
+    def _done(self) -> int:
+        return sum(record["state"] in ("best", "done") for record in self.records)
+
+    def importances(self) -> dict[str, dict[str, float]]:
+        """By goal, how much of it each key decides; nothing while the trials are few."""
+        if self._done() < ENOUGH or len(self.search.space) < 2:
+            return {}
+        return {
+            goal: optuna.importance.get_param_importances(self.study, target=lambda trial, i=i: trial.values[i])
+            for i, goal in enumerate(self.search.goals)
+        }
+
+    def expected_best(self) -> Any:
+        """After k = 1, 2, ... trials that are drawn at random from those of one goal that were drawn and not by hand.
+
+        A trial that was pruned counts with the last that was measured of it.
+        """
+        if len(self.search.goals) > 1:
+            return None
+        values = [trial.values[0] for trial in self.trials if trial.values and "base" not in trial.user_attrs]
+        if len(values) < 2:
+            return None
+        sign = 1 if next(iter(self.search.goals.values())) == "maximize" else -1
+        return sign * stats.expected_best([sign * value for value in values])
+
+
+def _interval(metric: str, sentences: Any) -> tuple[float | None, float | None]:
+    """95 %, for other sentences but the same seed."""
+    if sentences is None:
+        return None, None
+    measure, scale = MEASURED[metric]
+    low, high = stats.estimate(stats.sample(sentences[None, :, measure.columns], measure.score)).interval()
+    return scale(low), scale(high)
+
+
+def _span(record: Record, metric: str) -> str:
+    low, high = record[f"{metric}.low"], record[f"{metric}.high"]
+    return "" if low is None else f"{short(low)} to {short(high)}"

@@ -1,0 +1,216 @@
+"""Where a study lies, and with what it is drawn and pruned."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import distribution_to_json
+from optuna.exceptions import StorageInternalError
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+
+from transformer_pl.config import nearest
+from transformer_pl.errors import InputError
+from transformer_pl.search.file import SCHEDULED, Search
+
+JOURNAL = "study.journal"
+LOST = (StorageInternalError, SQLAlchemyError)  # what is raised while a database does not answer
+PASSWORD = "TRANSFORMER_PL_STORAGE_PASSWORD"  # an environment variable, which other users of a machine cannot read
+SAMPLERS = {
+    "tpe": optuna.samplers.TPESampler,
+    "random": optuna.samplers.RandomSampler,
+    "qmc": optuna.samplers.QMCSampler,
+    "cma-es": optuna.samplers.CmaEsSampler,
+    "gp": optuna.samplers.GPSampler,
+    "nsga-ii": optuna.samplers.NSGAIISampler,
+}
+NEEDS = {"cma-es": "cmaes"}  # packages that Optuna itself does not ask for
+PRUNERS = {
+    "none": optuna.pruners.NopPruner,
+    "median": optuna.pruners.MedianPruner,
+    "halving": optuna.pruners.SuccessiveHalvingPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+}
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # what becomes of a trial is told by the sweep
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Samplers and pruners
+
+
+def sampler(search: Search, words: Sequence[str] | None) -> Any:
+    """`--sampler`, or what the file's method is to W&B."""
+    return named(SAMPLERS, words or ["random" if search.method == "random" else "tpe"], "--sampler")
+
+
+def pruner(search: Search, words: Sequence[str] | None) -> Any:
+    """`--pruner`, or the file's `early_terminate`. Raises an InputError where no goal is logged on the schedule."""
+    if words and words[0] != "none" and not (len(search.goals) == 1 and search.goals.keys() <= set(SCHEDULED)):
+        raise InputError(
+            f"--pruner {words[0]}: needs one metric that is logged on the schedule ({', '.join(SCHEDULED)}), but "
+            f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
+        )
+    if words or search.hyperband is None:
+        return named(PRUNERS, words or ["none"], "--pruner")
+    said, eta = search.hyperband, int(search.hyperband.get("eta", 3))
+    least = int(said.get("min_iter", 1))
+    if "s" in said:
+        return PRUNERS["halving"](min_resource=least, reduction_factor=eta)
+    validations = max(1, search.base.steps // search.base.trainer.val_every)
+    return PRUNERS["hyperband"](
+        min_resource=least, max_resource=int(said.get("max_iter", validations)), reduction_factor=eta
+    )
+
+
+def named(kinds: Mapping[str, Any], words: Sequence[str], what: str) -> Any:
+    """`tpe n_startup_trials=5`: one of SAMPLERS or PRUNERS, with options of its constructor."""
+    name, *options = words
+    if name not in kinds:
+        raise InputError(f"{what} {name}: no such one{nearest(name, kinds)}")
+    if name in NEEDS and not find_spec(NEEDS[name]):
+        raise InputError(
+            f"{what} {name}: needs the package {NEEDS[name]}, which is not here; pip install {NEEDS[name]}"
+        )
+    try:
+        return kinds[name](**{key: _value(value) for key, _, value in (option.partition("=") for option in options)})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} {' '.join(words)}: {error}") from None
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The storage
+
+
+def hide_password(url: str | None) -> None:
+    """Take a password out of the command line, which anyone on the machine may read: this process begins anew.
+
+    The password is then in the environment, until the study is opened.
+    """
+    if url is None or (parsed := _parsed(url)).password is None or not any(url in word for word in sys.orig_argv):
+        return
+    os.environ[PASSWORD] = parsed.password
+    bare = parsed.set(password=None).render_as_string()
+    os.execv(sys.executable, [word.replace(url, bare) for word in sys.orig_argv])
+
+
+def shown(url: str | None, folder: Path) -> str:
+    """What optuna-dashboard takes, but for the password."""
+    return str(folder / JOURNAL) if url is None else _parsed(url).render_as_string(hide_password=True)
+
+
+def create(search: Search, folder: Path, url: str | None, sampler: Any, pruner: Any) -> optuna.Study:
+    """The study of a search, made where there is none.
+
+    Raises an InputError where the storage does not answer, or has a study of this name that searches something else.
+    """
+
+    whole = _whole(url)
+
+    def made() -> optuna.Study:
+        return optuna.create_study(
+            study_name=folder.name,
+            storage=_storage(whole, folder),
+            sampler=sampler,
+            pruner=pruner,
+            directions=list(search.goals.values()),
+            load_if_exists=True,
+        )
+
+    study = _answered(url, made)
+    said = _what(search)
+    before = study.user_attrs.get("search")
+    if before is None:
+        study.set_user_attr("search", said)
+    elif before != said:
+        keys = [key for key in dict.fromkeys([*before, *said]) if before.get(key) != said.get(key)]
+        differing = [f"{key} was {before.get(key)}, is {said.get(key)}" for key in keys]
+        raise InputError(
+            f"{search.path}: a study is of one search, but {'; '.join(differing)}; undo that, or give the file another "
+            f"`name`"
+        )
+    return study
+
+
+def find(search: Search, folder: Path, url: str | None) -> optuna.Study:
+    """The study of a search that was begun. Raises an InputError where none was."""
+    missing = InputError(f"{search.path}: must have been searched in {shown(url, folder)}, but was not; run it first")
+    if url is None and not (folder / JOURNAL).exists():
+        raise missing
+    whole = _whole(url)
+    try:
+        return _answered(url, lambda: optuna.load_study(study_name=folder.name, storage=_storage(whole, folder)))
+    except KeyError:
+        raise missing from None
+
+
+def _whole(url: str | None) -> str | None:
+    """With the password that `hide_password` put away, which is nobody else's from here on."""
+    if url is None:
+        return None
+    parsed, password = _parsed(url), os.environ.pop(PASSWORD, None)
+    return (parsed.set(password=password) if password else parsed).render_as_string(hide_password=False)
+
+
+def _storage(whole: str | None, folder: Path) -> BaseStorage:
+    if whole is None:
+        return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    return RDBStorage(whole, engine_kwargs={"pool_pre_ping": True})  # a connection may have died while a trial ran
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ArgumentError:
+        raise InputError(
+            "--storage: must be a URL that Optuna takes, such as postgresql://USER@HOST/DATABASE or sqlite:///FILE, "
+            "but is none"
+        ) from None
+
+
+def _answered(url: str | None, ask: Any) -> Any:
+    """Several workers may make the tables of an empty database at once, and all but one of them fail: then again."""
+    for again in (True, True, True, True, False):
+        try:
+            return ask()
+        except (IntegrityError, ProgrammingError, OperationalError) as error:
+            if again and (not isinstance(error, OperationalError) or "already exists" in str(error)):
+                time.sleep(0.5)
+                continue
+            why = first_line(error.orig or error)
+        except (SQLAlchemyError, OSError) as error:
+            why = first_line(error)
+        except ImportError as error:
+            raise InputError(f"--storage {shown(url, Path())}: {_needs(error)}") from None
+        raise InputError(f"--storage {shown(url, Path())}: must be a database that answers, but: {why}; mend it")
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _needs(error: ImportError) -> str:
+    why = error.__cause__ or error
+    return f"needs a package that is not here: {why}; pip install it (for PostgreSQL: psycopg[binary])"
+
+
+def _what(search: Search) -> dict[str, str]:
+    """What all trials of a study have in common; how many there are is left out."""
+    space = {key: distribution_to_json(where) for key, where in search.space.items()}
+    parameters = {f"parameters.{key}": str(value) for key, value in (search.fixed | space).items()}
+    goals = " and ".join(f"{goal} {name}" for name, goal in search.goals.items())
+    return parameters | {"metric": goals, "scale": search.scale, "seed": str(search.seed), "--set": str(search.sets)}

@@ -1,0 +1,241 @@
+"""A study at work: what is trained next, and what came of it. Several processes may share one."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from transformer_pl.errors import InputError
+from transformer_pl.plan import Estimate, Planned, estimate, planned_trial
+from transformer_pl.search.file import Search
+from transformer_pl.search.storage import LOST
+from transformer_pl.sources import open_corpus
+
+ASK_S = 2.0  # from finding nothing to do to asking again
+BEAT_S = 20.0  # from one sign of life to the next
+GRACE_S = 120.0  # without one a trial is taken over
+PATIENCE_S = 60.0  # for a storage that does not answer, when a trial is done
+RETRIES = 1  # of a trial whose process died
+
+
+class Draw(NamedTuple):
+    """A trial of the study that is being trained."""
+
+    trial: Trial
+    planned: Planned
+    keys: dict[str, Any]  # what `train` is told
+
+
+def counted(study: optuna.Study) -> list[FrozenTrial]:
+    """The trials that count against run_cap: all but those that wait, that were put back, or were one too many."""
+    trials = study.get_trials(deepcopy=False)
+    again = {trial.user_attrs.get("again") for trial in trials}
+    return [
+        trial
+        for trial in trials
+        if trial.state != TrialState.WAITING and trial.number not in again and "surplus" not in trial.user_attrs
+    ]
+
+
+class Study:
+    """Says what is trained next, and hears what came of it. `launch` asks and tells."""
+
+    def __init__(self, search: Search, study: optuna.Study, runs: Path):
+        self.search, self.study, self.runs = search, study, runs
+        self.corpus = open_corpus(search.base.data)
+        self.estimates: dict[int, Estimate] = {}  # by the trial's number; for the view
+        self.draws: dict[str, Draw] = {}  # by the trial's id, as it is on disk
+        self._held: Draw | None = None  # drawn while another process, or another trial here, is at the same weights
+        self._validated: dict[str, int] = {}  # validations that the pruner has heard of
+        self._sizes: dict[str, int] = {}  # of the metrics files, as they were last read
+        self._heard: dict[int, tuple[Any, float]] = {}  # others' last signs of life, and when they came
+        self._beat_at, self._asked_at = 0.0, -ASK_S
+        if not study.get_trials(deepcopy=False):
+            study.enqueue_trial(search.base_draw, user_attrs={"base": True})
+
+    def next(self, taken: set[str]) -> Planned | None:
+        """One to train now; `taken` are the weights that are being trained. None: none now, or none at all."""
+        if self._held is None and time.monotonic() < self._asked_at + ASK_S:
+            return None
+        self._take_over()
+        while draw := self._held or self._draw():
+            self._held = None
+            if draw.planned.who.weights in taken or draw.planned.trial.locked():
+                self._held = draw
+                return None
+            self.draws[draw.planned.who.trial] = draw
+            if draw.planned.trial.result() is None:
+                return draw.planned
+            self.ended(draw.planned, failed=False)
+        self._asked_at = time.monotonic()
+        return None
+
+    def _draw(self) -> Draw | None:
+        """None where run_cap is reached. What breaks a law is told so, and the next one drawn."""
+        while len(counted(self.study)) < self.search.run_cap:
+            trial = self.study.ask(self.search.space)
+            trial.set_user_attr("host", socket.gethostname())
+            trial.set_user_attr("process", f"{_here()} {os.getpid()}")
+            if self._is_surplus(trial):  # another process was quicker
+                trial.set_user_attr("surplus", True)
+                self._tell(trial.number, state=TrialState.FAIL)
+                continue
+            try:
+                config, keys = self.search.config(trial.params)
+                planned = planned_trial(trial.number, name(trial), config, self.search.scale, self.runs, self.corpus)
+                self.estimates |= estimate([planned], self.runs)
+            except InputError as error:
+                trial.set_constraint("laws", 1.0)
+                trial.set_user_attr("infeasible", str(error))
+                self._tell(trial.number, state=TrialState.PRUNED)
+                continue
+            trial.set_constraint("laws", 0.0)
+            trial.set_user_attr("folder", planned.trial.folder.name)
+            return Draw(trial, planned, keys)
+        return None
+
+    def _is_surplus(self, trial: Trial) -> bool:
+        """Processes that draw at once may draw one too many, or base twice: the lower number stays."""
+        before = [one for one in counted(self.study) if one.number < trial.number]
+        twice = "base" in trial.user_attrs and any("base" in one.user_attrs for one in before)
+        return twice or len(before) >= self.search.run_cap
+
+    def argv(self, job: Planned, runs: Path) -> list[str]:
+        """What `train` is told."""
+        keys = [f"--{key}={value}" for key, value in self.draws[job.who.trial].keys.items()]
+        return [f"--scale={self.search.scale}", *keys, f"--seed={self.search.seed}", f"--runs={runs}"]
+
+    def waits(self) -> str | None:
+        """For what, when nothing can be started and nothing runs here. None: all is done."""
+        self._beat()
+        if self._held:
+            return f"{self._held.planned.name}: another process trains it, waiting for that"
+        if others := self._others():
+            return f"{len(others)} trials are at work elsewhere, waiting for them"
+        return "trials were put back" if len(counted(self.study)) < self.search.run_cap else None
+
+    def watch(self, job: Planned) -> bool:
+        """Tell the pruner of every new validation; True where the trial is to end."""
+        with suppress(*LOST, UpdateFinishedTrialError):  # the next time will do; or another process has taken over
+            self._beat()
+            return len(self.search.goals) == 1 and self._is_pruned(job)
+        return False
+
+    def _is_pruned(self, job: Planned) -> bool:
+        (metric,) = self.search.goals
+        trial, seen = self.draws[job.who.trial].trial, self._validated.get(job.who.trial, 0)
+        file = job.trial.folder / "metrics.jsonl"
+        size = file.stat().st_size if file.exists() else 0
+        if size == self._sizes.get(job.who.trial, 0):
+            return False
+        values = [line[metric] for line in job.trial.metrics() if metric in line and "val/bleu" not in line]
+        for at, value in enumerate(values[seen:], seen + 1):
+            trial.report(value, at)
+            self._validated[job.who.trial] = at
+        self._sizes[job.who.trial] = size
+        return len(values) > seen and trial.should_prune()
+
+    def ended(self, job: Planned, failed: bool, pruned: bool = False) -> None:
+        number = self.draws.pop(job.who.trial).trial.number
+        result = job.trial.result()
+        if pruned:
+            self._tell(number, state=TrialState.PRUNED)
+        elif failed or result is None:
+            self._tell(number, state=TrialState.FAIL)
+        else:
+            known = result["metrics"] | {"params": result["params"], "flops": result["flops"]}
+            self._tell(number, values=[known[goal] for goal in self.search.goals])
+
+    def stopped(self) -> None:
+        """What was being trained is put back: whoever draws next goes on with it, from its checkpoint."""
+        for draw in self._mine():
+            self._put_back(draw.trial.number, draw.trial.params, draw.trial.user_attrs)
+        self.draws, self._held = {}, None
+
+    # What several processes have to know of each other: each trial's process gives a sign of life, a number that
+    # changes. No clocks are compared, so these may differ from machine to machine.
+
+    def _mine(self) -> list[Draw]:
+        return [*self.draws.values(), *([self._held] if self._held else [])]
+
+    def _others(self) -> list[FrozenTrial]:
+        mine = {draw.trial.number for draw in self._mine()}
+        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return [trial for trial in running if trial.number not in mine]
+
+    def _beat(self) -> None:
+        if (now := time.monotonic()) >= self._beat_at + BEAT_S:
+            self._beat_at = now
+            for draw in self._mine():
+                draw.trial.set_user_attr("beat", now)
+
+    def _take_over(self) -> None:
+        """Put back what a process was at that is gone."""
+        now = time.monotonic()
+        for trial in self._others():
+            sign = trial.user_attrs.get("beat")
+            last, since = self._heard.setdefault(trial.number, (sign, now))
+            if sign != last:
+                self._heard[trial.number] = sign, now
+            elif now > since + GRACE_S or _is_gone(trial.user_attrs.get("process", "")):
+                self._put_back(trial.number, trial.params, trial.user_attrs, died=1)
+
+    def _put_back(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any], died: int = 0) -> None:
+        """It does not count, and is drawn again; but not for ever, if process after process dies of it."""
+        died += attributes.get("died", 0)
+        kept = {key: True for key in ("base",) if key in attributes}
+        if self._tell(number, state=TrialState.FAIL) and died <= RETRIES:
+            self.study.enqueue_trial(dict(params), user_attrs=kept | {"again": number, "died": died})
+
+    def _tell(self, number: int, **what: Any) -> bool:
+        """False where another process has told already. Raises one of LOST where the storage stays silent."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.study.tell(number, **what)
+                return True
+            except (ValueError, UpdateFinishedTrialError):
+                return False
+            except LOST:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(ASK_S)
+
+
+def name(trial: Trial | FrozenTrial) -> str:
+    """`#3 h=4 p_drop=0.12`."""
+    drawn = [f"{key.partition('.')[2] or key}={short(value)}" for key, value in trial.params.items()]
+    return " ".join([f"#{trial.number}", *drawn])
+
+
+def short(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _here() -> str:
+    """Where a process's number means something: this boot of this machine, this container."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    return socket.gethostname()
+
+
+def _is_gone(process: str) -> bool:
+    """Whether it was one of this machine, and is no more."""
+    here, _, pid = process.rpartition(" ")
+    if here != _here():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
