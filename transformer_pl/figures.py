@@ -174,7 +174,7 @@ def shares(by_name: Mapping[str, float]) -> Figure:
     figure, axes = _axes(4.5, 0.8 + 0.28 * len(ranked))
     axes.barh(range(len(ranked)), [share for _, share in ranked], color=COLOURS[1], height=0.6)
     axes.set_yticks(range(len(ranked)), [_short(name) for name, _ in ranked])
-    axes.set(xlabel="importance", xlim=(0, 1), ylim=(len(ranked) - 0.5, -0.5))
+    axes.set(xlabel="share", xlim=(0, 1), ylim=(len(ranked) - 0.5, -0.5))
     return figure
 
 
@@ -212,7 +212,7 @@ def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[
         low, high = min(seen), max(seen)
         scale = math.log if by_logarithm else float
         span = (scale(high) - scale(low)) or 1.0
-        ends = [(0.0, f"{low:.3g}"), (1.0, f"{high:.3g}")] if high > low else [(0.0, f"{low:.3g}")]
+        ends = [(0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")] if high > low else [(0.0, f"{low:.4g}")]
         return [(scale(value) - scale(low)) / span for value in seen], ends
     kinds = sorted(dict.fromkeys(map(str, seen)))
     height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}

@@ -14,11 +14,13 @@ from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.plan import Planned, plan
 from transformer_pl.render import Table
 from transformer_pl.results import RUNS, write
+from transformer_pl.retune import retuning
 from transformer_pl.sweepfile import SEARCHES, Sweep, load
 from transformer_pl.table import Row, against, build
 
 if TYPE_CHECKING:
     from transformer_pl.figures import Figure
+    from transformer_pl.search.file import Search
     from transformer_pl.search.outcome import Outcome
 
 FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
@@ -62,6 +64,9 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     if content.get("method") in SEARCHES:
         return _of_search(file, content, options)
     sweep = load(file, options.scale, options.seeds, options.set)
+    if options.retune:
+        tuning = retuning(sweep, options.retune, options.budget, content.get("metric"))
+        sweep = tuning.best(sweep, plan(tuning.tries(sweep), options.runs))
     title, planned = f"{sweep.name} at scale {Path(sweep.scale).stem}", plan(sweep, options.runs)
     if options.against:
         folders = (options.runs, options.against)
@@ -71,28 +76,37 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     table = table_of(sweep, planned, options.test == "randomisation")
     if options.format != "html":
         return title, table
-    folder = sweep_folder(sweep, options.runs, options.set)
+    folder = sweep_folder(sweep, options)
     folder.mkdir(parents=True, exist_ok=True)
     write_page(sweep, planned, table, folder)
     return title, folder / "report.html"
 
 
 def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[str, Table | Path]:
-    from transformer_pl.search import file as searches  # optuna takes a quarter of a second
-    from transformer_pl.search import storage
+    from transformer_pl.search import storage  # optuna takes a quarter of a second
     from transformer_pl.search.outcome import Outcome
 
-    storage.hide_password(options.storage)
     if options.against:
         raise InputError(f"{file}: a search has no rows to hold against another folder's; leave --against out")
-    found = searches.load(file, content, options.scale, options.seeds, options.set)
-    folder = sweep_folder(found, options.runs, options.set)
+    found = search_of(file, content, options)
+    folder = sweep_folder(found, options)
     outcome = Outcome(found, storage.find(found, folder, options.storage), options.runs)
     title, table = f"{found.name} at scale {Path(found.scale).stem}", outcome.table()
     if options.format != "html":
         return title, table
     write_search_page(outcome, table, folder)
     return title, folder / "report.html"
+
+
+def search_of(file: Path, content: dict[str, Any], options: argparse.Namespace) -> "Search":
+    """A sweep file that searches. Where the command line has a password, the process begins anew without it."""
+    from transformer_pl.search.file import load
+    from transformer_pl.search.storage import hide_password
+
+    hide_password(options.storage)
+    if options.retune:
+        raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
+    return load(file, content, options.scale, options.seeds, options.set)
 
 
 def add_sweep_options(parser: Parser) -> None:
@@ -102,13 +116,21 @@ def add_sweep_options(parser: Parser) -> None:
     parser.add_argument(
         "--set", type=_setting, nargs="+", action=_Settings, default={}, metavar="KEY=VALUE", help="wins over the file"
     )
+    parser.add_argument(
+        "--retune",
+        type=_keys,
+        metavar="KEY,KEY",
+        help="give every row its own best value of these: the same small search for each",
+    )
+    parser.add_argument("--budget", type=_budget, default=8, metavar="K", help="tries a row for --retune (%(default)s)")
     parser.add_argument("--storage", metavar="URL", help="of a search's study, in place of a journal beside the table")
     parser.add_argument("--runs", type=_folder, default=RUNS, metavar="DIR", help="where results lie (%(default)s)")
 
 
 def table_of(sweep: Sweep, planned: list[Planned], randomise: bool = False) -> Table:
     """The table of a sweep as far as it is there."""
-    return build(rows_of(sweep, planned), sweep.base, randomise=randomise)
+    table = build(rows_of(sweep, planned), sweep.base, randomise=randomise)
+    return table._replace(notes=[*table.notes, *sweep.notes])
 
 
 def rows_of(sweep: Sweep, planned: list[Planned]) -> list[Row]:
@@ -153,12 +175,15 @@ def _vectors(pictures: dict[str, Path]) -> dict[str, Path]:
     return {caption: path.with_suffix(".svg") for caption, path in pictures.items()}
 
 
-def sweep_folder(sweep: Any, runs: Path, sets: dict[str, str]) -> Path:
-    """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, for it makes another table."""
+def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
+    """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, as --retune does, for it makes another table."""
     name = f"{sweep.name}@{Path(sweep.scale).stem}"
-    if sets:
-        name += "-" + hashlib.sha256(repr(sorted(sets.items())).encode()).hexdigest()[:6]
-    return runs / "sweeps" / re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
+    said = sorted(options.set.items())
+    if options.retune:
+        said += [("--retune", options.retune), ("--budget", options.budget)]
+    if said:
+        name += "-" + hashlib.sha256(repr(said).encode()).hexdigest()[:6]
+    return options.runs / "sweeps" / re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
 
 
 def _stacked(seeds: list[Any]) -> Any:
@@ -187,6 +212,21 @@ def _seeds(text: str) -> list[str]:
     if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text) or len(set(map(int, seeds))) < len(seeds):
         raise argparse.ArgumentTypeError(f"{text!r} must be different whole numbers with commas between, such as 1,2")
     return seeds
+
+
+def _keys(text: str) -> list[str]:
+    keys = text.split(",")
+    if not all(keys) or len(set(keys)) < len(keys):
+        raise argparse.ArgumentTypeError(f"{text!r} must be different keys with commas between")
+    return keys
+
+
+def _budget(text: str) -> int:
+    if not text.isdigit() or int(text) < 2:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a whole number of at least 2: base's own values are one try"
+        )
+    return int(text)
 
 
 def _folder(text: str) -> Path:

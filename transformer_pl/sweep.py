@@ -20,8 +20,9 @@ from transformer_pl.live import View
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.render import Table
-from transformer_pl.report import add_sweep_options, sweep_folder, table_of, write_page, write_search_page
+from transformer_pl.report import add_sweep_options, search_of, sweep_folder, table_of, write_page, write_search_page
 from transformer_pl.results import check_writable, in_use, write, write_json
+from transformer_pl.retune import retuning
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import SEARCHES, Sweep, load
 from transformer_pl.wandb_run import Run
@@ -40,24 +41,46 @@ def main(words: list[str]) -> int:
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
         return search(content, options, console)
+    for flag in ("storage", "sampler", "pruner"):
+        if getattr(options, flag):
+            raise InputError(f"--{flag}: is for a search, but {options.file} has method: grid; leave it out")
     sweep = load(options.file, options.scale, options.seeds, options.set)
-    planned = plan(sweep, options.runs)
+    tuning = options.retune and retuning(sweep, options.retune, options.budget, content.get("metric"))
+    first = tuning.tries(sweep) if tuning else sweep
+    planned = plan(first, options.runs)
     estimates = estimate(planned, options.runs)
-    show(sweep, planned, estimates, console, options.match)
+    show(first, planned, estimates, console, options.match)
     if options.plan:
         return 0
     check_writable(options.runs)
+    folder = sweep_folder(sweep, options)
     with in_use(options.runs):
-        return train_missing(sweep, planned, estimates, options, console)
+        code = train_missing(first, planned, estimates, options, folder, console)
+        if tuning and code in (0, 1):
+            sweep = tuning.best(sweep, planned)
+            planned = plan(sweep, options.runs)
+            estimates = estimate(planned, options.runs)
+            show(sweep, planned, estimates, console, options.match)
+            code = max(code, train_missing(sweep, planned, estimates, options, folder, console))
+        elif tuning:
+            return code  # no row is at its best yet
+        table = table_of(sweep, planned)
+        code = tell(sweep, table, lambda: write_page(sweep, planned, table, folder), folder, code, console)
+    tell_offline(planned, options.runs, console)
+    return code
 
 
 def train_missing(
-    sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], options: argparse.Namespace, console: Console
+    sweep: Sweep,
+    planned: list[Planned],
+    estimates: dict[int, Estimate],
+    options: argparse.Namespace,
+    folder: Path,
+    console: Console,
 ) -> int:
-    """Train what is not there, print the table, and return the exit code."""
+    """Train what is not there, and return the exit code."""
     missing = [one for one in planned if options.rerun or one.trial.result() is None]
     together(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
-    folder = sweep_folder(sweep, options.runs, options.set)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "plan.json", as_json(sweep, planned, estimates))
@@ -75,14 +98,10 @@ def train_missing(
             launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
         for one in listed.failed:
             console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again", soft_wrap=True)
-        code = 1 if listed.failed else 0
+        return 1 if listed.failed else 0
     except Stopped as stopped:
         console.print(stopped)
-        code = stopped.exit_code
-    table = table_of(sweep, planned)
-    code = tell(sweep, table, lambda: write_page(sweep, planned, table, folder), folder, code, console)
-    tell_offline(planned, options.runs, console)
-    return code
+        return stopped.exit_code
 
 
 def tell(
@@ -117,14 +136,13 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
     """Go on with a search until its run_cap, print its table, and return the exit code."""
     from transformer_pl.search import file, outcome, storage, study  # optuna takes a quarter of a second
 
-    storage.hide_password(options.storage)
-    found = file.load(options.file, content, options.scale, options.seeds, options.set)
+    found = search_of(options.file, content, options)
     sampler, pruner = storage.sampler(found, options.sampler), storage.pruner(found, options.pruner)
     file.show(found, console)
     if options.plan:
         return 0
     check_writable(options.runs)
-    folder = sweep_folder(found, options.runs, options.set)
+    folder = sweep_folder(found, options)
     with in_use(options.runs):
         folder.mkdir(parents=True, exist_ok=True)
         prepare(found.base.data, options.runs)

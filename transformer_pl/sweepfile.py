@@ -47,6 +47,7 @@ class Sweep(NamedTuple):
     scale: str
     base: Config  # what the rows are changes of: the scale, and what the file gives to all
     rows: list[Row]
+    notes: tuple[str, ...] = ()  # what must be read beside its table
 
     @property
     def configs(self) -> list[Config]:

@@ -8,7 +8,7 @@ from transformer_pl import figures
 from transformer_pl.errors import InputError
 from transformer_pl.figures import Figure, Point
 from transformer_pl.plan import Planned, planned_trial
-from transformer_pl.search.outcome import Outcome, Record
+from transformer_pl.search.outcome import FORESEEN, Outcome, Record
 from transformer_pl.search.study import name
 from transformer_pl.sources import open_corpus
 from transformer_pl.sweepfile import Row, Sweep
@@ -27,6 +27,8 @@ def hang(outcome: Outcome) -> dict[str, tuple[str, Figure]]:
     by_logarithm = {key for key, where in search.space.items() if getattr(where, "log", False)}
     importances = outcome.importances()
     for i, (goal, way) in enumerate(search.goals.items()):
+        if goal in FORESEEN:
+            continue
         values, up = [t.values[i] for t in trials], way == "maximize"
         last = f"_{i + 1}" if i else ""
         history = figures.history(numbers, values, done, goal, up)
@@ -34,7 +36,10 @@ def hang(outcome: Outcome) -> dict[str, tuple[str, Figure]]:
         parallel = figures.parallel(drawn, by_logarithm, values, goal, up)
         found[f"parallel{last}"] = (f"Every trial: what was drawn, and its {goal}", parallel)
         if goal in importances:
-            found[f"importances{last}"] = (f"What {goal} depends on", figures.shares(importances[goal]))
+            found[f"importances{last}"] = (
+                f"What brings {goal} into the best quarter",
+                figures.shares(importances[goal]),
+            )
     goals = list(search.goals)
     if (best := outcome.expected_best()) is not None:
         found["expected_best"] = (f"Expected best {goals[0]} after k trials", figures.best_of(best, goals[0]))

@@ -1,6 +1,7 @@
 """What a search came to: a line a trial, and what may be said of all of them together."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformer_pl.results import Trial
 from transformer_pl.search.file import Search
 from transformer_pl.search.study import counted, short
 
+FORESEEN = ("params", "flops")  # known without a training
 ENOUGH = 10  # finished trials, before it is said which keys matter
 MEASURED = {  # what the sentences tell of a metric
     "val/bleu": (stats.BLEU, float),
@@ -30,8 +32,11 @@ class Outcome:
         self.search, self.study = search, study
         found = counted(study)
         done = [trial for trial in found if trial.state == TrialState.COMPLETE]
-        self.best = {trial.number for trial in study.best_trials} if done else set()
-        sign = -1 if next(iter(search.goals.values())) == "maximize" else 1
+        sign = next(iter(self._signs().values()))
+        best = (
+            study.best_trials if len(search.goals) > 1 else sorted(done, key=lambda trial: sign * trial.values[0])[:1]
+        )
+        self.best = {trial.number for trial in best}
         order = {"best": 0, "done": 1, "pruned": 2}
         states = {trial.number: self._state(trial) for trial in found}
 
@@ -83,6 +88,8 @@ class Outcome:
         states = [record["state"] for record in self.records]
         told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         notes = [f"{len(states)} of {self.search.run_cap} trials: {told}. Scale {self.search.scale}."]
+        if repeats := sum("repeats" in trial.user_attrs for trial in self.study.get_trials(deepcopy=False)):
+            notes.append(f"{repeats} more draws were of a trial that is here already: they cost nothing.")
         if len(self.search.goals) > 1:
             notes.append("best: no other trial is better in one goal and not worse in another.")
         if any(metric in MEASURED for metric in self.search.goals):
@@ -92,7 +99,9 @@ class Outcome:
             )
         for goal, importance in self.importances().items():
             shares = ", ".join(f"{key} {share:.0%}" for key, share in importance.items())
-            notes.append(f"What {goal} depends on (PED-ANOVA, {self._done()} finished trials): {shares}.")
+            notes.append(
+                f"What brings {goal} into the best quarter of trials (PED-ANOVA, roughly, of {self._done()}): {shares}."
+            )
         if (best := self.expected_best()) is not None:
             ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k < len(best)] + [len(best)]
             told = ", ".join(f"{k}: {short(float(best[k - 1]))}" for k in ks)
@@ -109,13 +118,26 @@ class Outcome:
         return sum(record["state"] in ("best", "done") for record in self.records)
 
     def importances(self) -> dict[str, dict[str, float]]:
-        """By goal, how much of it each key decides; nothing while the trials are few."""
+        """By goal that is not known beforehand, the share each key has in who is good; none while trials are few.
+
+        PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255).
+        """
         if self._done() < ENOUGH or len(self.search.space) < 2:
             return {}
-        return {
-            goal: optuna.importance.get_param_importances(self.study, target=lambda trial, i=i: trial.values[i])
-            for i, goal in enumerate(self.search.goals)
-        }
+        quarter = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
+        with warnings.catch_warnings():  # that less of a target is better there: it is here, by its sign
+            warnings.simplefilter("ignore", UserWarning)
+            return {
+                goal: optuna.importance.get_param_importances(
+                    self.study, evaluator=quarter, target=lambda trial, i=i, sign=sign: sign * trial.values[i]
+                )
+                for i, (goal, sign) in enumerate(self._signs().items())
+                if goal not in FORESEEN
+            }
+
+    def _signs(self) -> dict[str, int]:
+        """By goal: times that, less is better."""
+        return {goal: 1 if way == "minimize" else -1 for goal, way in self.search.goals.items()}
 
     def expected_best(self) -> Any:
         """After k = 1, 2, ... trials that are drawn at random from those of one goal that were drawn and not by hand.
@@ -127,8 +149,8 @@ class Outcome:
         values = [trial.values[0] for trial in self.trials if trial.values and "base" not in trial.user_attrs]
         if len(values) < 2:
             return None
-        sign = 1 if next(iter(self.search.goals.values())) == "maximize" else -1
-        return sign * stats.expected_best([sign * value for value in values])
+        (sign,) = self._signs().values()
+        return -sign * stats.expected_best([-sign * value for value in values])
 
 
 def _interval(metric: str, sentences: Any) -> tuple[float | None, float | None]:

@@ -104,7 +104,7 @@ def hide_password(url: str | None) -> None:
     if url is None or (parsed := _parsed(url)).password is None or not any(url in word for word in sys.orig_argv):
         return
     os.environ[PASSWORD] = parsed.password
-    bare = parsed.set(password=None).render_as_string()
+    bare = parsed._replace(password=None).render_as_string()  # `set` takes None for "as it was"
     os.execv(sys.executable, [word.replace(url, bare) for word in sys.orig_argv])
 
 

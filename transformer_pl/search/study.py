@@ -23,6 +23,7 @@ BEAT_S = 20.0  # from one sign of life to the next
 GRACE_S = 120.0  # without one a trial is taken over
 PATIENCE_S = 60.0  # for a storage that does not answer, when a trial is done
 RETRIES = 1  # of a trial whose process died
+DRAWS = 3  # times run_cap, repeats and all: a small space may have fewer trials than that
 
 
 class Draw(NamedTuple):
@@ -34,13 +35,15 @@ class Draw(NamedTuple):
 
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials that count against run_cap: all but those that wait, that were put back, or were one too many."""
+    """The trials that count against run_cap: none that waits, was put back, was one too many, or repeats another."""
     trials = study.get_trials(deepcopy=False)
     again = {trial.user_attrs.get("again") for trial in trials}
     return [
         trial
         for trial in trials
-        if trial.state != TrialState.WAITING and trial.number not in again and "surplus" not in trial.user_attrs
+        if trial.state != TrialState.WAITING
+        and trial.number not in again
+        and not trial.user_attrs.keys() & {"surplus", "repeats"}
     ]
 
 
@@ -79,7 +82,7 @@ class Study:
 
     def _draw(self) -> Draw | None:
         """None where run_cap is reached. What breaks a law is told so, and the next one drawn."""
-        while len(counted(self.study)) < self.search.run_cap:
+        while self._is_open():
             trial = self.study.ask(self.search.space)
             trial.set_user_attr("host", socket.gethostname())
             trial.set_user_attr("process", f"{_here()} {os.getpid()}")
@@ -97,9 +100,18 @@ class Study:
                 self._tell(trial.number, state=TrialState.PRUNED)
                 continue
             trial.set_constraint("laws", 0.0)
-            trial.set_user_attr("folder", planned.trial.folder.name)
+            folder = planned.trial.folder.name
+            same = [one.number for one in counted(self.study) if one.user_attrs.get("folder") == folder]
+            trial.set_user_attr("folder", folder)
+            if same:
+                trial.set_user_attr("repeats", min(same))
             return Draw(trial, planned, keys)
         return None
+
+    def _is_open(self) -> bool:
+        """Whether there is more to draw."""
+        cap = self.search.run_cap
+        return len(counted(self.study)) < cap and len(self.study.get_trials(deepcopy=False)) < DRAWS * cap
 
     def _is_surplus(self, trial: Trial) -> bool:
         """Processes that draw at once may draw one too many, or base twice: the lower number stays."""
@@ -119,7 +131,7 @@ class Study:
             return f"{self._held.planned.name}: another process trains it, waiting for that"
         if others := self._others():
             return f"{len(others)} trials are at work elsewhere, waiting for them"
-        return "trials were put back" if len(counted(self.study)) < self.search.run_cap else None
+        return "trials were put back" if self._is_open() else None
 
     def watch(self, job: Planned) -> bool:
         """Tell the pruner of every new validation; True where the trial is to end."""

@@ -1,0 +1,206 @@
+"""Several processes at one study: nothing lost, nothing done twice, and no password where others could read it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from conftest import ROOT, command, processes, wait_for
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from sqlalchemy import NullPool
+from test_search import content
+
+from transformer_pl.errors import InputError
+from transformer_pl.results import finished
+from transformer_pl.search import study as module
+from transformer_pl.search.file import load
+from transformer_pl.search.storage import create
+from transformer_pl.search.study import Study, counted
+
+SECRET = "s3cret-of-nobody"
+TRIALS = 4
+SPACE = {"model.p_drop": {"min": 0.0, "max": 0.3}}
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """The URL of a database of its own, on a server of its own that asks for a password."""
+    found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
+    programs = [Path(path).parent for path in found if path]
+    if not programs:
+        pytest.skip("no PostgreSQL: apt-get install postgresql")
+    pytest.importorskip("psycopg")
+    folder = Path(tempfile.mkdtemp(prefix="postgres"))
+    data, word = folder / "data", folder / "password"
+    word.write_text(SECRET)
+    other = []
+    if os.geteuid() == 0:  # which the server refuses to run as
+        other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        for path in (folder, word):
+            os.chown(path, 65534, 65534)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def call(program, *argv):
+        words = [*other, str(programs[-1] / program), "-D", str(data), *argv]
+        subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+    call("initdb", "-U", "searcher", "--auth=scram-sha-256", f"--pwfile={word}", "--no-sync")
+    listen = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories='' -c fsync=off"
+    call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", listen, "start")
+    try:
+        yield f"postgresql+psycopg://searcher:{SECRET}@127.0.0.1:{port}/postgres"
+    finally:
+        call("pg_ctl", "-m", "immediate", "stop")
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def search_file(tmp_path):
+    path = tmp_path / "search.yaml"
+    path.write_text(yaml.safe_dump(content(space=SPACE, run_cap=TRIALS), sort_keys=False))
+    return path
+
+
+def by_worker(study, pid):
+    """The folder of the trial that this process is at."""
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return next(
+        (t.user_attrs.get("folder") for t in running if t.user_attrs.get("process", "").endswith(f" {pid}")), None
+    )
+
+
+@pytest.mark.parametrize("kind", ["journal", "postgres"])
+def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, request):
+    """Four at once, one of them by SIGKILL in the middle of a trial, which another does again, once."""
+    runs = tmp_path / "runs"
+    url = request.getfixturevalue("postgres") if kind == "postgres" else None
+    storage = ["--storage", url] if url else []
+    words = [sys.executable, "-m", "transformer_pl.sweep", str(search_file), "--runs", str(runs), "--parallel", "1"]
+    logs = [tmp_path / f"worker{i}.txt" for i in range(4)]
+    workers = []
+    for log in logs:
+        with log.open("wb") as file:
+            workers.append(subprocess.Popen([*words, *storage], cwd=ROOT, stdout=file, stderr=file))
+    try:
+        name = "try@demo"
+        journal = runs / "sweeps" / name / "study.journal"
+
+        def study():
+            unpooled = url and RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # nothing stays open
+            return optuna.load_study(
+                study_name=name, storage=unpooled or JournalStorage(JournalFileBackend(str(journal)))
+            )
+
+        def begun(pid):
+            if url is None and not journal.exists():
+                return False
+            try:
+                folder = by_worker(study(), pid)
+            except (KeyError, optuna.exceptions.StorageInternalError):  # not made yet
+                return False
+            return folder and (runs / "trials" / folder / "metrics.jsonl").exists()
+
+        wait_for(lambda: any(begun(worker.pid) for worker in workers), 120)
+        victim = next(worker for worker in workers if begun(worker.pid))
+        victim.send_signal(signal.SIGKILL)
+        assert not any(SECRET in process.command for process in processes())
+        for worker, log in zip(workers, logs, strict=True):
+            assert worker.wait(240) == (-9 if worker is victim else 0), log.read_text()
+    finally:
+        for worker in workers:
+            worker.kill()
+    trials = study().get_trials()
+    assert [t.state for t in counted(study())] == [TrialState.COMPLETE] * TRIALS
+    assert not [t for t in trials if t.state in (TrialState.RUNNING, TrialState.WAITING)]
+    assert sum("again" in t.user_attrs for t in trials) == 1  # what the victim was at
+    assert sum("base" in t.user_attrs for t in counted(study())) == 1 and trials[0].params == {"model.p_drop": 0.1}
+    folders = [t.user_attrs["folder"] for t in counted(study())]
+    assert len(set(folders)) == TRIALS and {result["folder"].name for result in finished(runs)} == set(folders)
+    for log in logs:
+        assert SECRET not in log.read_text()
+    for path in runs.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+
+
+@pytest.fixture
+def alone(search_file, tmp_path):
+    """A search with a study whose other trial is of a process on another machine."""
+    search = load(search_file, yaml.safe_load(search_file.read_text()), None, None, {})
+    folder = tmp_path / "runs" / "sweeps" / "try@demo"
+    folder.mkdir(parents=True)
+    kept = create(search, folder, None, optuna.samplers.RandomSampler(), None)
+    other = kept.ask(search.space)
+    other.set_user_attr("process", "another machine 1")
+    return Study(search, kept, tmp_path / "runs"), other
+
+
+def test_a_trial_whose_process_gives_signs_of_life_is_left_alone(alone, monkeypatch):
+    study, other = alone
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
+    for beat in range(3):
+        other.set_user_attr("beat", beat)
+        study._take_over()
+        assert other.number in {t.number for t in study.study.get_trials(states=(TrialState.RUNNING,))}
+    assert "1 trials are at work elsewhere" in study.waits()
+
+
+def test_a_silent_trial_is_done_again_once(alone, monkeypatch):
+    """Even if it fell silent before it said anything; and not twice, for something may be wrong with it."""
+    study, other = alone
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
+    for retries in (1, 1):
+        study._take_over()
+        study._take_over()
+        waiting = study.study.get_trials(states=(TrialState.WAITING,))
+        assert len(waiting) == retries and waiting[0].user_attrs == {"again": other.number, "died": 1}
+    assert study.study.get_trials()[other.number].state == TrialState.FAIL
+    again = study.study.ask(study.search.space)
+    assert again.params == other.params
+    study._take_over()
+    study._take_over()
+    assert study.study.get_trials()[again.number].state == TrialState.FAIL
+    assert not study.study.get_trials(states=(TrialState.WAITING,)) and again.number in {
+        t.number for t in counted(study.study)
+    }
+
+
+def test_what_another_has_told_is_not_told_again(alone):
+    study, other = alone
+    study.study.tell(other.number, 1.0)
+    study._put_back(other.number, other.params, other.user_attrs)
+    assert study.study.get_trials()[other.number].value == 1.0
+    assert not study.study.get_trials(states=(TrialState.WAITING,))
+
+
+def test_a_study_is_of_one_search(search_file, alone, tmp_path):
+    changed = content(space=SPACE | {"model.h": {"values": [4, 8]}}, run_cap=9)
+    search_file.write_text(yaml.safe_dump(changed, sort_keys=False))
+    search = load(search_file, changed, None, None, {})
+    with pytest.raises(InputError, match=r"parameters.model.h was None, is .*give the file another `name`"):
+        create(search, tmp_path / "runs" / "sweeps" / "try@demo", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("nonsense", "--storage: must be a URL that Optuna takes, such as postgresql://"),
+        (f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/x", "--storage postgresql+psycopg://me@127.0.0.1:1/x: must be"),
+        (f"oracle://me:{SECRET}@127.0.0.1:1/x", "needs a package that is not here"),
+        ("sqlite:////nowhere/at/all.db", "must be a database that answers, but: unable to open"),
+    ],
+)
+def test_a_storage_that_cannot_be_is_told(search_file, tmp_path, url, told):
+    said = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
+    assert said.returncode == 2 and told in said.stderr and SECRET not in said.stdout + said.stderr
+    assert "Traceback" not in said.stderr
