@@ -1,6 +1,7 @@
 """What several tests share: no network, no account, and one small sweep run as its user runs it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -66,6 +67,19 @@ def processes() -> list[Process]:
             if state not in "ZX":
                 found.append(Process(int(folder.name), int(parent), int(session), command))
     return found
+
+
+@pytest.fixture
+def browser():
+    """Headless Chromium."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("no Chromium: apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

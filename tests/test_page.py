@@ -1,7 +1,6 @@
 """The page of a sweep, as its reader sees it: in a browser, without a network, on a phone."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,22 +20,15 @@ def report(smoke):
 
 
 @pytest.fixture(params=WIDTH)
-def page(request, report):
-    """The page in headless Chromium; whatever it says on its console, or asks of a network, is a mistake."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if not chromium:
-        pytest.skip("no Chromium: apt-get install chromium")
-    sync_api = pytest.importorskip("playwright.sync_api")
+def page(request, report, browser):
+    """The page on a screen; whatever it says on its console, or asks of a network, is a mistake."""
     wrong = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH[request.param], "height": 800})
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or wrong.append(asked.url))
-        page.goto(report.as_uri())
-        yield page
-        browser.close()
+    page = browser.new_page(viewport={"width": WIDTH[request.param], "height": 800})
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or wrong.append(asked.url))
+    page.goto(report.as_uri())
+    yield page
     assert not wrong
 
 

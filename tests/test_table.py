@@ -152,6 +152,12 @@ def test_rows_that_nobody_printed():
     assert not any(line["paper/bleu"] for line in read_csv(table))
 
 
+def test_the_paper_has_one_base():
+    """A row that differs from it in its training alone is not what the paper printed as base."""
+    table = build([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
+    assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
+
+
 def test_base_is_what_differences_are_to_whatever_the_paper_calls_it():
     table = build([row(config(model__h=4), 60.0), row(config(), 61.0)], config(model__h=4))
     assert column(table, "row") == ["base (A)", "base"]

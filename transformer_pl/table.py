@@ -122,9 +122,12 @@ def build(rows: Sequence[Row], base: Config | None = None, beside: str = "table3
     is_base = [base is not None and values == _settings(base) for values in settings]
     base_row = next((row for row, is_it in zip(rows, is_base, strict=True) if is_it), None)
     judged = _judge(rows, base_row, randomise)
+    printed = [paper.find(row.config) for row in rows]
+    of_base = base_row and paper.find(base_row.config)  # not of another that differs from base in its training alone
+    printed = [None if p is of_base and not is_it else p for p, is_it in zip(printed, is_base, strict=True)]
     lines = [
-        _Line(row, values, paper.find(row.config), is_it, base_row, *verdicts)
-        for row, values, is_it, verdicts in zip(rows, settings, is_base, judged, strict=True)
+        _Line(row, values, theirs, is_it, base_row, *verdicts)
+        for row, values, theirs, is_it, verdicts in zip(rows, settings, printed, is_base, judged, strict=True)
     ]
     keys = _differing(settings)
     columns = [column for column in _columns(lines, keys, paper) if any(column.cells)]

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import distribution_to_json
-from optuna.exceptions import StorageInternalError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import URL, make_url
@@ -136,6 +137,9 @@ def create(search: Search, folder: Path, url: str | None, sampler: Any, pruner: 
     before = study.user_attrs.get("search")
     if before is None:
         study.set_user_attr("search", said)
+        with warnings.catch_warnings():  # that Optuna may change this
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names(list(search.goals))  # for optuna-dashboard
     elif before != said:
         keys = [key for key in dict.fromkeys([*before, *said]) if before.get(key) != said.get(key)]
         differing = [f"{key} was {before.get(key)}, is {said.get(key)}" for key in keys]
