@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 import yaml
-from conftest import ROOT, processes, read_back, wait_for
+from conftest import ROOT, command, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from transformer_pl import wandb_run
@@ -236,3 +236,17 @@ def test_a_run_is_seen_online(compatible_server, tmp_path, monkeypatch):
     assert json.loads(run["config_json"])["model.h"] == {"value": 4}
     told = {"train/loss": 2, "val/bleu": 31.5, "val/ppl": 4.25, "params": 7, "step": 30}
     assert json.loads(run["summary_json"]).items() >= told.items()
+
+
+def test_a_sweep_and_its_report_are_seen_in_a_browser(compatible_server, browser, tmp_path):
+    """Every trial in the project's list, and the report's figures as pictures that load."""
+    assert command("sweep", "sweeps/smoke.yaml", "--runs", tmp_path / "runs").returncode == 0
+    key = base64.b64encode(f"api:{os.environ['WANDB_API_KEY']}".encode()).decode()
+    page = browser.new_page(extra_http_headers={"Authorization": f"Basic {key}"})
+    page.goto(compatible_server.removesuffix("/api/v2") + "/projects/default/transformer-pl")
+    for name in ("base s1", "h=1 p_drop=0.0 s1", "smoke@demo"):
+        page.get_by_text(name, exact=True).first.wait_for()
+    page.get_by_text("smoke@demo", exact=True).first.click()
+    page.get_by_text("Media", exact=True).first.click()
+    page.get_by_text("Differences to base").first.wait_for()
+    page.wait_for_function("Array.from(document.images).filter(one => one.naturalWidth > 0).length >= 3")

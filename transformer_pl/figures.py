@@ -133,7 +133,7 @@ def history(numbers: Sequence[int], values: Sequence[float], done: Sequence[bool
         best = (np.maximum if up else np.minimum).accumulate([v for _, v in ended])
         axes.step([n for n, _ in ended], best, where="post", color="0.6", linewidth=0.8, zorder=0, label="best so far")
     axes.set(xlabel="trial", ylabel=measure)
-    if not up and max(values) > 4 * min(values) > 0:
+    if not up and _is_skewed(values):
         axes.set_yscale("log")
         _plain_log(axes.yaxis)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
@@ -149,6 +149,8 @@ def parallel(
     Numbers are spread over their axis, by their logarithm where that is said; anything else in its order.
     """
     axes_of = {**{key: list(seen) for key, seen in drawn.items()}, measure: list(values)}
+    if not up and _is_skewed(values):
+        by_logarithm = {*by_logarithm, measure}
     figure, axes = _axes(1.2 + 1.1 * len(axes_of), 3.6)
     heights = []
     for x, (key, seen) in enumerate(axes_of.items()):
@@ -204,6 +206,11 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     axes.minorticks_off()
     _legend(axes)
     return figure
+
+
+def _is_skewed(values: Sequence[float]) -> bool:
+    """Whether a few that are far off would press all others together."""
+    return max(values) > 4 * min(values) > 0
 
 
 def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[tuple[float, str]]]:
