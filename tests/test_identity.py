@@ -74,6 +74,7 @@ OTHER = [
     {"data.source": "de", "data.target": "en"},
     {"data.train": "half"},
     {"trainer.precision": "bf16-mixed"},
+    {"trainer.bleu_sample": 100},  # which is measured, so that a search can ask for it
     {"decode.average": 5},
     {"decode.average": 10},
 ]

@@ -124,6 +124,7 @@ def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
             {"early_terminate": {"type": "hyperband"}, "metric": {"name": "val/bleu", "goal": "maximize"}},
             "on the schedule",
         ),
+        ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "needs trainer.bleu_sample"),
         ({"method": "custom"}, "{engine: optuna}"),
         ({"space": {}}, "some key must have values or a range"),
     ],
@@ -207,10 +208,10 @@ def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
 
 
 class Always(optuna.pruners.BasePruner):
-    """Ends every trial but base at its first validation."""
+    """Ends every trial at its first validation; but base is not to be pruned."""
 
     def prune(self, study, trial):
-        return trial.number > 0
+        return True
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -12,6 +12,7 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 from conftest import ROOT, little_text, wait_for
 
@@ -22,7 +23,8 @@ from transformer_pl.data import TranslationData
 from transformer_pl.evaluate import likelihood, translate
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.module import TransformerModule
-from transformer_pl.prepare import prepare
+from transformer_pl.prepare import Tokens, prepare
+from transformer_pl.sample import BleuSample
 from transformer_pl.schedule import learning_rate
 
 TINY = {"model.N": 1, "model.d_model": 16, "model.d_ff": 32, "model.h": 2, "data.vocab_size": 400}
@@ -125,6 +127,22 @@ def test_validation_on_the_schedule_agrees_with_the_final_one(prepared):
     module, lines = fit(prepared, config())
     last = [line for step, line in lines if step == 12 and "val/ppl" in line][-1]
     assert last["val/ppl"] == pytest.approx(likelihood(module.model, prepared.split("val"), 256).perplexity, rel=1e-4)
+
+
+def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothing(prepared):
+    learns = {"model__d_model": 32, "model__d_ff": 64, "optim__warmup": 100, "optim__max_steps": 360}
+    settings = config(trainer__bleu_sample=10, decode__extra=3, **learns)
+    sample = BleuSample(settings, prepared)
+    module, lines = fit(prepared, settings, sample)
+    _, references = prepared.text("val")
+    assert len(sample.references) == 10 and set(sample.references) <= set(references)
+    scored = {step: line["val/bleu_sample"] for step, line in lines if "val/bleu_sample" in line}
+    assert list(scored) == list(range(6, 361, 6)) and scored[360] > 0
+    found = [translate(module.model, Tokens.of([list(one)]), Decode(beam=1, extra=3), 256)[0] for one in sample.source]
+    hypotheses = prepared.tokenizer.decode([one[0].pieces if one else [] for one in found])
+    assert scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample.references]).score)
+    plain, _ = fit(prepared, settings)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 50])

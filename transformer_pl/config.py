@@ -127,7 +127,10 @@ class Decode(Section):
 
 
 class Trainer(Section):
-    """Where and in what precision a trial runs. Of these only the precision is part of a trial's identity."""
+    """Where and in what precision a trial runs, and what it logs.
+
+    Of these only precision and bleu_sample are part of a trial's identity.
+    """
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Count = 1
@@ -139,6 +142,7 @@ class Trainer(Section):
     val_every: Count = Field(1000, description="steps from one validation and checkpoint to the next")
     log_every: Count = 50
     eval_tokens: Count = Field(4096, description="pieces a side in a batch of evaluation")
+    bleu_sample: Natural = Field(0, description="sentences translated at every validation, for val/bleu_sample")
 
 
 class Config(Section):
@@ -376,6 +380,11 @@ def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield (
             ("trainer.precision", "trainer.accelerator"),
             "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
+        )
+    if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
+        yield (
+            ("trainer.bleu_sample", "trainer.strategy"),
+            "fsdp2 leaves no process the whole model to translate with; choose ddp, or a sample of 0",
         )
 
 

@@ -17,7 +17,7 @@ from transformer_pl.errors import InputError
 from transformer_pl.loss import negative_log_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
 from transformer_pl.prepare import Prepared, Split, Tokens
-from transformer_pl.tokens import BOS, EOS, PAD
+from transformer_pl.tokens import BOS, EOS, PAD, Tokenizer
 
 
 class Likelihood(NamedTuple):
@@ -71,6 +71,12 @@ def translate(
         for index, hypotheses in zip(indexes, outputs, strict=True):
             found[index] = hypotheses
     return found
+
+
+def outputs(model: Transformer, source: Tokens, tokenizer: Tokenizer, decode: Decode, tokens: int) -> list[str]:
+    """The best output of every sentence as text; an empty one where there is none."""
+    found = translate(model, source, decode, tokens)
+    return tokenizer.decode([hypotheses[0].pieces if hypotheses else [] for hypotheses in found])
 
 
 def trained(config: Config, prepared: Prepared, weights: Path) -> Transformer:

@@ -40,6 +40,7 @@ class Identity(NamedTuple):
 # The data's fingerprint says what these say of the text, and says it better.
 _OF_THE_TEXT = ("data.path", "data.hub", "data.subset", "data.revision")
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*COLUMNS, "width", "depth")), "optim.max_steps", "optim.duration")
+_OF_THE_TRAINER = ("trainer.precision", "trainer.bleu_sample")  # the latter: a search may ask for what it measures
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
 
 
@@ -54,7 +55,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], part_sources: Mappi
         for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
         and key not in (*_OF_THE_TEXT, *_AS_PRODUCTS)
-        and (key == "trainer.precision" or not key.startswith("trainer."))
+        and (key in _OF_THE_TRAINER or not key.startswith("trainer."))
     }
     enters |= effective(config) | {"seed": config.seed, "core": CORE_REVISION}
     enters |= {"data": dict(fingerprint), "parts": dict(part_sources)}

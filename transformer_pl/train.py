@@ -158,6 +158,8 @@ def _run(
     tracker, training = _same_weights(config, runs, trial, who, told) or _fit(config, runs, trial, prepared, told)
     try:
         params, metrics, signature, translations = _evaluate(config, trial, prepared)
+        sampled = [line["val/bleu_sample"] for line in trial.metrics() if "val/bleu_sample" in line]
+        metrics |= {"val/bleu_sample": sampled[-1]} if sampled else {}
         tracker.log_metrics(metrics, config.steps)
         tracker.log_translations(translations)
         means = [prepared.mean_length("train", side) for side in ("source", "target")]
@@ -196,6 +198,7 @@ def _fit(
     from transformer_pl.checkpoint import Checkpoints
     from transformer_pl.data import TranslationData
     from transformer_pl.module import TransformerModule
+    from transformer_pl.sample import BleuSample
     from transformer_pl.tracking import Tracker
 
     L.seed_everything(config.seed, verbose=False)
@@ -215,7 +218,7 @@ def _fit(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=tracker,
-        callbacks=[checkpoints],
+        callbacks=[*([BleuSample(config, prepared)] if config.trainer.bleu_sample else []), checkpoints],
         use_distributed_sampler=False,
         log_every_n_steps=1,  # the module writes its own lines
         enable_checkpointing=False,
@@ -271,7 +274,7 @@ def _evaluate(
     config: Config, trial: Trial, prepared: Prepared
 ) -> tuple[int, dict[str, float], str, list[dict[str, str]]]:
     """The model's parameters, its metrics on both sets in fp32, sacreBLEU's signature, and a few translations."""
-    from transformer_pl.evaluate import likelihood, trained, translate
+    from transformer_pl.evaluate import likelihood, outputs, trained
     from transformer_pl.score import corpus_score, sentence_statistics
 
     model = trained(config, prepared, trial.folder / "weights.pt")
@@ -280,9 +283,7 @@ def _evaluate(
     for name in ("val", "test"):
         split, (sources, references) = prepared.split(name), prepared.text(name)
         nll = likelihood(model, split, config.trainer.eval_tokens)
-        outputs = translate(model, split.source, config.decode, config.trainer.eval_tokens)
-        pieces = [hypotheses[0].pieces if hypotheses else [] for hypotheses in outputs]
-        hypotheses = prepared.tokenizer.decode(pieces)
+        hypotheses = outputs(model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens)
         score = corpus_score(hypotheses, references)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}

@@ -13,7 +13,7 @@ from transformer_pl.config import KEYS, Config, Level, known, merge, nearest, pa
 from transformer_pl.errors import InputError
 from transformer_pl.sweepfile import heading
 
-SCHEDULED = ("val/ppl", "val/loss")  # logged at every validation, so that a pruner can see them
+SCHEDULED = ("val/ppl", "val/loss", "val/bleu_sample")  # logged at every validation, so that a pruner can see them
 AT_THE_END = ("val/bleu", "val/chrf", "params", "flops")
 
 
@@ -102,7 +102,13 @@ def load(
         base=resolve([]),
     )
     search = search._replace(base=search.config({})[0])
-    if mistakes := _outside(search):
+    mistakes = _outside(search)
+    if "val/bleu_sample" in search.goals and not search.base.trainer.bleu_sample:
+        mistakes.append(
+            f"{path}: metric.name = val/bleu_sample: needs trainer.bleu_sample, of how many sentences it is; add it to "
+            "parameters, such as trainer.bleu_sample: {value: 100}"
+        )
+    if mistakes:
         raise InputError(*mistakes)
     return search
 

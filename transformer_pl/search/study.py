@@ -152,7 +152,8 @@ class Study:
             trial.report(value, at)
             self._validated[job.who.trial] = at
         self._sizes[job.who.trial] = size
-        return len(values) > seen and trial.should_prune()
+        is_base = "base" in trial.user_attrs  # which the others are read beside
+        return len(values) > seen and not is_base and trial.should_prune()
 
     def ended(self, job: Planned, failed: bool, pruned: bool = False) -> None:
         number = self.draws.pop(job.who.trial).trial.number

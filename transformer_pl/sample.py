@@ -1,0 +1,29 @@
+"""val/bleu_sample: the BLEU of a few validation sentences in the course of a training, cheap enough to prune by."""
+
+import lightning as L
+import numpy as np
+
+from transformer_pl.config import Config, Decode
+from transformer_pl.evaluate import outputs
+from transformer_pl.prepare import Prepared, Tokens
+from transformer_pl.score import corpus_score
+
+
+class BleuSample(L.Callback):
+    """Translates `trainer.bleu_sample` sentences from all over the validation set greedily, at every validation.
+
+    Every process translates all of them, for each has the whole model.
+    """
+
+    def __init__(self, config: Config, prepared: Prepared):
+        self.config, self.tokenizer = config, prepared.tokenizer
+        source, (_, references) = prepared.split("val").source, prepared.text("val")
+        chosen = np.unique(np.linspace(0, len(source) - 1, config.trainer.bleu_sample).astype(int)).tolist()
+        self.source = Tokens.of([source[i].tolist() for i in chosen])
+        self.references = [references[i] for i in chosen]
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        greedy = Decode(beam=1, extra=self.config.decode.extra)
+        hypotheses = outputs(module.model, self.source, self.tokenizer, greedy, self.config.trainer.eval_tokens)
+        score = corpus_score(hypotheses, self.references)
+        trainer.logger.log_metrics({"val/bleu_sample": score.bleu}, trainer.global_step)
