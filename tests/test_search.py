@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import optuna
 import pytest
@@ -176,6 +177,10 @@ def test_a_search_runs_to_its_cap_and_goes_on_where_that_is_raised(write, tmp_pa
     assert {t.user_attrs["folder"]: t.value for t in done} == {f: r["metrics"]["val/ppl"] for f, r in by_folder.items()}
     report = command("report", path, "--runs", runs, "--format", "md")
     assert report.returncode == 0 and report.stdout == (next(runs.glob("sweeps/try*")) / "table.md").read_text()
+    page = Path(command("report", path, "--runs", runs, "--format", "html").stdout.strip()).read_text()
+    for trial in trials:
+        assert f"#{trial.number}" in page and trial.user_attrs.get("folder", "infeasible") in page
+    assert "try@demo" in command("sweep", "--list", "--runs", runs).stdout
     again = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
     assert again.returncode == 0 and len(study_of(runs).get_trials()) == 3
     path.write_text(path.read_text().replace("run_cap: 3", "run_cap: 4"))
@@ -232,7 +237,7 @@ def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_pa
     lines = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
     curve = [line["val/ppl"] for line in lines if "val/ppl" in line]
     assert curve[: len(pruned.intermediate_values)] == list(pruned.intermediate_values.values()) and len(curve) < 10
-    assert not (kept / "result.json").exists()
+    assert not (kept / "result.json").exists() and not (kept / "checkpoints").exists()
     assert not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes())
     assert [record["state"] for record in Outcome(search, study.study, runs).records] == ["best", "pruned"]
 

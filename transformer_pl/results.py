@@ -186,6 +186,10 @@ class Trial:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which makes the trial a finished one; what only served to resume goes."""
         write_json(self.folder / "result.json", result)
+        self.drop_checkpoints()
+
+    def drop_checkpoints(self) -> None:
+        """It will not be gone on with: its curve stays, what only served to resume does not."""
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
     def drop_unfinished(self) -> None:

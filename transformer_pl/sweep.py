@@ -66,7 +66,7 @@ def main(words: list[str]) -> int:
             return code  # no row is at its best yet
         table = table_of(sweep, planned)
         code = tell(sweep, table, lambda: write_page(sweep, planned, table, folder), folder, code, console)
-    tell_offline(planned, options.runs, console)
+    tell_offline([one.trial.folder for one in planned], options.runs, console)
     return code
 
 
@@ -126,8 +126,8 @@ def tell(
     return code
 
 
-def tell_offline(planned: Sequence[Planned], runs: Path, console: Console) -> None:
-    if any(any(one.trial.folder.glob("wandb/offline-run-*")) for one in planned):
+def tell_offline(trials: Sequence[Path], runs: Path, console: Console) -> None:
+    if any(any(folder.glob("wandb/offline-run-*")) for folder in trials):
         later = f"wandb sync {runs}/*/*/wandb/offline-run-*"
         console.print(f"W&B: some runs are offline; later: {later}", soft_wrap=True)
 
@@ -166,8 +166,10 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
         if not came_to.records:
             return code
         table = came_to.table()
+        write_json(folder / "plan.json", {"name": found.name, "scale": found.scale, "trials": came_to.trained})
         code = code or int(any(record["state"] == "failed" for record in came_to.records))
         code = tell(found, table, lambda: write_search_page(came_to, table, folder), folder, code, console)
+    tell_offline([options.runs / "trials" / one["folder"] for one in came_to.trained], options.runs, console)
     console.print(f"look at it: optuna-dashboard {storage.shown(options.storage, folder)}", soft_wrap=True)
     return code
 

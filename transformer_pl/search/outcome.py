@@ -47,6 +47,11 @@ class Outcome:
         self.trials = sorted(found, key=rank)
         self.records = [self._record(trial, states[trial.number], runs) for trial in self.trials]
 
+    @property
+    def trained(self) -> list[Record]:
+        """The records of the trials that have a folder: all but those that broke a law."""
+        return [record for record in self.records if record["folder"]]
+
     def _state(self, trial: FrozenTrial) -> str:
         if trial.number in self.best:
             return "best"

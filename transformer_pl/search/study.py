@@ -159,6 +159,7 @@ class Study:
         number = self.draws.pop(job.who.trial).trial.number
         result = job.trial.result()
         if pruned:
+            job.trial.drop_checkpoints()
             self._tell(number, state=TrialState.PRUNED)
         elif failed or result is None:
             self._tell(number, state=TrialState.FAIL)
