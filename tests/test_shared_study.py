@@ -204,3 +204,21 @@ def test_a_storage_that_cannot_be_is_told(search_file, tmp_path, url, told):
     said = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
     assert said.returncode == 2 and told in said.stderr and SECRET not in said.stdout + said.stderr
     assert "Traceback" not in said.stderr
+
+
+def test_what_was_drawn_before_does_not_count_and_ends_in_a_space_that_is_too_small(tmp_path):
+    """Two values and no more: both are trials, and every other draw is one of them again."""
+    folder = tmp_path / "runs" / "sweeps" / "try@demo"
+    folder.mkdir(parents=True)
+    said = content(space={"model.h": {"values": [4, 8]}}, run_cap=5)
+    search = load(tmp_path / "search.yaml", said, None, None, {})
+    study = Study(search, create(search, folder, None, optuna.samplers.RandomSampler(seed=1), None), tmp_path / "runs")
+    while job := study.next(set()):
+        result = {"metrics": {"val/ppl": 2.0}, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}}
+        job.trial.folder.mkdir(parents=True)
+        job.trial.finish(result)
+        study.ended(job, failed=False)
+    assert sorted(trial.params["model.h"] for trial in counted(study.study)) == [4, 8]
+    assert study.waits() is None
+    told = [trial for trial in study.study.get_trials() if "repeats" in trial.user_attrs]
+    assert len(told) == 10 and all(trial.value == 2.0 for trial in told)

@@ -23,7 +23,7 @@ BEAT_S = 20.0  # from one sign of life to the next
 GRACE_S = 120.0  # without one a trial is taken over
 PATIENCE_S = 60.0  # for a storage that does not answer, when a trial is done
 RETRIES = 1  # of a trial whose process died
-DRAWS = 3  # times run_cap, repeats and all: a small space may have fewer trials than that
+REPEATS = 2  # times run_cap; then the space is taken to have no more trials in it
 
 
 class Draw(NamedTuple):
@@ -101,17 +101,16 @@ class Study:
                 continue
             trial.set_constraint("laws", 0.0)
             folder = planned.trial.folder.name
-            same = [one.number for one in counted(self.study) if one.user_attrs.get("folder") == folder]
-            trial.set_user_attr("folder", folder)
-            if same:
+            if same := [one.number for one in counted(self.study) if _has(one, folder)]:
                 trial.set_user_attr("repeats", min(same))
+            trial.set_user_attr("folder", folder)
             return Draw(trial, planned, keys)
         return None
 
     def _is_open(self) -> bool:
         """Whether there is more to draw."""
-        cap = self.search.run_cap
-        return len(counted(self.study)) < cap and len(self.study.get_trials(deepcopy=False)) < DRAWS * cap
+        repeats = sum("repeats" in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
+        return len(counted(self.study)) < self.search.run_cap and repeats < REPEATS * self.search.run_cap
 
     def _is_surplus(self, trial: Trial) -> bool:
         """Processes that draw at once may draw one too many, or base twice: the lower number stays."""
@@ -231,6 +230,11 @@ def name(trial: Trial | FrozenTrial) -> str:
 
 def short(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _has(trial: FrozenTrial, folder: str) -> bool:
+    """Whether it is of this config, and comes or came to its end."""
+    return trial.state in (TrialState.RUNNING, TrialState.COMPLETE) and trial.user_attrs.get("folder") == folder
 
 
 def _here() -> str:
