@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
+SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))
+GRIDS = [path for path in SHIPPED if "\nmethod: grid\n" in path.read_text()]
+SEARCHES = [path for path in SHIPPED if path not in GRIDS]
 
 for name in ("WANDB_API_KEY", "WANDB_MODE", "TRANSFORMER_PL_DATA", "CUDA_VISIBLE_DEVICES"):
     os.environ.pop(name, None)

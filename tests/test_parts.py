@@ -5,7 +5,7 @@ import sys
 import laws
 import pytest
 import torch
-from conftest import ROOT
+from conftest import GRIDS
 
 from transformer_pl import parts
 from transformer_pl.config import KEYS, SEAMS, Level, Model, Part, is_papers, resolve
@@ -223,7 +223,7 @@ def test_the_core_has_no_sources_of_its_own():
 def named_parts() -> dict[str, dict]:
     """By a readable name, the keys of every part other than the paper's that a shipped sweep names."""
     found = {}
-    for path in sorted((ROOT / "sweeps").glob("*.yaml")):
+    for path in GRIDS:
         for row in load(path).rows:
             for seam in SEAMS:
                 part = getattr(row.configs[0].model, seam)

@@ -1,8 +1,10 @@
 """Every shipped sweep: each of its rows differs from base by more than its name, and trains."""
 
+import optuna
 import pytest
 import torch
-from conftest import ROOT
+import yaml
+from conftest import GRIDS, SEARCHES, SHIPPED
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.batches import BOS, PAD
@@ -12,19 +14,32 @@ from transformer_pl.identity import row_identity
 from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.schedule import learning_rate
+from transformer_pl.search import file as searches
+from transformer_pl.search.study import name
 from transformer_pl.sweepfile import load
 
-SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 VOCABULARY = 60
+DRAWS = 3  # of each search
+
+
+def search_of(path):
+    return searches.load(path, yaml.safe_load(path.read_text()), None, None, {})
 
 
 def rows():
     """Every row of any sweep once, with its base."""
     found = {}
-    for path in SWEEPS:
+    for path in GRIDS:
         sweep = load(path)
         for row in sweep.rows:
             found.setdefault(row_identity(row.configs[0]), (f"{path.stem}: {row.name}", row.configs[0], sweep.base))
+    for path in SEARCHES:
+        search = search_of(path)
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+        for _ in range(DRAWS):
+            trial = study.ask(search.space)
+            config, _ = search.config(trial.params)
+            found.setdefault(row_identity(config), (f"{path.stem}: {name(trial)}", config, search.base))
     return list(found.values())
 
 
@@ -98,11 +113,15 @@ def test_a_row_learns(config, base):
     assert losses[-1] < 0.9 * losses[0]
 
 
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_sweep_opens_with_what_it_is_and_how_to_run_it(path):
     text = path.read_text()
     assert (
         text.startswith("# ") and f"python -m transformer_pl.sweep sweeps/{path.name}" in text.partition("program:")[0]
     )
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_base_is_among_the_rows(path):
     sweep = load(path)
     assert row_identity(sweep.base) in {row_identity(row.configs[0]) for row in sweep.rows}

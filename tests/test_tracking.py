@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 import yaml
-from conftest import ROOT, command, processes, read_back, wait_for
+from conftest import GRIDS, ROOT, command, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from transformer_pl import wandb_run
@@ -157,7 +157,7 @@ def agents(sweep, **args):
     return [word for part in words for word in (told[part[2:-1]] if part.startswith("${") else [part])]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_every_trial_of_a_sweep_is_the_same_under_the_agent(path):
     sweep = yaml.safe_load(path.read_text())
     said = {key: told.get("values", [told.get("value")]) for key, told in sweep["parameters"].items()}
