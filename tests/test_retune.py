@@ -1,5 +1,6 @@
 """Every row at its own best: the same points for all, with a seed of their own."""
 
+import math
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import yaml
 from conftest import command
 
 from transformer_pl.errors import InputError
+from transformer_pl.plan import plan
 from transformer_pl.results import finished
 from transformer_pl.retune import REACH, retuning
 from transformer_pl.sweepfile import load
@@ -46,6 +48,7 @@ def test_every_row_tries_the_same_points_with_a_seed_of_their_own(sweep_file):
     ("keys", "metric", "told"),
     [
         (["optim.lr_scal"], None, "optim.lr_scal: no such key; did you mean optim.lr_scale?"),
+        (["seed"], None, "seed: must be of model or optim"),
         (["model.h"], None, "model.h: must be the same in all rows, but row `h=4` is about it"),
         (["model.d_k"], None, "model.d_k: must be a number other than 0 in base, but is None"),
         (KEYS, {"name": "params"}, "metric.name = params: must be one of val/bleu"),
@@ -80,6 +83,19 @@ def test_rows_are_trained_at_their_best_and_the_table_says_so(sweep_file, tmp_pa
     assert (folder / "table.md").read_text() == shown and (folder / "report.html").exists()
     again = command("sweep", *words, WANDB_MODE="disabled")
     assert again.returncode == 0 and " 0 to train" in again.stdout
+
+
+def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
+    """Nor one that failed; a row that failed everywhere stays where the file has it."""
+    sweep = load(sweep_file)
+    tuning = retuning(sweep, ["optim.lr_scale"], 3, {"name": "val/ppl"})
+    tried = plan(tuning.tries(sweep), tmp_path)
+    for one, value in zip(tried, (math.nan, 9.0, 7.0, None, math.inf, math.nan), strict=True):
+        if value is not None:
+            one.trial.folder.mkdir(parents=True)
+            one.trial.finish({"metrics": {"val/ppl": value}})
+    rates = [row.configs[0].optim.lr_scale for row in tuning.best(sweep, tried).rows]
+    assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
 
 
 def test_a_search_is_not_retuned(tmp_path):

@@ -23,7 +23,7 @@ from transformer_pl.prepare import prepare
 from transformer_pl.results import finished
 from transformer_pl.search.file import distribution, load
 from transformer_pl.search.outcome import Outcome
-from transformer_pl.search.storage import SAMPLERS, create, named
+from transformer_pl.search.storage import SAMPLERS, create, named, rehearse
 from transformer_pl.search.study import Study, counted
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
@@ -127,6 +127,19 @@ def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
         ),
         ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "needs trainer.bleu_sample"),
         ({"method": "custom"}, "{engine: optuna}"),
+        ({"method": "custom", "scheduler": "optuna"}, "{engine: optuna}"),
+        ({"fixed": {"seed": "abc"}}, "seed = abc: must be a"),
+        (
+            {"fixed": {"trainer.val_every": 50}, "early_terminate": {"type": "hyperband", "min_iter": 1}},
+            "at most the 20",
+        ),
+        (
+            {"early_terminate": {"type": "hyperband", "min_iter": 0}},
+            "early_terminate.min_iter = 0: must be a whole number",
+        ),
+        ({"early_terminate": {"type": "hyperband", "max_iter": 9}}, "must have min_iter, or else max_iter and s"),
+        ({"space": {"model.d_ff": {"distribution": "log_uniform_values", "min": 64, "max": 4096}}}, "must be whole"),
+        ({"space": {"data.path": {"values": [None, "x"]}}}, "data.path: must be the same in all trials"),
         ({"space": {}}, "some key must have values or a range"),
     ],
 )
@@ -150,6 +163,24 @@ def test_a_search_that_cannot_be_is_told_at_plan_time(write, said, words):
 def test_a_sampler_that_cannot_be_is_told(words, told):
     with pytest.raises(InputError, match=told.replace("?", r"\?")):
         named(SAMPLERS, words, "--sampler")
+
+
+@pytest.mark.parametrize("words", [["tpe", "n_startup_trials=abc"], ["tpe", "n_ei_candidates=0"]], ids=" ".join)
+def test_an_option_that_breaks_at_the_tenth_draw_is_told_before_the_first(write, words):
+    path = write()
+    search = load(path, yaml.safe_load(path.read_text()), None, None, {})
+    with pytest.raises(InputError, match="must have options that Optuna can draw with, but"):
+        rehearse(search, named(SAMPLERS, words, "--sampler"), None)
+
+
+@pytest.mark.parametrize(
+    ("said", "rungs"), [({"min_iter": 2, "eta": 2}, (2, 2)), ({"max_iter": 27, "s": 2, "eta": 3}, (3, 3))], ids=str
+)
+def test_early_terminate_is_what_w_and_b_makes_of_it(write, said, rungs):
+    """The first validation at which a trial may end, and the factor to the next."""
+    path = write(early_terminate={"type": "hyperband"} | said)
+    search = load(path, yaml.safe_load(path.read_text()), None, None, {})
+    assert (search.early["first"], search.early["eta"]) == rungs
 
 
 # ---------------------------------------------------------------------------------------------------------------------

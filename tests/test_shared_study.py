@@ -194,6 +194,9 @@ def test_a_study_is_of_one_search(search_file, alone, tmp_path):
 @pytest.mark.parametrize(
     ("url", "told"),
     [
+        (f"postgresql://h/x?user=me&password={SECRET}", "must have its password between USER: and @HOST"),
+        (f"postgresql://me:{SECRET}@@h/x", "must have its password between USER: and @HOST"),
+        (f"postgresql://me:{SECRET}@h:54x/x", "--storage: must be a URL that Optuna takes"),
         ("nonsense", "--storage: must be a URL that Optuna takes, such as postgresql://"),
         (f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/x", "--storage postgresql+psycopg://me@127.0.0.1:1/x: must be"),
         (f"oracle://me:{SECRET}@127.0.0.1:1/x", "needs a package that is not here"),
@@ -204,6 +207,8 @@ def test_a_storage_that_cannot_be_is_told(search_file, tmp_path, url, told):
     said = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
     assert said.returncode == 2 and told in said.stderr and SECRET not in said.stdout + said.stderr
     assert "Traceback" not in said.stderr
+    misspelt = command("sweep", search_file, f"--storge={url}")
+    assert misspelt.returncode == 2 and SECRET not in misspelt.stderr
 
 
 def test_what_was_drawn_before_does_not_count_and_ends_in_a_space_that_is_too_small(tmp_path):
@@ -222,3 +227,36 @@ def test_what_was_drawn_before_does_not_count_and_ends_in_a_space_that_is_too_sm
     assert study.waits() is None
     told = [trial for trial in study.study.get_trials() if "repeats" in trial.user_attrs]
     assert len(told) == 10 and all(trial.value == 2.0 for trial in told)
+
+
+def test_a_config_that_another_is_at_is_waited_for_and_not_trained_twice(tmp_path):
+    folder = tmp_path / "runs" / "sweeps" / "try@demo"
+    folder.mkdir(parents=True)
+    said = content(space={"model.h": {"values": [4, 8]}}, run_cap=2)
+    search = load(tmp_path / "search.yaml", said, None, None, {})
+    one, two = (
+        Study(search, create(search, folder, None, optuna.samplers.RandomSampler(seed=1), None), tmp_path / "runs")
+        for _ in range(2)
+    )
+    first = one.next(set())
+    two.study.enqueue_trial({"model.h": 8})  # as base is
+    assert two.next(set()) is None and "another process trains it" in two.waits()
+    (held,) = two._mine()
+    one.draws[first.who.trial].trial.set_user_attr("beat", 1)
+    first.trial.folder.mkdir(parents=True)
+    first.trial.finish({"metrics": {"val/ppl": 2.0}, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}})
+    one.ended(first, failed=False)
+    two._asked_at = -module.ASK_S
+    second = two.next(set())
+    assert second.config.model.h == 4
+    told = two.study.get_trials()[held.trial.number]
+    assert (told.state, told.value, told.user_attrs["repeats"]) == (TrialState.COMPLETE, 2.0, 0)
+
+
+def test_one_that_was_taken_over_leaves_the_others_their_signs_of_life(alone):
+    study, _ = alone
+    one, two = study._draw(), study._draw()
+    study.draws = {"one": one, "two": two}
+    study.study.tell(one.trial.number, state=TrialState.FAIL)
+    study._beat()
+    assert "beat" in study.study.get_trials()[two.trial.number].user_attrs

@@ -1,6 +1,7 @@
 """What a user did wrong, told once and in full; and what a command ends with."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
@@ -49,7 +50,9 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"command line: {message}; see {self.prog} --help")
+        # A password in a URL is nobody's to read.
+        hidden = re.sub(r"(://[^\s:/@]*:|[?&]\w*passw\w*=)[^\s&]*(?=@|&|\s|$)", r"\1***", message)
+        raise InputError(f"command line: {hidden}; see {self.prog} --help")
 
 
 class _Once(argparse.Action):

@@ -66,7 +66,13 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     sweep = load(file, options.scale, options.seeds, options.set)
     if options.retune:
         tuning = retuning(sweep, options.retune, options.budget, content.get("metric"))
-        sweep = tuning.best(sweep, plan(tuning.tries(sweep), options.runs))
+        tried = plan(tuning.tries(sweep), options.runs)
+        if missing := [one for one in tried if one.trial.status()["state"] not in ("done", "failed")]:
+            raise InputError(
+                f"--retune: every row must have been tried at every point, but {len(missing)} of {len(tried)} trials "
+                "are missing; run the sweep with it first"
+            )
+        sweep = tuning.best(sweep, tried)
     title, planned = f"{sweep.name} at scale {Path(sweep.scale).stem}", plan(sweep, options.runs)
     if options.against:
         folders = (options.runs, options.against)

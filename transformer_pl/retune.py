@@ -6,6 +6,7 @@ evenly by Halton (1960); with one seed that is none of the file's, so that no ro
 for. Then the file's seeds are trained at the best point of each row.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,27 +38,16 @@ class Retuning(NamedTuple):
         return sweep._replace(rows=rows)
 
     def best(self, sweep: Sweep, tried: Sequence[Planned]) -> Sweep:
-        """The rows at the best of their points; base, too.
-
-        Raises an InputError where a row has been tried at none, or not yet at all.
-        """
+        """The rows at the best of their points; base, too. A row that failed at all of them stays at the first."""
         rows, n = [], len(self.points)
         sign = 1 if GOALS[self.metric] == "maximize" else -1
-        states = [one.trial.status()["state"] for one in tried]
-        if waiting := [state for state in states if state not in ("done", "failed")]:
-            raise InputError(
-                f"--retune: every row must have been tried at every point, but {len(waiting)} of {len(tried)} trials "
-                "are missing; run the sweep with it first"
-            )
         for i, row in enumerate(sweep.rows):
             values = [
                 (sign * result["metrics"][self.metric], -at)  # of equal ones the first
                 for at, one in enumerate(tried[i * n : (i + 1) * n])
-                if (result := one.trial.result())
+                if (result := one.trial.result()) and math.isfinite(result["metrics"][self.metric])
             ]
-            if not values:
-                raise InputError(f"--retune: row `{row.name}` failed at every point; its logs say why")
-            point = self.points[-max(values)[1]]
+            point = self.points[-max(values)[1] if values else 0]
             rows.append(_at(sweep.scale, row, point, [config.seed for config in row.configs]))
         at_base = [row_identity(row.configs[0]) == row_identity(sweep.base) for row in sweep.rows]
         base = next((row.configs[0] for row, is_it in zip(rows, at_base, strict=True) if is_it), sweep.base)
@@ -74,7 +64,7 @@ class Retuning(NamedTuple):
         return {key: [point[key] for point in self.points] for key in self.points[0]}
 
 
-def retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Mapping[str, Any] | None) -> Retuning:
+def retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -> Retuning:
     """`budget` points over `keys`. `metric` is the sweep file's. Raises an InputError for what cannot be tuned."""
     from scipy.stats import qmc  # takes a second
 
@@ -83,11 +73,13 @@ def retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Mapping[str
         value = told.get(key)
         if key not in KEYS:
             mistakes.append(f"--retune {key}: no such key{nearest(key, KEYS)}")
+        elif not key.startswith(("model.", "optim.")):
+            mistakes.append(f"--retune {key}: must be of model or optim; leave it out")
         elif isinstance(value, bool) or not isinstance(value, int | float) or not value:
             mistakes.append(f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out")
         elif varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
             mistakes.append(f"--retune {key}: must be the same in all rows, but row `{varying[0]}` is about it")
-    name = (metric or {}).get("name", "val/bleu")
+    name = metric.get("name") if isinstance(metric, dict) else metric or "val/bleu"
     if name not in GOALS:
         mistakes.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(GOALS)}")
     if mistakes:

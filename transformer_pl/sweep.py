@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
     with in_use(options.runs):
         code = train_missing(first, planned, estimates, options, folder, console)
         if tuning and code in (0, 1):
-            sweep = tuning.best(sweep, planned)
+            sweep = tuning.best(sweep, planned)  # what failed by now has failed
             planned = plan(sweep, options.runs)
             estimates = estimate(planned, options.runs)
             show(sweep, planned, estimates, console, options.match)
@@ -137,7 +137,11 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
     from transformer_pl.search import file, outcome, storage, study  # optuna takes a quarter of a second
 
     found = search_of(options.file, content, options)
+    for flag in ("match", "rerun"):
+        if getattr(options, flag):
+            raise InputError(f"--{flag}: is for the rows of a grid, but {options.file} searches; leave it out")
     sampler, pruner = storage.sampler(found, options.sampler), storage.pruner(found, options.pruner)
+    storage.rehearse(found, sampler, pruner)
     file.show(found, console)
     if options.plan:
         return 0
@@ -160,8 +164,9 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
             console.print(stopped)
             code = stopped.exit_code
         except storage.LOST as error:
-            console.print(f"--storage: does not answer: {storage.first_line(error)}; the same command goes on")
-            code = 1
+            why = storage.first_line(error)
+            console.print(f"the study cannot be reached: {why}; the same command goes on", soft_wrap=True)
+            return 1
         came_to = outcome.Outcome(found, kept, options.runs)
         if not came_to.records:
             return code

@@ -31,7 +31,7 @@ class Search(NamedTuple):
     space: dict[str, BaseDistribution]
     goals: dict[str, str]  # minimize or maximize, by metric
     run_cap: int
-    hyperband: dict[str, Any] | None  # W&B's early_terminate
+    early: dict[str, int] | None  # W&B's early_terminate: `first` and `eta`, in validations
     base: Config
 
     def config(self, drawn: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
@@ -61,23 +61,14 @@ def load(
     """Raises one InputError for all mistakes of a file whose method is a search."""
     mistakes = heading(path, content)
     method = content["method"]
-    if method == "custom" and (content.get("scheduler") or {}).get("engine") != "optuna":
-        mistakes.append(
-            f"{path}: scheduler = {content.get('scheduler')}: must be {{engine: optuna}} for method: custom"
-        )
+    scheduler = content.get("scheduler")
+    if method == "custom" and not (isinstance(scheduler, dict) and scheduler.get("engine") == "optuna"):
+        mistakes.append(f"{path}: scheduler = {scheduler}: must be {{engine: optuna}} for method: custom")
     goals = _goals(path, content, mistakes)
     cap = content.get("run_cap")
     if not isinstance(cap, int) or isinstance(cap, bool) or cap < 1:
         mistakes.append(f"{path}: run_cap = {cap}: must be a whole number from 1, all the trials of a search")
-    hyperband = content.get("early_terminate")
-    if hyperband is not None:
-        if not isinstance(hyperband, dict) or hyperband.get("type") != "hyperband":
-            mistakes.append(f"{path}: early_terminate = {hyperband}: must be of type: hyperband")
-        elif unseen := [name for name in goals if name not in SCHEDULED]:
-            mistakes.append(
-                f"{path}: early_terminate: needs a metric that is logged on the schedule ({', '.join(SCHEDULED)}), "
-                f"but metric.name = {', '.join(unseen)}; search for one of these, or take it out"
-            )
+    early = _early(path, content.get("early_terminate"), goals, mistakes)
     fixed, space = _space(path, content.get("parameters"), mistakes)
     scale = scale or str(fixed.pop("scale", "demo"))
     fixed.pop("scale", None)
@@ -94,23 +85,54 @@ def load(
         method=method,
         fixed=fixed,
         sets=dict(sets),
-        seed=int(seeds[0] if seeds else seed),
+        seed=seeds[0] if seeds else seed,
         space=space,
         goals=goals,
         run_cap=cap,
-        hyperband=hyperband,
+        early=early,
         base=resolve([]),
     )
-    search = search._replace(base=search.config({})[0])
+    base = search.config({})[0]
+    search = search._replace(base=base, seed=base.seed)
     mistakes = _outside(search)
     if "val/bleu_sample" in search.goals and not search.base.trainer.bleu_sample:
         mistakes.append(
             f"{path}: metric.name = val/bleu_sample: needs trainer.bleu_sample, of how many sentences it is; add it to "
             "parameters, such as trainer.bleu_sample: {value: 100}"
         )
+    if base.steps < base.trainer.val_every and (early or "val/bleu_sample" in search.goals):
+        mistakes.append(
+            f"{path}: trainer.val_every = {base.trainer.val_every}: must be at most the {base.steps} steps of a trial, "
+            "or nothing is seen on the schedule"
+        )
     if mistakes:
         raise InputError(*mistakes)
     return search
+
+
+def _early(path: Path, said: Any, goals: Mapping[str, str], mistakes: list[str]) -> dict[str, int] | None:
+    """The first validation at which a trial may end, and how many times as many the next is, as W&B says these."""
+    if said is None:
+        return None
+    place = f"{path}: early_terminate"
+    if not isinstance(said, dict) or said.get("type") != "hyperband":
+        mistakes.append(f"{place} = {said}: must be of type: hyperband")
+        return None
+    if len(goals) > 1 or not goals.keys() <= set(SCHEDULED):
+        mistakes.append(
+            f"{place}: needs one metric that is logged on the schedule ({', '.join(SCHEDULED)}), "
+            f"but metric.name = {', '.join(goals)}; search for one of these, or take it out"
+        )
+    least = {"min_iter": 1, "max_iter": 1, "s": 1, "eta": 2}
+    told = {key: said[key] for key in least if key in said}
+    wrong = [key for key, value in told.items() if type(value) is not int or value < least[key]]
+    mistakes += [f"{place}.{key} = {told[key]}: must be a whole number from {least[key]}" for key in wrong]
+    if ("min_iter" in told) == ("max_iter" in told) or ("max_iter" in told and "s" not in told):
+        mistakes.append(f"{place} = {said}: must have min_iter, or else max_iter and s")
+    elif not wrong:
+        eta = told.get("eta", 3)
+        return {"first": told.get("min_iter") or max(1, told["max_iter"] // eta ** told["s"]), "eta": eta}
+    return None
 
 
 def distribution(said: Mapping[str, Any]) -> BaseDistribution:
@@ -152,8 +174,9 @@ def _space(path: Path, parameters: Any, mistakes: list[str]) -> tuple[dict[str, 
         )
         return fixed, space
     for key, said in parameters.items():
-        if not known(key) and key not in ("scale", "seed", "variant"):
-            mistakes.append(f"{path}: parameters.{key}: no such key{nearest(key, [*KEYS, 'scale', 'seed', 'variant'])}")
+        if not isinstance(key, str) or not (known(key) or key in ("scale", "seed", "variant")):
+            names = [*KEYS, "scale", "seed", "variant"]
+            mistakes.append(f"{path}: parameters.{key}: no such key{nearest(str(key), names)}")
             continue
         try:
             if not isinstance(said, dict):
@@ -161,6 +184,15 @@ def _space(path: Path, parameters: Any, mistakes: list[str]) -> tuple[dict[str, 
             found = distribution(said)
         except (ValueError, TypeError) as error:
             mistakes.append(f"{path}: parameters.{key} = {said}: {error}")
+            continue
+        if key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens") and "value" not in said:
+            mistakes.append(f"{path}: parameters.{key}: must be the same in all trials: they are of one text")
+            continue
+        if isinstance(KEYS.get(key), int) and isinstance(found, FloatDistribution):
+            mistakes.append(
+                f"{path}: parameters.{key} = {said}: must be whole; use whole min and max alone, or q_uniform with "
+                "a whole q"
+            )
             continue
         if isinstance(found, CategoricalDistribution) and len(found.choices) == 1 and key != "variant":
             fixed[key] = found.choices[0]

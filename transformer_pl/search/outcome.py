@@ -33,9 +33,12 @@ class Outcome:
         found = counted(study)
         done = [trial for trial in found if trial.state == TrialState.COMPLETE]
         sign = next(iter(self._signs().values()))
-        best = (
-            study.best_trials if len(search.goals) > 1 else sorted(done, key=lambda trial: sign * trial.values[0])[:1]
-        )
+        self.apart = optuna.create_study(directions=list(search.goals.values()))  # of these trials alone
+        self.apart.add_trials(done)
+        if len(search.goals) > 1:
+            best = [done[trial.number] for trial in self.apart.best_trials]
+        else:
+            best = sorted(done, key=lambda trial: sign * trial.values[0])[:1]
         self.best = {trial.number for trial in best}
         order = {"best": 0, "done": 1, "pruned": 2}
         states = {trial.number: self._state(trial) for trial in found}
@@ -64,7 +67,9 @@ class Outcome:
         kept = Trial(runs / "trials" / folder) if folder else None
         result = (kept.result() if kept else None) or {}
         metrics = result.get("metrics", {}) | {key: result.get(key) for key in ("params", "flops")}
-        record = {"trial": trial.number, "state": state} | {key: trial.params.get(key) for key in self.search.space}
+        record = {"trial": trial.number, "base": "base" in trial.user_attrs, "state": state} | {
+            key: trial.params.get(key) for key in self.search.space
+        }
         told = dict(zip(self.search.goals, trial.values or [], strict=False))
         sentences = kept.sentences("val") if result else None
         for metric in dict.fromkeys([*self.search.goals, "val/ppl", "val/bleu", "params"]):
@@ -79,7 +84,7 @@ class Outcome:
             return ["-" if record[key] is None else tell(record[key]) for record in self.records]
 
         columns = [
-            Column("trial", [f"#{r['trial']}" + (" base" if r["trial"] == 0 else "") for r in self.records]),
+            Column("trial", [f"#{r['trial']}" + (" base" if r["base"] else "") for r in self.records]),
             *(Column(key.partition(".")[2] or key, cells(key), setting=True) for key in self.search.space),
         ]
         for metric in dict.fromkeys([*self.search.goals, "val/ppl", "val/bleu", "params"]):
@@ -134,7 +139,7 @@ class Outcome:
             warnings.simplefilter("ignore", UserWarning)
             return {
                 goal: optuna.importance.get_param_importances(
-                    self.study, evaluator=quarter, target=lambda trial, i=i, sign=sign: sign * trial.values[i]
+                    self.apart, evaluator=quarter, target=lambda trial, i=i, sign=sign: sign * trial.values[i]
                 )
                 for i, (goal, sign) in enumerate(self._signs().items())
                 if goal not in FORESEEN
@@ -152,6 +157,7 @@ class Outcome:
         if len(self.search.goals) > 1:
             return None
         values = [trial.values[0] for trial in self.trials if trial.values and "base" not in trial.user_attrs]
+        values = [value for value in values if math.isfinite(value)]
         if len(values) < 2:
             return None
         (sign,) = self._signs().values()

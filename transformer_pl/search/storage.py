@@ -1,5 +1,6 @@
 """Where a study lies, and with what it is drawn and pruned."""
 
+import copy
 import os
 import sys
 import time
@@ -23,7 +24,7 @@ from transformer_pl.errors import InputError
 from transformer_pl.search.file import SCHEDULED, Search
 
 JOURNAL = "study.journal"
-LOST = (StorageInternalError, SQLAlchemyError)  # what is raised while a database does not answer
+LOST = (StorageInternalError, SQLAlchemyError, OSError)  # what is raised while a storage does not answer
 PASSWORD = "TRANSFORMER_PL_STORAGE_PASSWORD"  # an environment variable, which other users of a machine cannot read
 SAMPLERS = {
     "tpe": optuna.samplers.TPESampler,
@@ -59,16 +60,32 @@ def pruner(search: Search, words: Sequence[str] | None) -> Any:
             f"--pruner {words[0]}: needs one metric that is logged on the schedule ({', '.join(SCHEDULED)}), but "
             f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
         )
-    if words or search.hyperband is None:
+    if words or search.early is None:
         return named(PRUNERS, words or ["none"], "--pruner")
-    said, eta = search.hyperband, int(search.hyperband.get("eta", 3))
-    least = int(said.get("min_iter", 1))
-    if "s" in said:
-        return PRUNERS["halving"](min_resource=least, reduction_factor=eta)
-    validations = max(1, search.base.steps // search.base.trainer.val_every)
-    return PRUNERS["hyperband"](
-        min_resource=least, max_resource=int(said.get("max_iter", validations)), reduction_factor=eta
+    return PRUNERS["halving"](min_resource=search.early["first"], reduction_factor=search.early["eta"])
+
+
+def rehearse(search: Search, sampler: Any, pruner: Any) -> None:
+    """A dozen trials in memory: an option that Optuna refuses when it is first needed is refused here.
+
+    Raises an InputError with Optuna's words.
+    """
+    study = optuna.create_study(
+        sampler=copy.deepcopy(sampler), pruner=copy.deepcopy(pruner), directions=list(search.goals.values())
     )
+    try:
+        for value in range(1, 13):
+            trial = study.ask(search.space)
+            trial.set_constraint("laws", 0.0)
+            if len(search.goals) == 1:
+                for at in (1, 2, 3):
+                    trial.report(value / at, at)
+                    trial.should_prune()
+            study.tell(trial, [float(value)] * len(search.goals))
+    except Exception as error:  # whatever it is, it would end the search
+        raise InputError(
+            f"--sampler or --pruner: must have options that Optuna can draw with, but: {first_line(error)}; mend them"
+        ) from None
 
 
 def named(kinds: Mapping[str, Any], words: Sequence[str], what: str) -> Any:
@@ -178,12 +195,18 @@ def _storage(whole: str | None, folder: Path) -> BaseStorage:
 
 def _parsed(url: str) -> URL:
     try:
-        return make_url(url)
-    except ArgumentError:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
         raise InputError(
             "--storage: must be a URL that Optuna takes, such as postgresql://USER@HOST/DATABASE or sqlite:///FILE, "
             "but is none"
         ) from None
+    if "@" in (parsed.host or "") or any("password" in key or key == "passwd" for key in parsed.query):
+        raise InputError(
+            "--storage: must have its password between USER: and @HOST, with %40 for an @ in it; or leave it out, and "
+            f"set {PASSWORD}"
+        )
+    return parsed
 
 
 def _answered(url: str | None, ask: Any) -> Any:
@@ -195,7 +218,7 @@ def _answered(url: str | None, ask: Any) -> Any:
             if again and (not isinstance(error, OperationalError) or "already exists" in str(error)):
                 time.sleep(0.5)
                 continue
-            why = first_line(error.orig or error)
+            why = first_line(error)
         except (SQLAlchemyError, OSError) as error:
             why = first_line(error)
         except ImportError as error:
@@ -204,7 +227,9 @@ def _answered(url: str | None, ask: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]
+    """What is wrong, in the words of whoever noticed first."""
+    why = error.__cause__ or error
+    return (str(getattr(why, "orig", None) or why).strip() or type(why).__name__).splitlines()[0]
 
 
 def _needs(error: ImportError) -> str:
@@ -217,4 +242,5 @@ def _what(search: Search) -> dict[str, str]:
     space = {key: distribution_to_json(where) for key, where in search.space.items()}
     parameters = {f"parameters.{key}": str(value) for key, value in (search.fixed | space).items()}
     goals = " and ".join(f"{goal} {name}" for name, goal in search.goals.items())
-    return parameters | {"metric": goals, "scale": search.scale, "seed": str(search.seed), "--set": str(search.sets)}
+    sets = str(sorted(search.sets.items()))
+    return parameters | {"metric": goals, "scale": search.scale, "seed": str(search.seed), "--set": sets}

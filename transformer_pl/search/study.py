@@ -60,25 +60,53 @@ class Study:
         self._sizes: dict[str, int] = {}  # of the metrics files, as they were last read
         self._heard: dict[int, tuple[Any, float]] = {}  # others' last signs of life, and when they came
         self._beat_at, self._asked_at = 0.0, -ASK_S
+        self._silent_since: float | None = None  # when the storage was first found to be lost
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(search.base_draw, user_attrs={"base": True})
 
     def next(self, taken: set[str]) -> Planned | None:
         """One to train now; `taken` are the weights that are being trained. None: none now, or none at all."""
-        if self._held is None and time.monotonic() < self._asked_at + ASK_S:
+        if time.monotonic() < self._asked_at + ASK_S:
             return None
-        self._take_over()
-        while draw := self._held or self._draw():
-            self._held = None
-            if draw.planned.who.weights in taken or draw.planned.trial.locked():
-                self._held = draw
-                return None
-            self.draws[draw.planned.who.trial] = draw
-            if draw.planned.trial.result() is None:
-                return draw.planned
-            self.ended(draw.planned, failed=False)
+        try:
+            self._take_over()
+            while draw := self._held or self._draw():
+                self._held = None
+                twin = self._twin(draw)
+                if (
+                    draw.planned.who.weights in taken
+                    or draw.planned.trial.locked()
+                    or (twin and twin.state == TrialState.RUNNING)
+                ):
+                    self._held = draw
+                    break
+                if twin:
+                    draw.trial.set_user_attr("repeats", twin.number)
+                    values = twin.values if twin.state == TrialState.COMPLETE else None
+                    self._tell(draw.trial.number, values=values, state=twin.state)
+                    continue
+                self.draws[draw.planned.who.trial] = draw
+                if draw.planned.trial.result() is None:
+                    return draw.planned
+                self.ended(draw.planned, failed=False)
+            self._silent_since = None
+        except LOST:
+            self._be_patient()
         self._asked_at = time.monotonic()
         return None
+
+    def _twin(self, draw: Draw) -> FrozenTrial | None:
+        """An earlier trial of the same config, which is at work or has told what it came to."""
+        told = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
+        folder, before = draw.planned.trial.folder.name, draw.trial.number
+        same = [t for t in counted(self.study) if t.user_attrs.get("folder") == folder and t.number < before]
+        return next((trial for trial in same if trial.state in told), None)
+
+    def _be_patient(self) -> None:
+        """To be called where one of LOST was caught: raises it again when that has gone on for too long."""
+        self._silent_since = self._silent_since or time.monotonic()
+        if time.monotonic() > self._silent_since + PATIENCE_S:
+            raise
 
     def _draw(self) -> Draw | None:
         """None where run_cap is reached. What breaks a law is told so, and the next one drawn."""
@@ -97,26 +125,28 @@ class Study:
             except InputError as error:
                 trial.set_constraint("laws", 1.0)
                 trial.set_user_attr("infeasible", str(error))
+                same = [t for t in counted(self.study) if "infeasible" in t.user_attrs and t.params == trial.params]
+                if same[0].number != trial.number:
+                    trial.set_user_attr("repeats", same[0].number)
                 self._tell(trial.number, state=TrialState.PRUNED)
                 continue
             trial.set_constraint("laws", 0.0)
-            folder = planned.trial.folder.name
-            if same := [one.number for one in counted(self.study) if _has(one, folder)]:
-                trial.set_user_attr("repeats", min(same))
-            trial.set_user_attr("folder", folder)
+            trial.set_user_attr("folder", planned.trial.folder.name)
             return Draw(trial, planned, keys)
         return None
 
     def _is_open(self) -> bool:
-        """Whether there is more to draw."""
-        repeats = sum("repeats" in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
-        return len(counted(self.study)) < self.search.run_cap and repeats < REPEATS * self.search.run_cap
+        """Whether there is more to draw. What was put back is drawn again, whatever has been drawn since."""
+        trials, cap = self.study.get_trials(deepcopy=False), self.search.run_cap
+        if any(trial.state == TrialState.WAITING and "again" in trial.user_attrs for trial in trials):
+            return True
+        return len(counted(self.study)) < cap and sum("repeats" in t.user_attrs for t in trials) < REPEATS * cap
 
     def _is_surplus(self, trial: Trial) -> bool:
         """Processes that draw at once may draw one too many, or base twice: the lower number stays."""
         before = [one for one in counted(self.study) if one.number < trial.number]
         twice = "base" in trial.user_attrs and any("base" in one.user_attrs for one in before)
-        return twice or len(before) >= self.search.run_cap
+        return twice or (len(before) >= self.search.run_cap and "again" not in trial.user_attrs)
 
     def argv(self, job: Planned, runs: Path) -> list[str]:
         """What `train` is told."""
@@ -125,12 +155,16 @@ class Study:
 
     def waits(self) -> str | None:
         """For what, when nothing can be started and nothing runs here. None: all is done."""
-        self._beat()
-        if self._held:
-            return f"{self._held.planned.name}: another process trains it, waiting for that"
-        if others := self._others():
-            return f"{len(others)} trials are at work elsewhere, waiting for them"
-        return "trials were put back" if self._is_open() else None
+        try:
+            self._beat()
+            if self._held:
+                return f"{self._held.planned.name}: another process trains it, waiting for that"
+            if others := self._others():
+                return f"{len(others)} trials are at work elsewhere, waiting for them"
+            return "trials were put back" if self._is_open() else None
+        except LOST:
+            self._be_patient()
+            return "the study does not answer, waiting for it"
 
     def watch(self, job: Planned) -> bool:
         """Tell the pruner of every new validation; True where the trial is to end."""
@@ -155,21 +189,27 @@ class Study:
         return len(values) > seen and not is_base and trial.should_prune()
 
     def ended(self, job: Planned, failed: bool, pruned: bool = False) -> None:
-        number = self.draws.pop(job.who.trial).trial.number
-        result = job.trial.result()
+        draw = self.draws.pop(job.who.trial)
+        self._validated.pop(job.who.trial, None)
+        self._sizes.pop(job.who.trial, None)
+        result = job.trial.result() or {"metrics": {}}
+        known = result["metrics"] | {key: result.get(key) for key in ("params", "flops")}
+        values = [known.get(goal) for goal in self.search.goals]
         if pruned:
             job.trial.drop_checkpoints()
-            self._tell(number, state=TrialState.PRUNED)
-        elif failed or result is None:
-            self._tell(number, state=TrialState.FAIL)
+            self._tell(draw.trial.number, state=TrialState.PRUNED)
+        elif failed and job.trial.locked():  # another process was quicker to begin with it
+            self._held = draw
+        elif failed or None in values:
+            self._tell(draw.trial.number, state=TrialState.FAIL)
         else:
-            known = result["metrics"] | {"params": result["params"], "flops": result["flops"]}
-            self._tell(number, values=[known[goal] for goal in self.search.goals])
+            self._tell(draw.trial.number, values=values)
 
     def stopped(self) -> None:
         """What was being trained is put back: whoever draws next goes on with it, from its checkpoint."""
-        for draw in self._mine():
-            self._put_back(draw.trial.number, draw.trial.params, draw.trial.user_attrs)
+        with suppress(*LOST):  # then others take it over, in time
+            for draw in self._mine():
+                self._put_back(draw.trial.number, draw.trial.params, draw.trial.user_attrs)
         self.draws, self._held = {}, None
 
     # What several processes have to know of each other: each trial's process gives a sign of life, a number that
@@ -187,7 +227,8 @@ class Study:
         if (now := time.monotonic()) >= self._beat_at + BEAT_S:
             self._beat_at = now
             for draw in self._mine():
-                draw.trial.set_user_attr("beat", now)
+                with suppress(UpdateFinishedTrialError):  # another process has taken it over
+                    draw.trial.set_user_attr("beat", now)
 
     def _take_over(self) -> None:
         """Put back what a process was at that is gone."""
@@ -230,11 +271,6 @@ def name(trial: Trial | FrozenTrial) -> str:
 
 def short(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _has(trial: FrozenTrial, folder: str) -> bool:
-    """Whether it is of this config, and comes or came to its end."""
-    return trial.state in (TrialState.RUNNING, TrialState.COMPLETE) and trial.user_attrs.get("folder") == folder
 
 
 def _here() -> str:
