@@ -16,7 +16,7 @@ from transformer_pl.search.file import Search
 from transformer_pl.search.study import counted, short
 
 FORESEEN = ("params", "flops")  # known without a training
-ENOUGH = 10  # finished trials, before it is said which keys matter
+ENOUGH = 8  # finished trials, before it is said which keys matter
 MEASURED = {  # what the sentences tell of a metric
     "val/bleu": (stats.BLEU, float),
     "val/loss": (stats.LOSS, float),
