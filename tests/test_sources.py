@@ -206,7 +206,9 @@ def test_a_file_that_is_not_utf8(folder):
 
 
 @pytest.mark.parametrize(
-    "content", [b"plain text", gzip.compress(b"cut off" * 99)[:-9], b"\x1f\x8b\x08" + b"\x00" * 30]
+    "content",
+    [b"plain text", gzip.compress(b"cut off" * 99)[:-9], b"\x1f\x8b\x08" + b"\x00" * 30],
+    ids=["no gzip", "cut off", "zeros"],
 )
 def test_a_broken_gzip(folder, content):
     (folder / "val.en.gz").write_bytes(content)
