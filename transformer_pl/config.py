@@ -266,28 +266,38 @@ def resolve(levels: Iterable[Level]) -> Config:
     Raises an InputError that lists every unknown key, every value of a wrong type and every broken law.
     """
     merged = merge(levels)
-    messages = []
-    for key in [key for key in merged if not known(key)]:
-        value, place = merged.pop(key)
-        messages.append(f"{place}: {key} = {value}: no such key{nearest(key, KEYS)}")
-    wrong = set()
-    try:
-        config = Config.model_validate(_nest(merged))
-    except ValidationError as error:
-        for mistake in error.errors():
-            key = ".".join(str(name) for name in mistake["loc"][:2])
-            value, place = merged[key]
-            wrong.add(key)
-            messages.append(f"{place}: {key} = {value}: {_law(mistake)}")
-        config = Config.model_validate(_nest({key: v for key, v in merged.items() if key not in wrong}))
+    config, wrong = _typed(merged)
+    messages = list(wrong.values())
     for keys, law in _broken_laws(config):
-        if not wrong.intersection(keys):
+        if not wrong.keys() & set(keys):
             places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
             values = ", ".join(f"{key} = {config.flat()[key]}" for key in keys)
             messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {law}")
     if messages:
         raise InputError(*messages)
     return config
+
+
+def mistyped(level: Level) -> list[str]:
+    """What is wrong with each key by itself: there is none such, or its value is of a wrong type."""
+    return list(_typed(merge([level]))[1].values())
+
+
+def _typed(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
+    """The config of all keys that can be read, and what is wrong with each of the others."""
+    wrong = {}
+    for key in [key for key in merged if not known(key)]:
+        value, place = merged[key]
+        wrong[key] = f"{place}: {key} = {value}: no such key{nearest(key, KEYS)}"
+    right = {key: told for key, told in merged.items() if key not in wrong}
+    try:
+        return Config.model_validate(_nest(right)), wrong
+    except ValidationError as error:
+        for mistake in error.errors():
+            key = ".".join(str(name) for name in mistake["loc"][:2])
+            value, place = merged[key]
+            wrong[key] = f"{place}: {key} = {value}: {_law(mistake)}"
+    return Config.model_validate(_nest({key: told for key, told in right.items() if key not in wrong})), wrong
 
 
 def known(key: str) -> bool:

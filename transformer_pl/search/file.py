@@ -9,7 +9,18 @@ from rich.console import Console
 
 from transformer_pl import parts
 from transformer_pl.budget import matched
-from transformer_pl.config import KEYS, Config, Level, known, merge, nearest, parse_variant, resolve, scale_level
+from transformer_pl.config import (
+    KEYS,
+    Config,
+    Level,
+    known,
+    merge,
+    mistyped,
+    nearest,
+    parse_variant,
+    resolve,
+    scale_level,
+)
 from transformer_pl.errors import InputError
 from transformer_pl.sweepfile import heading
 
@@ -139,10 +150,11 @@ def distribution(said: Mapping[str, Any]) -> BaseDistribution:
     """What W&B's own Optuna engine makes of a parameter. Raises a ValueError with the law that is broken."""
     if strange := said.keys() - {"distribution", "min", "max", "q", "value", "values"}:
         raise ValueError(f"{', '.join(sorted(strange))}: Optuna has nothing like it; use min, max and q, or values")
-    if "value" in said:
-        return CategoricalDistribution([said["value"]])
-    if "values" in said and said.get("distribution", "categorical") in ("categorical", "constant"):
-        return CategoricalDistribution(list(said["values"]))
+    if "value" in said or ("values" in said and said.get("distribution", "categorical") in ("categorical", "constant")):
+        values = [said["value"]] if "value" in said else list(said["values"])
+        if any(not isinstance(value, str | int | float | None) for value in values):
+            raise ValueError("each value must be a number, text, true, false or null")
+        return CategoricalDistribution(values)
     low, high, q = said.get("min"), said.get("max"), said.get("q", 1)
     if any(isinstance(one, bool) or not isinstance(one, int | float) for one in (low, high, q)):
         raise ValueError("must have value, values, or numbers as min and max")
@@ -198,11 +210,29 @@ def _space(path: Path, parameters: Any, mistakes: list[str]) -> tuple[dict[str, 
             fixed[key] = found.choices[0]
         elif key in ("scale", "seed"):
             mistakes.append(f"{path}: parameters.{key} = {said}: must be one value in a search")
+        elif wrong := _wrong_choices(path, key, found):
+            mistakes += wrong
         else:
             space[key] = found
     if not space and not mistakes:
         mistakes.append(f"{path}: parameters: some key must have values or a range to search, but none has")
     return fixed, space
+
+
+def _wrong_choices(path: Path, key: str, where: BaseDistribution) -> list[str]:
+    """Choices that no draw could be made of, whatever else it has: laws between keys are another matter."""
+    mistakes = []
+    for choice in where.choices if isinstance(where, CategoricalDistribution) else ():
+        try:
+            told = (
+                parse_variant(str(choice), f"{path}:")
+                if key == "variant"
+                else Level(f"{path}: parameters", {key: choice})
+            )
+            mistakes += mistyped(told)
+        except InputError as error:
+            mistakes += error.messages
+    return mistakes
 
 
 def _goals(path: Path, content: Mapping[str, Any], mistakes: list[str]) -> dict[str, str]:
