@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from conftest import command
+from conftest import ROOT, command, wait_for
 
+from transformer_pl.errors import InputError
 from transformer_pl.plan import plan
 from transformer_pl.sweepfile import load
 
@@ -385,13 +387,16 @@ def test_a_disk_that_fills_in_mid_training_is_named_and_loses_nothing(tmp_path, 
         assert [line["step"] for line in trial.metrics() if "train/loss" in line] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_a_trial_that_another_process_trains(tmp_path, small_sweep):
-    runs = tmp_path / "runs"
+def test_a_trial_that_another_process_trains_is_waited_for(tmp_path, small_sweep):
+    """And by nobody trained beside it."""
+    runs, log = tmp_path / "runs", tmp_path / "log.txt"
     (trial,) = trials(small_sweep, runs)
-    with trial.lock():
-        trial.set_status("running")
-        before = trial.status()
-        told = command("sweep", small_sweep, "--runs", runs)
-        assert told.returncode == 1 and "failed with exit code 2; the end of" in told.stdout, told.stdout + told.stderr
-        assert "one process trains a trial at a time, and another does; wait for it, or end it" in told.stdout
-        assert trial.status() == before and before["state"] == "running" and not trial.metrics()
+    words = [sys.executable, "-m", "transformer_pl.sweep", str(small_sweep), "--runs", str(runs)]
+    with log.open("wb") as file, trial.lock():
+        with pytest.raises(InputError, match="one process trains a trial at a time, and another does; wait for it"):
+            trial.lock().__enter__()
+        process = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file)
+        wait_for(lambda: "waiting for another command, which trains 1 of these" in log.read_text())
+        assert process.poll() is None and not trial.metrics()
+    assert process.wait(120) == 0, log.read_text()
+    assert trial.result() and "val/bleu" in log.read_text()

@@ -65,19 +65,23 @@ class Source(Protocol):
 
 
 class Listed:
-    """All of a list, in its order. Trials that differ in decoding alone share weights: one runs after the other."""
+    """All of a list, in its order. Trials that differ in decoding alone share weights: one runs after the other.
+
+    One that another command trains at this moment is waited for: started then, it finds its result and ends at once.
+    """
 
     def __init__(self, jobs: Sequence[Planned]):
         self.waiting, self.failed = list(jobs), list[Planned]()
 
     def next(self, taken: set[str]) -> Planned | None:
-        ready = next((job for job in self.waiting if job.who.weights not in taken), None)
+        free = (job for job in self.waiting if job.who.weights not in taken and not job.trial.locked())
+        ready = next(free, None)
         if ready:
             self.waiting.remove(ready)
         return ready
 
-    def waits(self) -> None:
-        return None
+    def waits(self) -> str | None:
+        return f"waiting for another command, which trains {len(self.waiting)} of these" if self.waiting else None
 
     def watch(self, job: Planned) -> bool:
         return False
