@@ -149,8 +149,8 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
     folder = sweep_folder(found, options)
     with in_use(options.runs):
         folder.mkdir(parents=True, exist_ok=True)
-        prepare(found.base.data, options.runs)
         kept = storage.create(found, folder, options.storage, sampler, pruner)
+        prepare(found.base.data, options.runs)
         at_work = study.Study(found, kept, options.runs)
         os.environ["WANDB_RUN_GROUP"] = found.name
         os.environ.setdefault("WANDB_PROJECT", found.project)
