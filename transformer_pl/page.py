@@ -16,7 +16,7 @@ from transformer_pl.errors import InputError
 from transformer_pl.evaluate import attention_maps, trained
 from transformer_pl.identity import difference, row_identity
 from transformer_pl.plan import Planned
-from transformer_pl.prepare import Prepared
+from transformer_pl.prepare import Prepared, spread
 from transformer_pl.render import Table
 from transformer_pl.score import sentence_bleu
 from transformer_pl.sweepfile import Row, Sweep
@@ -70,11 +70,6 @@ def _trial(sweep: Sweep, one: Planned, state: str) -> dict[str, Any]:
     return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
 
 
-def _chosen(sources: Sequence[str]) -> list[int]:
-    """Sentences from all over the validation set."""
-    return np.unique(np.linspace(0, len(sources) - 1, SENTENCES).astype(int)).tolist()
-
-
 def _samples(sweep: Sweep, shown: Sequence[Planned]) -> list[dict[str, Any]]:
     """A few sentences with what every row makes of them, of the rows that translate the same ones."""
     outputs: dict[int, list[str]] = {}
@@ -89,7 +84,7 @@ def _samples(sweep: Sweep, shown: Sequence[Planned]) -> list[dict[str, Any]]:
     sources, references = text
     base = outputs.get(next((i for i, row in enumerate(sweep.rows) if _is_base(sweep, row)), -1))
     samples = []
-    for i in _chosen(sources):
+    for i in spread(len(sources), SENTENCES):
         rows = []
         for row, hypotheses in outputs.items():
             beside = (hypotheses if base is None else base)[i].split()
@@ -127,7 +122,7 @@ def _attention(sweep: Sweep, shown: Sequence[Planned]) -> tuple[list[dict[str, A
             without.append(name)
             continue
         longest = np.maximum(split.source.lengths, split.target.lengths)
-        for i in [i for i in _chosen(sources) if longest[i] < LONGEST][:PICTURED]:
+        for i in [i for i in spread(len(sources), SENTENCES) if longest[i] < LONGEST][:PICTURED]:
             batch = collate(split, np.array([i]))
             maps = attention_maps(model, batch.source, batch.target_in)
             if maps:

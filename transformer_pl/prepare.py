@@ -61,6 +61,11 @@ class Tokens:
         return np.diff(self.offsets)
 
 
+def spread(total: int, count: int) -> list[int]:
+    """At most `count` sentences from all over a set of `total`."""
+    return np.unique(np.linspace(0, total - 1, count).astype(int)).tolist()
+
+
 class Split(NamedTuple):
     source: Tokens
     target: Tokens

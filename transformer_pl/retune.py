@@ -54,14 +54,12 @@ class Retuning(NamedTuple):
         return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note()))
 
     def _note(self) -> str:
-        spans = [f"{key} ({min(at)} to {max(at)})" for key, at in self._by_key().items()]
+        tried = {key: [point[key] for point in self.points] for key in self.points[0]}
+        spans = [f"{key} ({min(at)} to {max(at)})" for key, at in tried.items()]
         return (
             f"Every row at its own best of the same {len(self.points)} points of {' and '.join(spans)}, chosen by "
             f"{self.metric} with seed {self.seed}, which is not among the seeds of the table."
         )
-
-    def _by_key(self) -> dict[str, list[Any]]:
-        return {key: [point[key] for point in self.points] for key in self.points[0]}
 
 
 def retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -> Retuning:

@@ -1,11 +1,10 @@
 """val/bleu_sample: the BLEU of a few validation sentences in the course of a training, cheap enough to prune by."""
 
 import lightning as L
-import numpy as np
 
 from transformer_pl.config import Config, Decode
 from transformer_pl.evaluate import outputs
-from transformer_pl.prepare import Prepared, Tokens
+from transformer_pl.prepare import Prepared, Tokens, spread
 from transformer_pl.score import corpus_score
 
 
@@ -18,7 +17,7 @@ class BleuSample(L.Callback):
     def __init__(self, config: Config, prepared: Prepared):
         self.config, self.tokenizer = config, prepared.tokenizer
         source, (_, references) = prepared.split("val").source, prepared.text("val")
-        chosen = np.unique(np.linspace(0, len(source) - 1, config.trainer.bleu_sample).astype(int)).tolist()
+        chosen = spread(len(source), config.trainer.bleu_sample)
         self.source = Tokens.of([source[i].tolist() for i in chosen])
         self.references = [references[i] for i in chosen]
 

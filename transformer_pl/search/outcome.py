@@ -30,6 +30,7 @@ class Outcome:
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path):
         self.search, self.study = search, study
+        self.metrics = list(dict.fromkeys([*search.goals, "val/ppl", "val/bleu", "params"]))  # that are told of a trial
         found = counted(study)
         done = [trial for trial in found if trial.state == TrialState.COMPLETE]
         sign = next(iter(self._signs().values()))
@@ -72,7 +73,7 @@ class Outcome:
         }
         told = dict(zip(self.search.goals, trial.values or [], strict=False))
         sentences = kept.sentences("val") if result else None
-        for metric in dict.fromkeys([*self.search.goals, "val/ppl", "val/bleu", "params"]):
+        for metric in self.metrics:
             record[metric] = told.get(metric, metrics.get(metric))
             if metric in MEASURED:
                 record |= dict(zip((f"{metric}.low", f"{metric}.high"), _interval(metric, sentences), strict=True))
@@ -87,7 +88,7 @@ class Outcome:
             Column("trial", [f"#{r['trial']}" + (" base" if r["base"] else "") for r in self.records]),
             *(Column(key.partition(".")[2] or key, cells(key), setting=True) for key in self.search.space),
         ]
-        for metric in dict.fromkeys([*self.search.goals, "val/ppl", "val/bleu", "params"]):
+        for metric in self.metrics:
             columns.append(Column(metric, cells(metric)))
             if metric in MEASURED and metric in self.search.goals:
                 columns.append(Column(f"{metric} 95 %", [_span(record, metric) for record in self.records]))
