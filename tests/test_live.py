@@ -46,7 +46,7 @@ def planned(tmp_path):
 
 
 def estimates(planned, flops=lambda row: 1e12):
-    return {one.row: Estimate(Cost(1, flops(one.row)), False, None) for one in planned}
+    return {one.row: Estimate(Cost(1, flops(one.row)), False, None, True) for one in planned}
 
 
 def view(planned, slots, **flops):

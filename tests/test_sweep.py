@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import re
+import statistics
 import subprocess
 import sys
 
@@ -69,6 +71,23 @@ def test_plan_tells_the_time_that_other_seeds_took(smoke):
     runs, _ = smoke
     told = command("sweep", "sweeps/smoke.yaml", "--plan", "--seeds", "2", "--runs", runs)
     assert told.returncode == 0 and "4 to train" in told.stdout and "unknown" not in told.stdout
+    assert "~" not in told.stdout and "about" not in told.stdout
+
+
+def test_plan_tells_the_time_that_the_flops_of_other_rows_took(smoke):
+    """Of rows of which no seed is done; of other batches nothing is known."""
+    runs, _ = smoke
+    longer = ["--set", "optim.max_steps=200", "--plan", "--runs", runs]
+    told = command("sweep", "sweeps/smoke.yaml", *longer)
+    base = next(line for line in told.stdout.splitlines() if line.startswith("base"))
+    past = list(results(runs).values())
+    is_base = {"model.h": 8, "model.position": "transformer_pl.model.SinusoidalPosition"}.items()
+    (by_hand,) = [result["flops"] * 200 / 20 for result in past if result["config"].items() >= is_base]
+    by_hand *= statistics.median(result["wall_s"] / result["flops"] for result in past)
+    assert told.returncode == 0 and float(re.search(r" ~(\d+) s", base)[1]) == pytest.approx(by_hand, abs=0.51)
+    assert "what is missing: about" in told.stdout
+    told = command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
+    assert told.returncode == 0 and "what is missing: unknown" in told.stdout
 
 
 def test_report_prints_the_table_the_sweep_wrote(smoke):

@@ -117,13 +117,14 @@ class View:
             if at and at.left_s is not None and not was.resumed:
                 whole.setdefault(was.one.row, elapsed + at.left_s)
         for row, estimate in self.estimates.items():
-            if estimate.seconds is not None:
+            if estimate.seconds is not None and not estimate.by_flops:
                 whole.setdefault(row, estimate.seconds)
         per_flop = [seconds / self.estimates[row].cost.flops for row, seconds in whole.items()]
-        if not per_flop:
-            return None
         for row, estimate in self.estimates.items():
-            whole.setdefault(row, statistics.median(per_flop) * estimate.cost.flops)
+            guess = statistics.median(per_flop) * estimate.cost.flops if per_flop else estimate.seconds
+            if guess is None:
+                return None
+            whole.setdefault(row, guess)
         ends = []
         for was, elapsed, at in at_work:
             training = at.left_s if at and at.left_s is not None else 0.0

@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from transformer_pl.cost import ASSUMED_LENGTH, Cost, human, training_cost
 from transformer_pl.errors import together
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, fingerprint_id
-from transformer_pl.results import Trial, finished
+from transformer_pl.results import Trial
 from transformer_pl.sources import Corpus, open_corpus
 from transformer_pl.sweepfile import Sweep
 
@@ -40,7 +41,8 @@ class Estimate(NamedTuple):
 
     cost: Cost
     assumed: bool  # whether FLOPs are of an assumed length of sentence, as the text is not prepared yet
-    seconds: float | None  # by finished trials that differ in seed alone; None: nothing measured it
+    seconds: float | None  # by finished trials; None: nothing measured it
+    by_flops: bool  # whether none of these differs in its seed alone, and FLOPs take the time they took in the others
 
 
 def plan(sweep: Sweep, runs: Path) -> list[Planned]:
@@ -66,23 +68,27 @@ def _of_scale(scale: str) -> Config:
     return resolve([scale_level(scale)])
 
 
-def estimate(planned: list[Planned], runs: Path) -> dict[int, Estimate]:
-    """The cost of each row's trials. Raises an InputError that names a part which does not run."""
+def estimate(planned: list[Planned], past: Sequence[dict[str, Any]]) -> dict[int, Estimate]:
+    """The cost of each row's trials, their time by the results of `past` ones.
+
+    Raises an InputError that names a part which does not run.
+    """
     times: dict[str, list[float]] = {}
-    for result in finished(runs):
+    per_flop: dict[str, list[float]] = {}
+    for result in past:
         times.setdefault(_apart_from_seed(result["config"]), []).append(result["wall_s"])
+        per_flop.setdefault(_conditions(result["config"]), []).append(result["wall_s"] / result["flops"])
 
     def of_row(index: int) -> Estimate:
         config, text = next((one.config, one.text) for one in planned if one.row == index)
         known = (text.folder / "meta.json").exists()
         lengths = [text.mean_length("train", side) if known else ASSUMED_LENGTH for side in ("source", "target")]
         model = sizes(config.model, config.data.vocab_size)
-        measured = times.get(_apart_from_seed(config.flat() | effective(config)))
-        return Estimate(
-            training_cost(model, config.steps, config.data.batch_tokens, *lengths),
-            not known,
-            statistics.median(measured) if measured else None,
-        )
+        cost = training_cost(model, config.steps, config.data.batch_tokens, *lengths)
+        if measured := times.get(_apart_from_seed(config.flat() | effective(config))):
+            return Estimate(cost, not known, statistics.median(measured), False)
+        rates = per_flop.get(_conditions(config.flat()))
+        return Estimate(cost, not known, statistics.median(rates) * cost.flops if rates else None, True)
 
     return together(of_row, dict.fromkeys(one.row for one in planned))
 
@@ -113,8 +119,11 @@ def show(
         differing = [[f"{name} {row[name][1]}" for name in varied if row[name] != base[name]] for row in rows]
         table = _table(sweep, planned, estimates, {"comes to": [", ".join(told) for told in differing]} | off)
     console.print(table)
-    known = [estimates[one.row].seconds for one in missing]
-    total = "unknown" if None in known else f"{sum(known) / 60:.0f} min, one after the other"
+    of_missing = [estimates[one.row] for one in missing]
+    total = "unknown"
+    if all(one.seconds is not None for one in of_missing):
+        about = "about " if any(one.by_flops for one in of_missing) else ""
+        total = f"{about}{sum(one.seconds for one in of_missing) / 60:.0f} min, one after the other"
     if any(said != real for row in rows for said, real in row.values()):
         console.print("a>b: what the file says, and what it comes to at this scale's width and depth")
     if any(one.assumed for one in estimates.values()):
@@ -133,13 +142,13 @@ def _table(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate],
     table.add_column("trials", no_wrap=True)
     for index, row in enumerate(sweep.rows):
         states = Counter(one.trial.status()["state"] for one in planned if one.row == index)
-        cost, _, seconds = estimates[index]
+        cost, _, seconds, by_flops = estimates[index]
         table.add_row(
             row.name,
             *(cells[index] for cells in sizes.values()),
             human(cost.params),
             human(cost.flops),
-            "unknown" if seconds is None else f"{seconds:.0f} s",
+            "unknown" if seconds is None else f"{'~' if by_flops else ''}{seconds:.0f} s",
             ", ".join(f"{count} {state}" for state, count in states.items()),
         )
     return table
@@ -188,3 +197,9 @@ def _apart_from_seed(config: dict[str, Any]) -> str:
     """What a trial's time depends on, beside the machine and the threads that a sweep gave it there."""
     left_out = ("seed", "data.path", "trainer.threads")
     return json.dumps({key: value for key, value in config.items() if key not in left_out}, sort_keys=True)
+
+
+def _conditions(config: dict[str, Any]) -> str:
+    """What the time of a FLOP depends on, beside the model and what `_apart_from_seed` leaves out, too."""
+    alike = [key for key in config if key.startswith(("data.", "trainer."))]
+    return _apart_from_seed({key: config[key] for key in alike})

@@ -21,7 +21,7 @@ from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, p
 from transformer_pl.prepare import prepare
 from transformer_pl.render import Table
 from transformer_pl.report import add_sweep_options, search_of, sweep_folder, table_of, write_page, write_search_page
-from transformer_pl.results import check_writable, in_use, write, write_json
+from transformer_pl.results import check_writable, finished, in_use, write, write_json
 from transformer_pl.retune import retuning
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import SEARCHES, Sweep, load
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
     tuning = options.retune and retuning(sweep, options.retune, options.budget, content.get("metric"))
     first = tuning.tries(sweep) if tuning else sweep
     planned = plan(first, options.runs)
-    estimates = estimate(planned, options.runs)
+    estimates = estimate(planned, finished(options.runs))
     show(first, planned, estimates, console, options.match)
     if options.plan:
         return 0
@@ -59,7 +59,7 @@ def main(words: list[str]) -> int:
         if tuning and code in (0, 1):
             sweep = tuning.best(sweep, planned)  # what failed by now has failed
             planned = plan(sweep, options.runs)
-            estimates = estimate(planned, options.runs)
+            estimates = estimate(planned, finished(options.runs))
             show(sweep, planned, estimates, console, options.match)
             code = max(code, train_missing(sweep, planned, estimates, options, folder, console))
         elif tuning:

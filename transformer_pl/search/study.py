@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.errors import InputError
 from transformer_pl.plan import Estimate, Planned, estimate, planned_trial
+from transformer_pl.results import finished
 from transformer_pl.search.file import Search
 from transformer_pl.search.storage import LOST
 from transformer_pl.sources import open_corpus
@@ -54,6 +55,7 @@ class Study:
         self.search, self.study, self.runs = search, study, runs
         self.corpus = open_corpus(search.base.data)
         self.estimates: dict[int, Estimate] = {}  # by the trial's number; for the view
+        self._past = finished(runs)  # which estimates are made by
         self.draws: dict[str, Draw] = {}  # by the trial's id, as it is on disk
         self._held: Draw | None = None  # drawn while another process, or another trial here, is at the same weights
         self._validated: dict[str, int] = {}  # validations that the pruner has heard of
@@ -121,7 +123,7 @@ class Study:
             try:
                 config, keys = self.search.config(trial.params)
                 planned = planned_trial(trial.number, name(trial), config, self.search.scale, self.runs, self.corpus)
-                self.estimates |= estimate([planned], self.runs)
+                self.estimates |= estimate([planned], self._past)
             except InputError as error:
                 trial.set_constraint("laws", 1.0)
                 trial.set_user_attr("infeasible", str(error))
