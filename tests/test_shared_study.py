@@ -260,3 +260,17 @@ def test_one_that_was_taken_over_leaves_the_others_their_signs_of_life(alone):
     study.study.tell(one.trial.number, state=TrialState.FAIL)
     study._beat()
     assert "beat" in study.study.get_trials()[two.trial.number].user_attrs
+
+
+def test_a_process_has_gone_when_it_has_ended_whoever_is_its_parent():
+    """Also where that has not asked how it ended, as in a container nobody may."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    where = f"{module._here()} {process.pid}"
+    try:
+        assert not module._is_gone(where) and not module._is_gone(f"elsewhere {process.pid}")
+    finally:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # has ended, and can still be asked
+        assert module._is_gone(where)
+        process.communicate()
+    assert module._is_gone(where)

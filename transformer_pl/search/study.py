@@ -290,8 +290,9 @@ def _is_gone(process: str) -> bool:
         return False
     try:
         os.kill(int(pid), 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return True
     except OSError:
         return False
-    return False
+    return state == "Z"  # it has ended, and its parent has not asked how: in a container nobody may ever
