@@ -306,6 +306,11 @@ def known(key: str) -> bool:
     return key in KEYS or (section == "model" and seam in SEAMS and option.isidentifier())
 
 
+def bare(key: str) -> str:
+    """Without its section: `h` of `model.h`; `seed` has none."""
+    return key.partition(".")[2] or key
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of an error message: what the user may have meant."""
     names = list(names)

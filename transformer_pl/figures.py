@@ -12,6 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from transformer_pl.config import bare
+
 # Okabe and Ito's colours, which most people with a colour deficiency tell apart; in grey, markers and dashes do.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
@@ -163,7 +165,7 @@ def parallel(
     for i in np.argsort(order):
         shade = (order[i] + 1) / len(values)
         axes.plot(range(len(axes_of)), [at[i] for at in heights], color=COLOURS[1], alpha=0.1 + 0.9 * shade**2, lw=1)
-    axes.set_xticks(range(len(axes_of)), [key.partition(".")[2] or key for key in drawn] + [measure])
+    axes.set_xticks(range(len(axes_of)), [bare(key) for key in drawn] + [measure])
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.spines["bottom"].set_visible(False)

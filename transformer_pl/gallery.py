@@ -5,6 +5,7 @@ from numbers import Real
 from typing import Any
 
 from transformer_pl import figures
+from transformer_pl.config import bare
 from transformer_pl.figures import Curve, Figure, Point
 from transformer_pl.plan import Planned
 from transformer_pl.render import Table
@@ -43,7 +44,7 @@ def hang(sweep: Sweep, planned: Sequence[Planned], table: Table) -> dict[str, tu
     if key := _one_number(sweep, table.records):
         points = _points(sweep, table, "val/bleu", lambda i: table.records[i][key])
         if len(points) > 2:
-            found["grid"] = (f"BLEU over {key}", figures.grid(points, key.partition(".")[2]))
+            found["grid"] = (f"BLEU over {key}", figures.grid(points, bare(key)))
     return found
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformer_pl.config import COLUMNS, KEYS, SEAMS, Config, effective
+from transformer_pl.config import COLUMNS, KEYS, SEAMS, Config, bare, effective
 
 CORE_REVISION = 1  # raised whenever the core's numerics change: older results are then no longer reused
 
@@ -25,7 +25,7 @@ def words(config: Config, base: Config) -> str:
     changes = []
     for key, (value, _) in difference(config, base).items():
         if key == "trainer.precision" or (key != "seed" and not key.startswith("trainer.")):
-            name = ".".join(key.split(".")[1:])
+            name = bare(key)
             changes.append(f"{name}={str(value).rpartition('.')[2] if name in SEAMS else value}")
     return " ".join(changes) or "base"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
-from transformer_pl.config import COLUMNS, SEAMS, Config, Level, Section, effective, nominal, read_yaml, resolve
+from transformer_pl.config import COLUMNS, SEAMS, Config, Level, Section, bare, effective, nominal, read_yaml, resolve
 from transformer_pl.cost import human
 from transformer_pl.render import Column, Table
 
@@ -398,7 +398,7 @@ def _told(key: str, value: object) -> str:
 
 def _short(key: str) -> str:
     """The paper's spelling."""
-    name = key.partition(".")[2]
+    name = bare(key)
     return "P_drop" if name == "p_drop" else name
 
 

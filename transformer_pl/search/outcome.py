@@ -9,6 +9,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from transformer_pl import stats
+from transformer_pl.config import bare
 from transformer_pl.cost import human
 from transformer_pl.render import Column, Table
 from transformer_pl.results import Trial
@@ -86,7 +87,7 @@ class Outcome:
 
         columns = [
             Column("trial", [f"#{r['trial']}" + (" base" if r["base"] else "") for r in self.records]),
-            *(Column(key.partition(".")[2] or key, cells(key), setting=True) for key in self.search.space),
+            *(Column(bare(key), cells(key), setting=True) for key in self.search.space),
         ]
         for metric in self.metrics:
             columns.append(Column(metric, cells(metric)))

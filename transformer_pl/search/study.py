@@ -12,6 +12,7 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from transformer_pl.config import bare
 from transformer_pl.errors import InputError
 from transformer_pl.plan import Estimate, Planned, estimate, planned_trial
 from transformer_pl.results import finished
@@ -267,7 +268,7 @@ class Study:
 
 def name(trial: Trial | FrozenTrial) -> str:
     """`#3 h=4 p_drop=0.12`."""
-    drawn = [f"{key.partition('.')[2] or key}={short(value)}" for key, value in trial.params.items()]
+    drawn = [f"{bare(key)}={short(value)}" for key, value in trial.params.items()]
     return " ".join([f"#{trial.number}", *drawn])
 
 
