@@ -47,9 +47,7 @@ def main(words: list[str]) -> int:
     sweep = load(options.file, options.scale, options.seeds, options.set)
     tuning = options.retune and retuning(sweep, options.retune, options.budget, content.get("metric"))
     first = tuning.tries(sweep) if tuning else sweep
-    planned = plan(first, options.runs)
-    estimates = estimate(planned, finished(options.runs))
-    show(first, planned, estimates, console, options.match)
+    planned, estimates = show_plan(first, options, console)
     if options.plan:
         return 0
     check_writable(options.runs)
@@ -58,9 +56,7 @@ def main(words: list[str]) -> int:
         code = train_missing(first, planned, estimates, options, folder, console)
         if tuning and code in (0, 1):
             sweep = tuning.best(sweep, planned)  # what failed by now has failed
-            planned = plan(sweep, options.runs)
-            estimates = estimate(planned, finished(options.runs))
-            show(sweep, planned, estimates, console, options.match)
+            planned, estimates = show_plan(sweep, options, console)
             code = max(code, train_missing(sweep, planned, estimates, options, folder, console))
         elif tuning:
             return code  # no row is at its best yet
@@ -68,6 +64,13 @@ def main(words: list[str]) -> int:
         code = tell(sweep, table, lambda: write_page(sweep, planned, table, folder), folder, code, console)
     tell_offline([one.trial.folder for one in planned], options.runs, console)
     return code
+
+
+def show_plan(sweep: Sweep, options: argparse.Namespace, console: Console) -> tuple[list[Planned], dict[int, Estimate]]:
+    planned = plan(sweep, options.runs)
+    estimates = estimate(planned, finished(options.runs))
+    show(sweep, planned, estimates, console, options.match)
+    return planned, estimates
 
 
 def train_missing(
