@@ -322,6 +322,14 @@ def test_two_folders_are_held_against_each_other_row_by_row():
     assert column(half, "BLEU new")[0] == "-" and column(half, "Δ BLEU")[0] == ""
 
 
+def test_two_folders_are_held_against_each_other_by_the_test_that_was_asked_for():
+    (one,), (other,) = measured([0.01]), measured([0.0])
+    (by_hand,) = verdicts([other.sentences, one.sentences], 0, BLEU, randomise=True)[1:]
+    told = {way: read_csv(against(["h=8"], [one], [other], ("new", "old"), way))[0] for way in (False, True)}
+    p = {way: float(line["val/bleu.difference.p"]) for way, line in told.items()}
+    assert p[True] == pytest.approx(by_hand.p_value) and p[False] != p[True]
+
+
 def test_one_seed_beside_several_is_told():
     rows = measured([0.0, 0.3, 0.0])
     rows[1] = Row(rows[1].config, [rows[1].results[0], None, None], ["done", "new", "new"], rows[1].sentences[:1])

@@ -21,9 +21,9 @@ from transformer_pl import figures, memory
 from transformer_pl.config import Config, Sizes, sizes
 from transformer_pl.errors import InputError, Parser, run
 from transformer_pl.model import Mask
+from transformer_pl.options import add_sweep_options
 from transformer_pl.parts import build
 from transformer_pl.render import Column, Table
-from transformer_pl.report import add_sweep_options
 from transformer_pl.results import check_writable, environment, write
 from transformer_pl.sweepfile import load
 

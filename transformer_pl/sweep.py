@@ -17,10 +17,11 @@ from transformer_pl.config import read_yaml
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.launch import Listed, launch, slots
 from transformer_pl.live import View
+from transformer_pl.options import add_sweep_options, add_ways_to_search, search_of, sweep_folder
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.render import Table
-from transformer_pl.report import add_sweep_options, search_of, sweep_folder, table_of, write_page, write_search_page
+from transformer_pl.report import table_of, write_page, write_search_page
 from transformer_pl.results import check_writable, finished, in_use, write, write_json
 from transformer_pl.retune import retuning
 from transformer_pl.stopping import Stopped
@@ -195,6 +196,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m transformer_pl.sweep", description="Run a sweep and print its table.")
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a sweep file: sweeps/table3_A.yaml")
     add_sweep_options(parser)
+    add_ways_to_search(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
     parser.add_argument("--match", choices=MATCHES, help="in the plan: how far each row is from base in that")
     parser.add_argument(

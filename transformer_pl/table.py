@@ -134,12 +134,21 @@ def build(rows: Sequence[Row], base: Config | None = None, beside: str = "table3
     return Table(columns, _records(lines, keys, paper), _notes(lines, paper, randomise))
 
 
-def against(names: Sequence[str], rows: Sequence[Row], others: Sequence[Row], places: tuple[str, str]) -> Table:
-    """Each row as it came out in one runs folder and in another, whose names are `places`; differences are to that."""
+def against(
+    names: Sequence[str],
+    rows: Sequence[Row],
+    others: Sequence[Row],
+    places: tuple[str, str],
+    randomise: bool = False,
+) -> Table:
+    """Each row as it came out in one runs folder and in another, whose names are `places`; differences are to that.
+
+    Their p-values are as those of `build`.
+    """
     from transformer_pl.stats import holm
 
     pairs = list(zip(rows, others, strict=True))
-    judged = [list(_judge([other, one], other, False))[1] for one, other in pairs]
+    judged = [list(_judge([other, one], other, randomise))[1] for one, other in pairs]
     p_values = {i: bleu.p_value for i, (bleu, _) in enumerate(judged) if bleu and bleu.p_value is not None}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     verdicts = [bleu and bleu._replace(p_value=corrected.get(i)) for i, (bleu, _) in enumerate(judged)]
@@ -157,7 +166,8 @@ def against(names: Sequence[str], rows: Sequence[Row], others: Sequence[Row], pl
     columns.append(Column("p", [_p_value(verdict) for verdict in verdicts]))
     for record, line in zip(records, lines, strict=True):
         record |= {"val/bleu.difference": line.difference("val/bleu")} | _judged("val/bleu", line.bleu)
-    notes = [f"{places[0]} less {places[1]}; p after Holm's correction for {len(p_values)} rows."]
+    by = " by approximate randomisation" if randomise else ""
+    notes = [f"{places[0]} less {places[1]}; p{by} after Holm's correction for {len(p_values)} rows."]
     return Table([column for column in columns if any(column.cells)], records, notes)
 
 
