@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from transformer_pl import parts
-from transformer_pl.config import COLUMNS, Config, Data, effective, nominal, resolve, scale_level, sizes
+from transformer_pl.config import COLUMNS, KEYS, Config, Data, effective, nominal, resolve, scale_level, sizes
 from transformer_pl.cost import ASSUMED_LENGTH, Cost, human, training_cost
 from transformer_pl.errors import together
 from transformer_pl.identity import Identity, identity, words
@@ -194,9 +194,13 @@ def as_json(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate]
 
 
 def _apart_from_seed(config: dict[str, Any]) -> str:
-    """What a trial's time depends on, beside the machine and the threads that a sweep gave it there."""
+    """What a trial's time depends on, beside the machine and the threads that a sweep gave it there.
+
+    Keys at their default are left out: a key that was added later tells no old result apart.
+    """
     left_out = ("seed", "data.path", "trainer.threads")
-    return json.dumps({key: value for key, value in config.items() if key not in left_out}, sort_keys=True)
+    said = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
+    return json.dumps(said, sort_keys=True)
 
 
 def _conditions(config: dict[str, Any]) -> str:
