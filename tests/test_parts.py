@@ -261,7 +261,8 @@ def test_every_part_is_live(keys):
 
 
 BROKEN = """
-from transformer_pl.model import FeedForward
+from torch import nn
+from transformer_pl.model import FeedForward, ScaledDotProductAttention, softmax
 
 
 class WrongShape(FeedForward):
@@ -269,28 +270,103 @@ class WrongShape(FeedForward):
         return x @ x
 
 
+class TakesTooLittle(FeedForward):
+    def __init__(self, config):
+        super().__init__(config, "encoder")
+
+
+class RightForQueriesAsManyAsKeys(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return softmax(Q @ K.mT, mask.dense(Q, K, start)).mT @ V
+
+
+class Remembers(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.lstm = nn.LSTM(config.d_model, config.d_model, batch_first=True)
+
+    def forward(self, x, mask, start=0, cache=None):
+        x, state = self.lstm(x, self.state if start else None)
+        if cache is not None:
+            self.state = state
+        return x
+
+
 class LosesAPosition(FeedForward):
     def forward(self, x):
         return super().forward(x)[:, :-1]
 
 
-class TakesTooLittle(FeedForward):
-    def __init__(self, config):
-        super().__init__(config, "encoder")
+class AllInOneRow(FeedForward):
+    def forward(self, x):
+        return super().forward(x).reshape(1, -1, x.shape[2])
+
+
+class Double(FeedForward):
+    def forward(self, x):
+        return super().forward(x).double()
+
+
+class Two(FeedForward):
+    def forward(self, x):
+        return super().forward(x), x
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "places"),
-    [("WrongShape", ["line 5", "line 7"]), ("LosesAPosition", ["line 10"]), ("TakesTooLittle", ["line 15"])],
+    ("name", "law"),
+    [
+        ("ffn.WrongShape", "must run, but {path}, line 8: RuntimeError: "),
+        ("ffn.TakesTooLittle", "takes 2 positional arguments but 3 were given"),
+        ("attention.RightForQueriesAsManyAsKeys", "must run, but {path}, line 18: RuntimeError: "),
+        ("self_attention.Remembers", "must run, but {path}, line 27: RuntimeError: "),
+        (
+            "ffn.LosesAPosition",
+            "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (2, 6",
+        ),
+        ("ffn.AllInOneRow", "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (1, 14"),
+        ("ffn.Double", "but returns (2, 7, 64) of torch.float64"),
+        ("ffn.Two", "but returns tuple"),
+    ],
 )
-def test_a_part_that_does_not_run_is_told_with_its_place_before_anything_starts(module, name, places):
-    path = module(BROKEN)
+def test_a_part_that_does_not_run_is_told_with_its_place_before_anything_starts(module, name, law):
+    """Also one that runs for one sentence, for as many queries as keys, or until beams are put in another order."""
+    path, (seam, name) = module(BROKEN), name.split(".")
+    line = 1 + BROKEN[: BROKEN.index(f"class {name}(")].count("\n")
     with pytest.raises(InputError) as caught:
-        cost(laws.small({"model.ffn": f"stranger.{name}"}), 2, 7, 7)
+        cost(laws.small({f"model.{seam}": f"stranger.{name}", "model.d_model": 64}), 1, 7, 7)
     (message,) = caught.value.messages
-    assert message.startswith(f"model.ffn = stranger.{name} ({path}, {places[0]}): must run, but ")
-    assert f"{path}, {places[-1]}: " in message or len(places) == 1
+    assert message.startswith(f"model.{seam} = stranger.{name} ({path}, line {line}): must ")
+    assert law.format(path=path) in message
+
+
+READS_VALUES = """
+import numpy as np
+import torch
+from torch import nn
+from transformer_pl.model import ScaledDotProductAttention
+
+
+class Asks(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(Q, K, V, mask, start) if mask.dense(Q, K, start).any() else Q
+
+
+class Holds(ScaledDotProductAttention):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.register_buffer("two", torch.from_numpy(np.full(1, 2, dtype=np.float32)))
+
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(self.two * Q, K, V, mask, start)
+"""
+
+
+@pytest.mark.parametrize("name", ["Asks", "Holds"])
+def test_a_part_that_reads_values_is_counted_all_the_same(module, name):
+    """The meta device has none to read."""
+    module(READS_VALUES)
+    assert cost(laws.small({"model.attention": f"stranger.{name}"}), 3, 7, 6) == cost(laws.small(), 3, 7, 6)
 
 
 LAW_BREAKERS = """

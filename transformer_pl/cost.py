@@ -1,10 +1,11 @@
 """What a model costs before it is built: parameters and floating-point operations, by formula for the paper's parts."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from transformer_pl.config import SEAMS, Sizes, is_papers
-from transformer_pl.errors import InputError
-from transformer_pl.parts import defined, where
 
 ASSUMED_LENGTH = 25  # pieces a sentence, where the text is not known
 
@@ -17,8 +18,10 @@ class Cost(NamedTuple):
 def cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
     """Of a forward pass over `sentences` of `source` and `target` pieces.
 
-    By formula, at once and without torch, where every part is the paper's; otherwise counted on the meta device.
-    A multiply-add counts as two operations; only matrix products are counted.
+    By formula, at once and without torch, where every part is the paper's; otherwise it is tried out, and counted on
+    the meta device. A multiply-add counts as two operations; only matrix products are counted.
+
+    Raises an InputError that names a part which does not run.
     """
     if all(is_papers(seam, getattr(config, seam)) for seam in SEAMS):
         return _by_formula(config, sentences, source, target)
@@ -62,13 +65,30 @@ def _counted(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     from torch.utils.flop_counter import FlopCounterMode
 
     from transformer_pl.model import Transformer
+    from transformer_pl.rehearsal import rehearse
 
-    try:
-        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+    def count() -> Cost:
+        with FlopCounterMode(display=False) as counter:
             model = Transformer(c)
             model(torch.ones(B, Ls, dtype=torch.long), torch.ones(B, Lt, dtype=torch.long))
-    except Exception as error:
-        parts = {f"model.{seam}": getattr(c, seam).path for seam in SEAMS if not is_papers(seam, getattr(c, seam))}
-        own = ", ".join(f"{key} = {path} ({defined(path)})" for key, path in parts.items())
-        raise InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}") from None
-    return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
+        return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
+
+    rehearse(c)
+    try:
+        with torch.device("meta"):
+            return count()
+    except Exception:  # of a part that looks at values, which nothing has there
+        with torch.random.fork_rng(devices=[]), _unfused():
+            return count()
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """On a CPU, without the kernels whose operations torch does not count."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no Intel GPU
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield

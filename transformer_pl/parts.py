@@ -106,9 +106,8 @@ def _accepted(made: type) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in list(parameters.items())[2:] if p.kind not in unnamed}
 
 
-def defined(path: str) -> str:
-    """The file and line at which the class of an import path is written."""
-    part = load(path)
+def defined(part: type) -> str:
+    """The file and line at which a class is written."""
     return f"{inspect.getsourcefile(part)}, line {inspect.getsourcelines(part)[1]}"
 
 

@@ -133,16 +133,16 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
             trial.set_status("stopped")
             raise
         except Exception as error:
-            full = unwritable(runs)  # a library may have strange words for a full disk
+            why = unwritable(runs)  # a library may have strange words for a full disk
+            why = why or f"{parts.where(error)}: {type(error).__name__}: {error}"
             with suppress(OSError):
                 trial.drop_unfinished()
-                trial.set_status("failed", why=full or f"{type(error).__name__}: {error}")
+                trial.set_status("failed", why=why)
             if isinstance(error, InputError):
                 raise
             with suppress(OSError):
                 traceback.print_exc()
-                if full:
-                    print(f"error: {full}", file=sys.stderr)
+                print(f"error: {why}", file=sys.stderr)
             return 1
         _tell(result)
         return 0

@@ -1,0 +1,73 @@
+"""Parts that are not the paper's are tried out before anything starts, in a small model."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_pl.config import SEAMS, Sizes, is_papers
+from transformer_pl.errors import InputError
+from transformer_pl.evaluate import CachedSteps
+from transformer_pl.model import MultiHeadAttention, Transformer
+from transformer_pl.parts import defined, load, where
+from transformer_pl.tokens import BOS, PAD
+
+VOCABULARY = 32
+
+
+def rehearse(c: Sizes) -> None:
+    """One layer a stack: padded sentences forward and backward, then three steps of a beam search, on the CPU.
+
+    Raises an InputError that names the part, its file and line where one fails, or returns another shape or type than
+    its seam has.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            _play(Transformer(c._replace(N=1, vocab_size=VOCABULARY)))
+    except InputError:
+        raise
+    except Exception as error:
+        parts = {seam: getattr(c, seam) for seam in SEAMS if not is_papers(seam, getattr(c, seam))}
+        own = ", ".join(_told(seam, load(part.path)) for seam, part in parts.items())
+        raise InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}") from None
+
+
+def _play(model: Transformer) -> None:
+    for seam, part in _parts(model):
+        part.register_forward_hook(partial(_as_its_seam_has, seam))
+    source, target = torch.randint(4, VOCABULARY, (2, 7)), torch.randint(4, VOCABULARY, (2, 6))
+    source[0, 5:] = target[1, 4:] = PAD
+    model(source, target).square().mean().backward()
+    model.eval()
+    with torch.inference_mode():
+        step, first = CachedSteps(model, source, beam=2), torch.full((4, 1), BOS)
+        step(first, torch.arange(4))
+        step(first.repeat(1, 2), torch.tensor([1, 0, 3, 2]))
+        step(first[:2].repeat(1, 3), torch.tensor([3, 2]))  # the first sentence is done
+
+
+def _parts(model: Transformer) -> Iterator[tuple[str, nn.Module]]:
+    yield from (("position", part) for part in model.position.values())
+    for layer in (*model.encoder, *model.decoder):
+        yield from (("self_attention", layer.self_attention), ("ffn", layer.ffn))
+        yield from (("residual", part) for part in layer.residual)
+    yield from (("attention", door.attention) for door in model.modules() if isinstance(door, MultiHeadAttention))
+
+
+def _as_its_seam_has(seam: str, part: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
+    """What goes in comes out, in shape and type; of Q, K and V a (B, h, Lq, d_v)."""
+    x = given[0]
+    shape = (*x.shape[:-1], given[2].shape[-1]) if seam == "attention" else tuple(x.shape)
+    found = (tuple(returned.shape), returned.dtype) if isinstance(returned, Tensor) else (type(returned).__name__,)
+    if found != (shape, x.dtype):
+        told = " of ".join(map(str, found))
+        raise InputError(
+            f"{_told(seam, type(part))}: must return {shape} of {x.dtype} where it is given {tuple(x.shape)}, but "
+            f"returns {told}"
+        )
+
+
+def _told(seam: str, part: type) -> str:
+    return f"model.{seam} = {part.__module__}.{part.__qualname__} ({defined(part)})"
