@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from transformer_pl import memory
+from transformer_pl.errors import InputError
 from transformer_pl.stopping import Stopped, handle
 
 
@@ -20,12 +21,13 @@ class Checkpoints(L.Callback):
     """Saves at every validation, and when asked to stop by SIGINT or SIGTERM; keeps the last two files.
 
     Flipped bytes in a checkpoint load in silence, so each file has its sha256 beside it. With `average` k > 1 it
-    keeps the weights of the last k validations too (Section 6.1).
+    keeps the weights of the last k validations too (Section 6.1), the end of the training being one.
     """
 
     def __init__(self, folder: Path, average: int):
         self.folder, self.average = folder, average
         self.earlier_s = 0.0  # trained by processes before this one
+        self.accumulate = 1
         self._asked: int | None = None
         self._restored: list[dict[str, Any]] | None = None  # by rank
 
@@ -36,7 +38,7 @@ class Checkpoints(L.Callback):
         return next((path for path in files if path.exists() and _sha256(path) in digests), None)
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
-        """The mean of the weights of the last k validations; None without averaging."""
+        """The mean of the weights of the last k validations, or of all where there were fewer; None for k = 1."""
         files = sorted(self.folder.glob("weights.*.pt"))[-self.average :]
         if self.average == 1 or not files:
             return None
@@ -45,6 +47,7 @@ class Checkpoints(L.Callback):
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.accumulate = trainer.accumulate_grad_batches
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._begun = time.perf_counter() - self.earlier_s
@@ -63,6 +66,7 @@ class Checkpoints(L.Callback):
             self._heed(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._keep_weights(trainer, module)
         self._heed(trainer)  # asked to stop while the last validation went on
 
     def _heed(self, trainer: L.Trainer) -> None:
@@ -72,17 +76,30 @@ class Checkpoints(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         memory.give_back()
+        self._keep_weights(trainer, module)  # first: who goes on from this checkpoint does not come here again
         self._save(trainer)
+
+    def _keep_weights(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         weights = module.weights() if self.average > 1 else None
         if weights and trainer.is_global_zero:
-            torch.save(weights, self.folder / f"weights.{trainer.global_step:09d}.pt")
+            unfinished = self.folder / "new.weights"
+            torch.save(weights, unfinished)
+            unfinished.replace(self.folder / f"weights.{trainer.global_step:09d}.pt")
             for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                 old.unlink()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": time.perf_counter() - self._begun, "random": _of_every_rank(_random())}
+        seconds, numbers = time.perf_counter() - self._begun, _of_every_rank(_random())
+        return {"seconds": seconds, "random": numbers, "accumulate": self.accumulate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        before = state.get("accumulate", self.accumulate)
+        if before != self.accumulate:  # Lightning counts parts of batches
+            raise InputError(
+                f"trainer.accumulate = {self.accumulate}: must be what this trial was begun with, {before}, which "
+                "Lightning cannot go on from with another; take that again, or remove its checkpoints from "
+                f"{self.folder}"
+            )
         self.earlier_s, self._restored = state["seconds"], state["random"]
 
     def _ask(self, signum: int, frame: object) -> None:

@@ -129,7 +129,7 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these only precision and bleu_sample are part of a trial's identity.
+    Of these only precision and bleu_sample are part of a trial's identity, and val_every where weights are averaged.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
@@ -153,7 +153,7 @@ class Config(Section):
     data: Data = Data()
     decode: Decode = Decode()
     trainer: Trainer = Trainer()
-    seed: Natural = 1
+    seed: Annotated[Natural, Field(lt=2**32)] = 1  # all that numpy takes
 
     @property
     def steps(self) -> int:

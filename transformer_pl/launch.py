@@ -143,8 +143,9 @@ def _fill(source: Source, argv: Argv, places: Slots, view: View, running: dict) 
 
 
 def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subprocess.Popen:
+    threads = job.config.trainer.threads or places.threads
     environment = os.environ | {
-        "OMP_NUM_THREADS": str(places.threads),
+        "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
         "PYTHONUNBUFFERED": "1",
         "WANDB_NAME": job.name,
@@ -152,7 +153,8 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
     }
     if places.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = places.gpus[slot]
-    words = [sys.executable, "-m", "transformer_pl.train", *argv, f"--trainer.threads={places.threads}"]
+    words = [sys.executable, "-m", "transformer_pl.train", *argv]
+    words += [] if job.config.trainer.threads else [f"--trainer.threads={threads}"]
     check_writable(job.trial.folder.parents[1])
     job.trial.folder.mkdir(parents=True, exist_ok=True)
     with job.trial.log.open("ab") as log:
@@ -167,7 +169,7 @@ def _outcome(code: int, job: Planned) -> str:
         if full := unwritable(job.trial.folder.parents[1]):  # then the log may lack it
             end += f"\n    {full}"
         return f"failed with exit code {code}; the end of {job.trial.log}:\n{end}"
-    metrics = (job.trial.result() or {})["metrics"]
+    metrics = job.trial.result()["metrics"]
     return f"val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}"
 
 

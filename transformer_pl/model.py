@@ -301,6 +301,5 @@ class SinusoidalPosition(nn.Module):
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """x (B, L, d_model) plus the encoding of positions start to start + L."""
         stop = start + x.shape[1]
-        if stop > len(self.table):
-            self.table = self.encoding(0, 2 * stop, x.shape[2], x.device)
-        return x + self.table[start:stop]
+        inside = stop <= len(self.table)
+        return x + (self.table[start:stop] if inside else self.encoding(start, stop, x.shape[2], x.device))

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,13 @@ def add_ways_to_search(parser: Parser) -> None:
     )
     parser.add_argument("--budget", type=_budget, default=8, metavar="K", help="tries a row for --retune (%(default)s)")
     parser.add_argument("--storage", metavar="URL", help="of a search's study, in place of a journal beside the table")
+
+
+def refuse(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
+    """Raises an InputError for the first of these options that was given."""
+    for flag in flags:
+        if getattr(options, flag):
+            raise InputError(f"--{flag}: {why}; leave it out")
 
 
 def search_of(file: Path, content: dict[str, Any], options: argparse.Namespace) -> "Search":

@@ -10,10 +10,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from transformer_pl.config import SEAMS, Model, Part, Sizes, is_papers, nearest
 from transformer_pl.errors import InputError
+
+READING = ConfigDict(coerce_numbers_to_str=True)  # 16 has been read as a number, wherever it is to go
 
 
 def build(part: Part, config: Sizes, site: str | None) -> Any:
@@ -91,7 +93,7 @@ def _typed(value: object, declared: Any) -> object:
     if declared is inspect.Parameter.empty:
         return value
     try:
-        return TypeAdapter(declared).validate_python(value)
+        return TypeAdapter(declared, config=READING).validate_python(value)
     except (PydanticUserError, NameError):
         return value
 

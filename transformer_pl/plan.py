@@ -75,8 +75,11 @@ def estimate(planned: list[Planned], past: Sequence[dict[str, Any]]) -> dict[int
     """
     times: dict[str, list[float]] = {}
     per_flop: dict[str, list[float]] = {}
-    for result in past:
+    trained = {}  # of those that share weights, the one that trained them
+    for result in sorted(past, key=lambda result: result["wall_s"]):
         times.setdefault(_apart_from_seed(result["config"]), []).append(result["wall_s"])
+        trained[result["weights_id"]] = result
+    for result in trained.values():
         per_flop.setdefault(_conditions(result["config"]), []).append(result["wall_s"] / result["flops"])
 
     def of_row(index: int) -> Estimate:

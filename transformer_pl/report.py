@@ -8,7 +8,7 @@ from rich.console import Console
 
 from transformer_pl.config import read_yaml
 from transformer_pl.errors import InputError, Parser, run, together
-from transformer_pl.options import add_sweep_options, add_ways_to_search, folder_name, search_of, sweep_folder
+from transformer_pl.options import add_sweep_options, add_ways_to_search, folder_name, refuse, search_of, sweep_folder
 from transformer_pl.plan import Planned, plan
 from transformer_pl.render import Table
 from transformer_pl.results import write
@@ -32,8 +32,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--test",
         choices=("t", "randomisation"),
-        default="t",
-        help="of differences (%(default)s; of one seed the latter)",
+        help="of differences (t; of one seed the latter)",
     )
     parser.add_argument(
         "--against", type=folder_name, metavar="DIR", help="another runs folder, to compare the same rows"
@@ -63,6 +62,7 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     content = read_yaml(file)
     if content.get("method") in SEARCHES:
         return _of_search(file, content, options)
+    refuse(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = load(file, options.scale, options.seeds, options.set)
     if options.retune:
         tuning = retuning(sweep, options.retune, options.budget, content.get("metric"))
@@ -84,7 +84,6 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     if options.format != "html":
         return title, table
     folder = sweep_folder(sweep, options)
-    folder.mkdir(parents=True, exist_ok=True)
     write_page(sweep, planned, table, folder)
     return title, folder / "report.html"
 
@@ -93,8 +92,7 @@ def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace)
     from transformer_pl.search import storage  # optuna takes a quarter of a second
     from transformer_pl.search.outcome import Outcome
 
-    if options.against:
-        raise InputError(f"{file}: a search has no rows to hold against another folder's; leave --against out")
+    refuse(options, ["against", "test"], f"is for the rows of a grid, but {file} searches")
     found = search_of(file, content, options)
     folder = sweep_folder(found, options)
     outcome = Outcome(found, storage.find(found, folder, options.storage), options.runs)
@@ -145,7 +143,7 @@ def _saved(drawn: "dict[str, tuple[str, Figure]]", folder: Path) -> dict[str, Pa
     """The pictures of figures, by their captions."""
     from transformer_pl import figures
 
-    (folder / "figures").mkdir(exist_ok=True)
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
     return {caption: figures.save(figure, folder / "figures" / name) for name, (caption, figure) in drawn.items()}
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from transformer_pl.errors import InputError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 RUNS = Path("runs")
+LOCK_S = 0.5  # for which a trial's lock is tried: who only asks whether it is taken has it for an instant
 
 
 def write(path: Path, text: str) -> None:
@@ -129,21 +130,19 @@ class Trial:
         """Keep other processes from training this trial. The system lets go of the lock when the process ends."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"{self.folder}: one process trains a trial at a time, and another does; wait for it, or end it"
-                ) from None
+            until = time.monotonic() + LOCK_S
+            while not _flock(file, fcntl.LOCK_EX):
+                if time.monotonic() > until:
+                    raise InputError(
+                        f"{self.folder}: one process trains a trial at a time, and another does; wait for it, or end it"
+                    )
+                time.sleep(0.05)
             yield
 
     def locked(self) -> bool:
         try:
             with (self.folder / "lock").open() as file:  # to read: whoever asks may have no right to write
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
-        except BlockingIOError:
-            return True
+                return not _flock(file, fcntl.LOCK_SH)
         except OSError:  # no lock was ever taken
             return False
 
@@ -171,7 +170,7 @@ class Trial:
 
     def hypotheses(self, split: str) -> list[str]:
         """The translation of every sentence."""
-        return (self.folder / f"hyp.{split}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        return (self.folder / f"hyp.{split}.txt").read_bytes().decode().split("\n")[:-1]  # there may be a \r in one
 
     def sentences(self, split: str) -> "np.ndarray | None":
         """A line a sentence: BLEU's ten integers, nats, pieces; None where that cannot be read."""
@@ -194,7 +193,7 @@ class Trial:
 
     def drop_unfinished(self) -> None:
         """Give back the room of a file that could not be written whole: what is told next may need it."""
-        for path in (self.folder / "checkpoints" / "new.ckpt", self.folder / ".weights.pt"):
+        for path in (*self.folder.glob("checkpoints/new.*"), self.folder / ".weights.pt"):
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:
@@ -230,6 +229,15 @@ def finished(runs: Path) -> list[dict[str, Any]]:
         if result := _read_json(path):
             results.append(result | {"folder": path.parent})
     return results
+
+
+def _flock(file: IO, kind: int) -> bool:
+    """False where another process has it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -7,20 +7,16 @@ import functools
 import gzip
 import hashlib
 import os
-import queue
 import re
-import socket
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from transformer_pl.errors import InputError
+from transformer_pl.network import answers
 
 if TYPE_CHECKING:
     from transformer_pl.config import Data
@@ -345,32 +341,13 @@ def _hub(data: "Data") -> Corpus:
     return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs)
 
 
-def _hub_reachable(seconds: float = 3.0) -> bool:
-    """Whether the hub, or the proxy before it, answers: asked first, because `datasets` takes 24 s to give up."""
+def _hub_reachable() -> bool:
+    """Asked first, because `datasets` takes 24 s to give up."""
     import datasets
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE:
-        return False
-    url = urlsplit(constants.ENDPOINT)
-    proxy = getproxies().get(url.scheme)
-    if proxy and not proxy_bypass(url.hostname or ""):
-        url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    port = url.port or (80 if url.scheme == "http" else 443)
-    answer: queue.Queue[bool] = queue.Queue()
-
-    def knock() -> None:
-        try:
-            socket.create_connection((url.hostname, port), timeout=seconds).close()
-            answer.put(True)
-        except OSError:
-            answer.put(False)
-
-    threading.Thread(target=knock, daemon=True).start()  # looking up a name knows no time-out of its own
-    try:
-        return answer.get(timeout=seconds)
-    except queue.Empty:
-        return False
+    offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
+    return not offline and answers(constants.ENDPOINT) is None
 
 
 def _named_commit(data: "Data", reachable: bool) -> str:

@@ -17,7 +17,7 @@ from transformer_pl.config import read_yaml
 from transformer_pl.errors import InputError, Parser, run, together
 from transformer_pl.launch import Listed, launch, slots
 from transformer_pl.live import View
-from transformer_pl.options import add_sweep_options, add_ways_to_search, search_of, sweep_folder
+from transformer_pl.options import add_sweep_options, add_ways_to_search, refuse, search_of, sweep_folder
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.render import Table
@@ -42,9 +42,7 @@ def main(words: list[str]) -> int:
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
         return search(content, options, console)
-    for flag in ("storage", "sampler", "pruner"):
-        if getattr(options, flag):
-            raise InputError(f"--{flag}: is for a search, but {options.file} has method: grid; leave it out")
+    refuse(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = load(options.file, options.scale, options.seeds, options.set)
     tuning = options.retune and retuning(sweep, options.retune, options.budget, content.get("metric"))
     first = tuning.tries(sweep) if tuning else sweep
@@ -141,9 +139,7 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
     from transformer_pl.search import file, outcome, storage, study  # optuna takes a quarter of a second
 
     found = search_of(options.file, content, options)
-    for flag in ("match", "rerun"):
-        if getattr(options, flag):
-            raise InputError(f"--{flag}: is for the rows of a grid, but {options.file} searches; leave it out")
+    refuse(options, ["match", "rerun"], f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = storage.sampler(found, options.sampler), storage.pruner(found, options.pruner)
     storage.rehearse(found, sampler, pruner)
     file.show(found, console)
@@ -167,9 +163,8 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
             at_work.stopped()
             console.print(stopped)
             code = stopped.exit_code
-        except storage.LOST as error:
-            why = storage.first_line(error)
-            console.print(f"the study cannot be reached: {why}; the same command goes on", soft_wrap=True)
+        except storage.Unreachable as error:
+            console.print(f"the study cannot be reached: {error}; the same command goes on", soft_wrap=True)
             return 1
         came_to = outcome.Outcome(found, kept, options.runs)
         if not came_to.records:

@@ -75,26 +75,17 @@ def load(
     grid = {key: values for key, values in grid.items() if key not in unknown}
     scale = scale or str(grid.get("scale", ["demo"])[0])
     seeds = seeds or grid.get("seed", [1])
-    places = Level(f"{path}: parameters", {}), Level("--set", sets or {})
     shared = {key: values[0] for key, values in grid.items() if len(values) == 1 and key not in OURS}
     varied = [key for key in grid if key not in ("scale", "seed") and key not in shared]
-
-    def levels(row: Mapping[str, Any]) -> list[Level]:
-        plain = {key: value for key, value in row.items() if key != "variant"}
-        variant = [parse_variant(str(row["variant"]), f"{path}:")] if "variant" in row else []
-        for place, values in (*variant, places[1]):
-            if "seed" in values:
-                raise InputError(f"{place}: seed = {values['seed']}: must be said by parameters.seed or by --seeds")
-        return [places[0]._replace(values=shared | plain), *variant, places[1]]
 
     given = _attempt(mistakes, lambda: scale_level(scale))
     if given is None:
         raise InputError(*mistakes)
-    base = _attempt(mistakes, lambda: resolve([given, *levels({})]))
+    base = _attempt(mistakes, lambda: resolve([given, *levels(path, shared, sets or {})]))
     rows = []
     for values in itertools.product(*(grid[key] for key in varied)):
         row = dict(zip(varied, values, strict=True))
-        changes = _attempt(mistakes, lambda row=row: levels(row))
+        changes = _attempt(mistakes, lambda row=row: levels(path, shared | row, sets or {}))
         if changes is None:
             continue
         seeded = [[given, *changes, Level(f"{path}: parameters", {"seed": seed})] for seed in seeds]
@@ -110,6 +101,20 @@ def load(
     if mistakes := mistakes or _equal(path, rows):
         raise InputError(*mistakes)
     return Sweep(content.get("name", path.stem), content.get("project", "transformer-pl"), scale, matched(base), rows)
+
+
+def levels(path: Path, said: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
+    """What a row or a draw says: its keys, over these its variant, over both `--set`.
+
+    Raises an InputError where it cannot be read, or says the seed.
+    """
+    plain = {key: value for key, value in said.items() if key != "variant"}
+    variant = [parse_variant(str(said["variant"]), f"{path}:")] if "variant" in said else []
+    over = [*variant, Level("--set", sets)]
+    for place, values in over:
+        if "seed" in values:
+            raise InputError(f"{place}: seed = {values['seed']}: must be said by parameters.seed or by --seeds")
+    return [Level(f"{path}: parameters", plain), *over]
 
 
 def _of_equal_budget(path: Path, row: Row, first: Row) -> Row:

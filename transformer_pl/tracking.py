@@ -34,12 +34,12 @@ class Tracker(Logger):
 
     @rank_zero_only
     def start(self, step: int) -> None:
-        """Open both, at a training that has come to `step`: what an interrupted process wrote after it goes."""
+        """Open both, at a training that has come to `step`: what was written after it, or of what it came to, goes."""
         path = self._folder / "metrics.jsonl"
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-            write(path, "".join(kept))
+            whole = [(json.loads(line), line) for line in lines if line.endswith("\n")]
+            write(path, "".join(line for told, line in whole if told["step"] <= step and "val/bleu" not in told))
         self._file = path.open("a", encoding="utf-8")
         self._run = Run(folder=str(self._folder), **self._told)
 

@@ -127,7 +127,7 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
             if rerun and trial.result():
                 trial.clear()
             trial.set_status("running")
-            result = _run(config, runs, trial, prepared, who, told | {"scale": scale})
+            result = _run(config, runs, trial, prepared, who, told | {"scale": scale}, rerun)
             trial.set_status("done")
         except Stopped:
             trial.set_status("stopped")
@@ -149,13 +149,15 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
 
 
 def _run(
-    config: Config, runs: Path, trial: Trial, prepared: Prepared, who: Identity, told: dict[str, Any]
+    config: Config, runs: Path, trial: Trial, prepared: Prepared, who: Identity, told: dict[str, Any], rerun: bool
 ) -> dict[str, Any]:
     """Weights, then what they are worth, then the result: the last file to be written."""
     began = time.perf_counter()
     write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "env.json", environment(PACKAGES) | {"data": prepared.folder.name})
-    tracker, training = _same_weights(config, runs, trial, who, told) or _fit(config, runs, trial, prepared, told)
+    tracker, training = (None if rerun else _same_weights(config, runs, trial, who, told)) or _fit(
+        config, runs, trial, prepared, told
+    )
     try:
         params, metrics, signature, translations = _evaluate(config, trial, prepared)
         sampled = [line["val/bleu_sample"] for line in trial.metrics() if "val/bleu_sample" in line]
@@ -260,7 +262,8 @@ def _same_weights(
     """The weights of a finished trial that differs from this one in decoding alone, hard-linked; None without one."""
     from transformer_pl.tracking import Tracker
 
-    twin = next((r for r in finished(runs) if r["weights_id"] == who.weights and r["id"] != who.trial), None)
+    twins = (r for r in finished(runs) if r["weights_id"] == who.weights and r["id"] != who.trial)
+    twin = next((r for r in twins if (r["folder"] / "weights.pt").exists()), None)
     if not twin:
         return None
     print(f"weights: those of {twin['folder']}, which differs in decoding alone", flush=True)

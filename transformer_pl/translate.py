@@ -105,13 +105,13 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
     """The sentences in chunks; what is typed comes line by line."""
     if file:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; mend it") from None
         source: Iterator[str] = iter(text.split("\n")[: None if text[-1:] not in ("", "\n") else -1])
     else:
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
         source = (line.removesuffix("\n") for line in sys.stdin)
     typed = not file and sys.stdin.isatty()
     if typed:

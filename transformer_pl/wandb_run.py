@@ -10,7 +10,6 @@ import netrc
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -19,11 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from transformer_pl.network import answers
+
 PROJECT = "transformer-pl"
 PIPE_BYTES = 1 << 20
 FINISH_S = 20.0  # how long a run may take to reach W&B's server when all else is done
 GIVE_UP_S = 60  # of an end that does not come: the trial waits for less
-PROBE_S = 3.0  # how long W&B's server may take to answer before a trial goes on without it
 
 
 class Run:
@@ -146,13 +146,11 @@ def wandb_mode() -> tuple[str, str]:
 
     if mode := os.environ.get("WANDB_MODE"):
         return mode, f"WANDB_MODE={mode}"
-    url = urlsplit(wandb.setup().settings.base_url)
-    if not _has_key(url.hostname):
+    server = wandb.setup().settings.base_url
+    if not _has_key(urlsplit(server).hostname):
         return "offline", "no API key"
-    try:
-        socket.create_connection((url.hostname, url.port or 443), timeout=PROBE_S).close()
-    except OSError as error:
-        return "offline", f"no answer from the server ({error})"
+    if why := answers(server):
+        return "offline", f"no answer from the server ({why})"
     return "online", "an API key"
 
 

@@ -17,12 +17,11 @@ from transformer_pl.config import (
     merge,
     mistyped,
     nearest,
-    parse_variant,
     resolve,
     scale_level,
 )
 from transformer_pl.errors import InputError
-from transformer_pl.sweepfile import heading
+from transformer_pl.sweepfile import heading, levels
 
 SCHEDULED = ("val/ppl", "val/loss", "val/bleu_sample")  # logged at every validation, so that a pruner can see them
 AT_THE_END = ("val/bleu", "val/chrf", "params", "flops")
@@ -50,11 +49,8 @@ class Search(NamedTuple):
 
         Raises an InputError where what was drawn breaks a law.
         """
-        plain = {key: value for key, value in drawn.items() if key != "variant"}
-        variant = [parse_variant(str(drawn["variant"]), f"{self.path}:")] if "variant" in drawn else []
-        place = f"{self.path}: parameters"
-        changes = [Level(place, self.fixed | plain), *variant, Level("--set", self.sets)]
-        config = resolve([scale_level(self.scale), *changes, Level(place, {"seed": self.seed})])
+        changes = levels(self.path, self.fixed | drawn, self.sets)
+        config = resolve([scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.seed})])
         if mistakes := parts.check(config.model):
             raise InputError(*mistakes)
         return matched(config), {key: value for key, (value, _) in merge(changes).items()}
@@ -224,12 +220,8 @@ def _wrong_choices(path: Path, key: str, where: BaseDistribution) -> list[str]:
     mistakes = []
     for choice in where.choices if isinstance(where, CategoricalDistribution) else ():
         try:
-            told = (
-                parse_variant(str(choice), f"{path}:")
-                if key == "variant"
-                else Level(f"{path}: parameters", {key: choice})
-            )
-            mistakes += mistyped(told)
+            for level in levels(path, {key: choice}, {}):
+                mistakes += mistyped(level)
         except InputError as error:
             mistakes += error.messages
     return mistakes

@@ -114,6 +114,10 @@ def _value(text: str) -> Any:
 # The storage
 
 
+class Unreachable(Exception):
+    """It has not answered for too long; says why."""
+
+
 def hide_password(url: str | None) -> None:
     """Take a password out of the command line, which anyone on the machine may read: this process begins anew.
 

@@ -17,14 +17,14 @@ from transformer_pl.errors import InputError
 from transformer_pl.plan import Estimate, Planned, estimate, planned_trial
 from transformer_pl.results import finished
 from transformer_pl.search.file import Search
-from transformer_pl.search.storage import LOST
+from transformer_pl.search.storage import LOST, Unreachable, first_line
 from transformer_pl.sources import open_corpus
 
 ASK_S = 2.0  # from finding nothing to do to asking again
 BEAT_S = 20.0  # from one sign of life to the next
 GRACE_S = 120.0  # without one a trial is taken over
 PATIENCE_S = 60.0  # for a storage that does not answer, when a trial is done
-RETRIES = 1  # of a trial whose process died
+RETRIES = 1  # of a trial that failed, or whose process died
 REPEATS = 2  # times run_cap; then the space is taken to have no more trials in it
 
 
@@ -66,6 +66,9 @@ class Study:
         self._silent_since: float | None = None  # when the storage was first found to be lost
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(search.base_draw, user_attrs={"base": True})
+        for trial in counted(study):
+            if trial.state == TrialState.FAIL:  # of an earlier command: tried again
+                self._enqueue(trial.number, trial.params, trial.user_attrs)
 
     def next(self, taken: set[str]) -> Planned | None:
         """One to train now; `taken` are the weights that are being trained. None: none now, or none at all."""
@@ -73,6 +76,7 @@ class Study:
             return None
         try:
             self._take_over()
+            self._silent_since = None
             while draw := self._held or self._draw():
                 self._held = None
                 twin = self._twin(draw)
@@ -92,9 +96,8 @@ class Study:
                 if draw.planned.trial.result() is None:
                     return draw.planned
                 self.ended(draw.planned, failed=False)
-            self._silent_since = None
-        except LOST:
-            self._be_patient()
+        except LOST as error:
+            self._be_patient(error)
         self._asked_at = time.monotonic()
         return None
 
@@ -105,11 +108,11 @@ class Study:
         same = [t for t in counted(self.study) if t.user_attrs.get("folder") == folder and t.number < before]
         return next((trial for trial in same if trial.state in told), None)
 
-    def _be_patient(self) -> None:
-        """To be called where one of LOST was caught: raises it again when that has gone on for too long."""
+    def _be_patient(self, error: Exception) -> None:
+        """To be called where one of LOST was caught. Raises Unreachable when that has gone on for too long."""
         self._silent_since = self._silent_since or time.monotonic()
         if time.monotonic() > self._silent_since + PATIENCE_S:
-            raise
+            raise Unreachable(first_line(error)) from error
 
     def _draw(self) -> Draw | None:
         """None where run_cap is reached. What breaks a law is told so, and the next one drawn."""
@@ -165,8 +168,8 @@ class Study:
             if others := self._others():
                 return f"{len(others)} trials are at work elsewhere, waiting for them"
             return "trials were put back" if self._is_open() else None
-        except LOST:
-            self._be_patient()
+        except LOST as error:
+            self._be_patient(error)
             return "the study does not answer, waiting for it"
 
     def watch(self, job: Planned) -> bool:
@@ -210,7 +213,7 @@ class Study:
 
     def stopped(self) -> None:
         """What was being trained is put back: whoever draws next goes on with it, from its checkpoint."""
-        with suppress(*LOST):  # then others take it over, in time
+        with suppress(*LOST, Unreachable):  # then others take it over, in time
             for draw in self._mine():
                 self._put_back(draw.trial.number, draw.trial.params, draw.trial.user_attrs)
         self.draws, self._held = {}, None
@@ -246,13 +249,17 @@ class Study:
 
     def _put_back(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any], died: int = 0) -> None:
         """It does not count, and is drawn again; but not for ever, if process after process dies of it."""
+        if self._tell(number, state=TrialState.FAIL):
+            self._enqueue(number, params, attributes, died)
+
+    def _enqueue(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any], died: int = 1) -> None:
         died += attributes.get("died", 0)
         kept = {key: True for key in ("base",) if key in attributes}
-        if self._tell(number, state=TrialState.FAIL) and died <= RETRIES:
+        if died <= RETRIES:
             self.study.enqueue_trial(dict(params), user_attrs=kept | {"again": number, "died": died})
 
     def _tell(self, number: int, **what: Any) -> bool:
-        """False where another process has told already. Raises one of LOST where the storage stays silent."""
+        """False where another process has told already. Raises Unreachable where the storage stays silent."""
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -260,9 +267,9 @@ class Study:
                 return True
             except (ValueError, UpdateFinishedTrialError):
                 return False
-            except LOST:
+            except LOST as error:
                 if time.monotonic() > until:
-                    raise
+                    raise Unreachable(first_line(error)) from error
                 time.sleep(ASK_S)
 
 
