@@ -240,7 +240,14 @@ def earlier(runs):
     trial, table = runs / "trials" / "demo-h-4-s1-0123456789ab", runs / "sweeps" / "smoke@demo"
     for folder in (trial, table):
         folder.mkdir(parents=True)
-    result = {"id": "0123456789ab", "weights_id": "ba9876543210", "config": {}, "wall_s": 1.0, "flops": 1.0, "metrics": {}}
+    result = {
+        "id": "0123456789ab",
+        "weights_id": "ba9876543210",
+        "config": {},
+        "wall_s": 1.0,
+        "flops": 1.0,
+        "metrics": {},
+    }
     (trial / "result.json").write_text(json.dumps(result))
     (trial / "status.json").write_text('{"state": "done"}')
     (table / "table.md").write_text("| an earlier table |\n")

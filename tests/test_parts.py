@@ -47,7 +47,7 @@ def module(tmp_path, monkeypatch):
 
     yield write
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in ("stranger", "strange"):
+        if name.partition(".")[0] in ("stranger", "strange", "kernels", "constants"):
             del sys.modules[name]
 
 
@@ -209,6 +209,22 @@ def test_sources_change_when_the_file_of_a_part_is_edited(module):
     after = parts.sources(model(keys))
     assert after["ffn"] != before["ffn"] and after["position"] == before["position"]
     path.write_text(MODULE)
+    assert parts.sources(model(keys)) == before
+
+
+def test_sources_change_when_a_file_that_a_part_imports_is_edited(module):
+    """By whatever way of importing; what is installed has a version."""
+    helpers = [module("rate = 1\n", name) for name in ("kernels.fast", "kernels.slow", "constants")]
+    deeper = module("rate = 2\n", "kernels.deeper")
+    helpers[1].write_text("from . import deeper\nimport numpy\n")
+    module("import constants\nfrom kernels import fast\nimport kernels.slow as s\n" + MODULE)
+    keys = {"model.ffn": "stranger.Plain"}
+    before = parts.sources(model(keys))
+    for path in (*helpers, deeper):
+        text = path.read_text()
+        path.write_text(text + "rate = 3\n")
+        assert parts.sources(model(keys)) != before, path
+        path.write_text(text)
     assert parts.sources(model(keys)) == before
 
 

@@ -3,11 +3,17 @@
 A part is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
 """
 
+import ast
 import hashlib
 import importlib
 import inspect
+import sys
+import sysconfig
 import traceback
+from collections.abc import Iterator
+from importlib.util import resolve_name
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -57,14 +63,40 @@ def check(model: Model) -> list[str]:
 
 
 def sources(model: Model) -> dict[str, str]:
-    """The sha256 of the source file of every part that is not the core's: editing it makes another trial."""
-    files = {}
+    """The sha256 of the file of every part that is not the core's: editing it makes another trial.
+
+    So does editing what it imports, but for the core and for what is installed.
+    """
+    digests = {}
     for seam in SEAMS:
         part = getattr(model, seam)
         if not part.path.startswith("transformer_pl."):
-            file = inspect.getsourcefile(load(part.path))
-            files[seam] = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
-    return files
+            files = dict.fromkeys(_files(sys.modules[load(part.path).__module__], set()))
+            digests[seam] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return digests
+
+
+def _files(module: ModuleType, seen: set[str]) -> Iterator[Path]:
+    """A module's file, then those of the modules it imports that are neither the core's nor installed."""
+    file = Path(getattr(module, "__file__", None) or "")
+    if module.__name__ in seen or not file.name:
+        return
+    seen.add(module.__name__)
+    yield file
+    for node in ast.walk(ast.parse(file.read_bytes())) if file.suffix == ".py" else ():
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), module.__package__)
+            names = [base, *(f"{base}.{name}" for name in names)]
+        for name in names:
+            if name in sys.modules and _is_own(sys.modules[name]):
+                yield from _files(sys.modules[name], seen)
+
+
+def _is_own(module: ModuleType) -> bool:
+    installed = {"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name}
+    file = Path(getattr(module, "__file__", None) or "")
+    return module.__name__.partition(".")[0] != "transformer_pl" and not installed & set(file.parts)
 
 
 def _options(part: Part, made: type) -> dict[str, Any]:
