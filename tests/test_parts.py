@@ -250,7 +250,11 @@ def named_parts() -> dict[str, dict]:
     return found
 
 
-NAMED = named_parts()
+LOCAL, RELATIVE = "ablations.local_attention.LocalAttention", "ablations.relative_attention.RelativeAttention"
+NAMED = named_parts() | {  # and so small that they tell in sentences of six pieces
+    "window=3": {"model.attention": LOCAL, "model.attention.window": 3},
+    "most=2": {"model.attention": RELATIVE, "model.attention.most": 2},
+}
 every_part = pytest.mark.parametrize("keys", NAMED.values(), ids=NAMED)
 
 
@@ -413,6 +417,20 @@ class ForgetsTheStart(nn.Module):
 
     def forward(self, x, start=0):
         return x + torch.arange(x.shape[1])[:, None]
+
+
+class ForgetsWhoseItIs(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.lstm = nn.LSTM(config.d_model, config.d_model, batch_first=True)
+
+    def forward(self, x, mask, start=0, cache=None):
+        if start and cache is not None:
+            self.state = tuple(kept[:, : len(x)] for kept in self.state)
+        x, state = self.lstm(x, self.state if start and cache is not None else None)
+        if cache is not None:
+            self.state = state
+        return x
 """
 
 
@@ -423,6 +441,7 @@ class ForgetsTheStart(nn.Module):
         ("attention", "SeesPadding", laws.padding_is_inert),
         ("ffn", "Deaf", laws.every_weight_learns),
         ("position", "ForgetsTheStart", laws.step_by_step_is_all_at_once),
+        ("self_attention", "ForgetsWhoseItIs", laws.step_by_step_is_all_at_once),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
