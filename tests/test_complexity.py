@@ -1,6 +1,8 @@
 """Table 1: what a layer costs as its sequence grows, and the command that measures it."""
 
 import csv
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from conftest import ROOT, command
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.complexity import LENGTHS, growth
+from transformer_pl.complexity import LENGTHS, growth, measure
 from transformer_pl.config import Level, resolve, sizes
 from transformer_pl.model import Mask
 from transformer_pl.parts import build
@@ -76,6 +78,24 @@ def test_growth_finds_the_law_behind_times(seconds, exponent, quadratic):
     else:
         assert found.exponent == pytest.approx(exponent, abs=1e-9) and found.error == pytest.approx(0, abs=1e-6)
     assert found.quadratic == pytest.approx(quadratic, abs=1e-6)
+
+
+def test_layers_of_one_class_are_told_apart_by_their_rows_and_equal_ones_are_timed_once():
+    keys = {"base": {}, "h=1": {"model.h": 1}, "p_drop=0": {"model.p_drop": 0.0}}
+    rows = {row: resolve([Level("test", {"model.d_model": 8, "model.h": 2} | said)]) for row, said in keys.items()}
+    assert [layer.name for layer in measure(rows, [4], "cpu")] == ["base", "h=1"]
+    rows = {row: config for row, config in rows.items() if row != "h=1"}
+    assert [layer.name for layer in measure(rows, [4], "cpu")] == ["ScaledDotProductAttention"]
+
+
+def test_what_memory_has_no_room_for_is_refused_and_not_killed():
+    """In a process of its own, which may take a hundredth of what is free."""
+    program = (
+        "import torch; from transformer_pl import memory; from transformer_pl.complexity import _seconds;"
+        "memory.limit(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert told.stdout == "None True\n", told.stderr
 
 
 def test_the_command_times_every_layer_of_a_sweep(tmp_path):

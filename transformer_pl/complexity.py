@@ -7,7 +7,7 @@ fixed width d, and fits how its time grows. Without --scale at the paper's own s
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ PASSES = ("forward", "training")  # training: forward and backward
 ROUNDS = 3
 RUN_S = 0.2  # of each timing, at least
 LONG = 512  # growth is told from here on: below, what a call costs by itself is most of its time
+OF_A_LAYER = ("self_attention", "attention", "d_model", "h", "d_k", "d_v")
 ORDERS = ("complexity", "sequential operations", "longest path")  # the columns of Table 1
 
 
@@ -64,9 +65,12 @@ def main(argv: list[str]) -> int:
     sweep = load(options.file, options.scale or "wmt14", options.seeds, options.set)
     check_writable(options.runs)
     memory.keep()  # as a trial does: fresh pages for every large tensor cost more than what is done with it
+    if device == "cpu":
+        memory.limit()
     base = sizes(sweep.base.model, 1)
-    layers = measure([row.configs[0] for row in sweep.rows], options.n, device)
-    tables = {"growth": growth_table(layers, f"d = {base.d_model}, h = {base.h}, fp32, {_machine(device)}")}
+    layers = measure({row.name: row.configs[0] for row in sweep.rows}, options.n, device)
+    of = f"d = {base.d_model} and h = {base.h} where no row says otherwise, fp32, {_machine(device)}"
+    tables = {"growth": growth_table(layers, of)}
     tables |= {which: times_table(layers, which, options.n) for which in PASSES}
     console = Console(highlight=False, markup=False, emoji=False)
     for table in tables.values():
@@ -80,11 +84,20 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def measure(configs: Sequence[Config], lengths: Sequence[int], device: str) -> list[Layer]:
-    """The encoder's layer of each config. Layers alternate within a round: a machine that drifts favours none."""
-    models = [sizes(config.model, 1) for config in configs]
+def measure(rows: Mapping[str, Config], lengths: Sequence[int], device: str) -> list[Layer]:
+    """The encoder's layer of each row, each layer once, under the name of its class where that means one.
+
+    Layers alternate within a round: a machine that drifts favours none.
+    """
+    different = {}
+    for row, config in rows.items():
+        model = sizes(config.model, 1)
+        different.setdefault(str([getattr(model, size) for size in OF_A_LAYER]), (row, model))
+    models = [model for _, model in different.values()]
     built = [build(model.self_attention, model, "encoder").to(device) for model in models]
     found = [_described(layer, model) for layer, model in zip(built, models, strict=True)]
+    if len({layer.name for layer in found}) < len(found):
+        found = [layer._replace(name=row) for layer, (row, _) in zip(found, different.values(), strict=True)]
     for n in lengths:
         print(f"n = {n}", file=sys.stderr, flush=True)
         for which in PASSES:
@@ -138,8 +151,12 @@ def times_table(layers: Sequence[Layer], which: str, lengths: Sequence[int]) -> 
     columns = [Column(f"{which}, ms, at n =", [layer.name for layer in layers])]
     for n in lengths:
         found = [layer.seconds[which].get(n) for layer in layers]
-        columns.append(Column(f"{n}", [f"{1e3 * seconds:.3g}" if seconds else "-" for seconds in found]))
+        columns.append(Column(f"{n}", [_milliseconds(seconds) for seconds in found]))
     return Table(columns, [], [f"Medians of {ROUNDS} rounds that alternate the layers."])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{float(f'{1e3 * seconds:.3g}'):,g}"
 
 
 def _described(layer: torch.nn.Module, model: Sizes) -> Layer:
@@ -168,8 +185,8 @@ def _seconds(once: Callable[[], None]) -> float | None:
     timer = Timer("once()", globals={"once": once}, num_threads=torch.get_num_threads())
     try:
         return timer.blocked_autorange(min_run_time=RUN_S).median
-    except RuntimeError as error:
-        if "memory" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in ("memory", "bad_alloc")):
             raise
         return None
 

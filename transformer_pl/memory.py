@@ -1,12 +1,15 @@
-"""How glibc keeps a process's memory. Anywhere else, these do nothing.
+"""How much memory a process takes, and how glibc keeps it. Elsewhere than on Linux these do nothing.
 
-By default it hands every large tensor back to the system when it dies, and the system must clear each page anew for the
-next: a third of a training step on a CPU. Kept instead, tensors of many shapes scatter over a heap that slowly grows,
-so what is free is handed back now and then.
+By default glibc hands every large tensor back to the system when it dies, and the system must clear each page anew for
+the next: a third of a training step on a CPU. Kept instead, tensors of many shapes scatter over a heap that slowly
+grows, so what is free is handed back now and then.
 """
 
 import ctypes
+import re
+import resource
 from contextlib import suppress
+from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 NOT_GLIBC = (AttributeError, OSError, TypeError)
@@ -24,3 +27,12 @@ def give_back() -> None:
     """Hand what is free back to the system."""
     with suppress(*NOT_GLIBC):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def limit(free: float = 1.0) -> None:
+    """Refuse what is beyond this share of the machine's free memory: an error, where the process would be killed."""
+    with suppress(OSError, ValueError, TypeError):
+        available = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (taken + int(free * 1024 * int(available[1])), hard))
