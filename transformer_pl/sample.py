@@ -9,7 +9,7 @@ from transformer_pl.score import corpus_score
 
 
 class BleuSample(L.Callback):
-    """Translates `trainer.bleu_sample` sentences from all over the validation set greedily, at every validation.
+    """Translates `trainer.bleu_sample` sentences from all over the validation set with a beam of 1, at every validation.
 
     Every process translates all of them, for each has the whole model.
     """
@@ -22,7 +22,7 @@ class BleuSample(L.Callback):
         self.references = [references[i] for i in chosen]
 
     def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        greedy = Decode(beam=1, extra=self.config.decode.extra)
-        hypotheses = outputs(module.model, self.source, self.tokenizer, greedy, self.config.trainer.eval_tokens)
+        quick = Decode(beam=1, extra=self.config.decode.extra)
+        hypotheses = outputs(module.model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
         score = corpus_score(hypotheses, self.references)
         trainer.logger.log_metrics({"val/bleu_sample": score.bleu}, trainer.global_step)

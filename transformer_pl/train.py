@@ -1,4 +1,4 @@
-"""Train one trial:  python -m transformer_pl.train [--scale=demo] [--variant="h=4"] [--seed=1] [--model.h=4 ...]
+"""Train one trial:  python -m transformer_pl.train [--scale=demo] [--variant="model.h=4"] [--seed=1] [--model.h=4 ...]
 
 From one config to one result. What a trial is follows from its config alone: a finished one is not trained again, an
 interrupted one goes on from its last checkpoint.

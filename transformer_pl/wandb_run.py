@@ -43,7 +43,7 @@ class Run:
         self.tell(**told)
 
     def tell(self, **told: Any) -> None:
-        """First what the run is; from then on one thing at a time: `log`, `summary`, `translations` or `finish`."""
+        """First what the run is; from then on one thing at a time: `log`, `summary`, `tables`, `images`, `finish`."""
         if self._process and self._process.poll() is None:
             line = json.dumps(told).encode() + b"\n"
             try:
