@@ -368,13 +368,12 @@ def _law(mistake: Mapping[str, Any]) -> str:
 def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     """The laws between keys: the keys, and the law that they break."""
     model, optim = config.model, config.optim
+    by_width = ("d_model", "d_ff", "d_k", "d_v")
     products = [
         ("model.N", model.N, "model.depth", model.depth),
-        ("model.d_ff", model.d_ff, "model.width", model.width),
+        *((f"model.{k}", getattr(model, k), "model.width", model.width) for k in by_width),
+        ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
     ]
-    products += [("model.d_model", model.d_model, "model.width", model.width)]
-    products += [(f"model.{k}", getattr(model, k), "model.width", model.width) for k in ("d_k", "d_v")]
-    products += [("optim.max_steps", optim.max_steps, "optim.duration", optim.duration)]
     for key, size, multiplier_key, multiplier in products:
         if size is None:
             continue
@@ -403,11 +402,7 @@ def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
 
-def _keys() -> dict[str, Any]:
-    return {key: value for key, value in Config().flat().items()}
-
-
-KEYS = _keys()  # every key of the core with its default; options of parts are known by the parts themselves
+KEYS = Config().flat()  # every key of the core with its default; options of parts are known by the parts themselves
 
 
 # ---------------------------------------------------------------------------------------------------------------------

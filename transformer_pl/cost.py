@@ -73,12 +73,12 @@ def _counted(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
             model(torch.ones(B, Ls, dtype=torch.long), torch.ones(B, Lt, dtype=torch.long))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
 
-    rehearse(c)
+    device = rehearse(c)
     try:
         with torch.device("meta"):
             return count()
     except Exception:  # of a part that looks at values, which nothing has there
-        with torch.random.fork_rng(devices=[]), _unfused():
+        with torch.random.fork_rng(devices=[]), torch.device(device), _unfused():
             return count()
 
 

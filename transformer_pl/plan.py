@@ -131,7 +131,9 @@ def show(
         console.print("a>b: what the file says, and what it comes to at this scale's width and depth")
     if any(one.assumed for one in estimates.values()):
         console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} pieces, until the text is prepared")
-    console.print(f"FLOPs, of matrix products, and time are of one trial; time to train what is missing: {total}", highlight=False)
+    console.print(
+        f"FLOPs, of matrix products, and time are of one trial; time to train what is missing: {total}", highlight=False
+    )
 
 
 def _table(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], sizes: dict[str, list[str]]) -> Table:

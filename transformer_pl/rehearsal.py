@@ -1,6 +1,7 @@
 """Parts that are not the paper's are tried out before anything starts, in a small model."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,24 +18,34 @@ from transformer_pl.tokens import BOS, PAD
 VOCABULARY = 32
 
 
-def rehearse(c: Sizes) -> None:
-    """One layer a stack: padded sentences forward and backward, then three steps of a beam search, on the CPU.
+def rehearse(c: Sizes) -> str:
+    """One layer a stack: padded sentences forward and backward, then three steps of a beam search.
 
-    Raises an InputError that names the part, its file and line where one fails, or returns another shape or type than
-    its seam has.
+    Returns where it runs: `cpu`; or `cuda`, for a part that does not run on a CPU. Raises an InputError that names the
+    part, its file and line where one fails, or returns another shape or type than its seam has.
     """
+    small = c._replace(N=1, vocab_size=VOCABULARY)
     try:
-        with torch.random.fork_rng(devices=[]):
-            _play(Transformer(c._replace(N=1, vocab_size=VOCABULARY)))
+        _play(small, "cpu")
+        return "cpu"
     except InputError:
         raise
     except Exception as error:
+        if torch.cuda.is_available():
+            with suppress(Exception):
+                _play(small, "cuda")
+                return "cuda"
         parts = {seam: getattr(c, seam) for seam in SEAMS if not is_papers(seam, getattr(c, seam))}
         own = ", ".join(_told(seam, load(part.path)) for seam, part in parts.items())
         raise InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}") from None
 
 
-def _play(model: Transformer) -> None:
+def _play(c: Sizes, device: str) -> None:
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        _through(Transformer(c))
+
+
+def _through(model: Transformer) -> None:
     for seam, part in _parts(model):
         part.register_forward_hook(partial(_as_its_seam_has, seam))
     source, target = torch.randint(4, VOCABULARY, (2, 7)), torch.randint(4, VOCABULARY, (2, 6))

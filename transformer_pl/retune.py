@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_pl.budget import matched
-from transformer_pl.config import KEYS, Level, nearest, resolve, scale_level
+from transformer_pl.config import KEYS, Level, bare, nearest, resolve, scale_level
 from transformer_pl.errors import InputError
 from transformer_pl.identity import row_identity
 from transformer_pl.plan import Planned
@@ -33,7 +33,7 @@ class Retuning(NamedTuple):
         rows = []
         for row in sweep.rows:
             for point in self.points:
-                told = " ".join(f"{key.partition('.')[2]}={value}" for key, value in point.items())
+                told = " ".join(f"{bare(key)}={value}" for key, value in point.items())
                 rows.append(_at(sweep.scale, row, point, [self.seed])._replace(name=f"{row.name} {told}"))
         return sweep._replace(rows=rows)
 

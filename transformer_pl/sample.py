@@ -9,7 +9,7 @@ from transformer_pl.score import corpus_score
 
 
 class BleuSample(L.Callback):
-    """Translates `trainer.bleu_sample` sentences from all over the validation set with a beam of 1, at every validation.
+    """Translates `trainer.bleu_sample` sentences from all over the validation set, with a beam of 1.
 
     Every process translates all of them, for each has the whole model.
     """

@@ -23,6 +23,7 @@ from transformer_pl.config import (
 )
 from transformer_pl.errors import InputError
 from transformer_pl.identity import row_identity, words
+from transformer_pl.wandb_run import PROJECT
 
 # W&B's schema is closed: a key beyond these would draw "Malformed sweep config" there.
 TOP_LEVEL = (
@@ -100,7 +101,7 @@ def load(
         rows = [_attempt(mistakes, lambda row=row: _of_equal_budget(path, row, rows[0])) for row in rows]
     if mistakes := mistakes or _equal(path, rows):
         raise InputError(*mistakes)
-    return Sweep(content.get("name", path.stem), content.get("project", "transformer-pl"), scale, matched(base), rows)
+    return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, matched(base), rows)
 
 
 def levels(path: Path, said: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:

@@ -22,6 +22,7 @@ from transformer_pl.config import (
 )
 from transformer_pl.errors import InputError
 from transformer_pl.sweepfile import heading, levels
+from transformer_pl.wandb_run import PROJECT
 
 SCHEDULED = ("val/ppl", "val/loss", "val/bleu_sample")  # logged at every validation, so that a pruner can see them
 AT_THE_END = ("val/bleu", "val/chrf", "params", "flops")
@@ -87,7 +88,7 @@ def load(
     search = Search(
         path=path,
         name=str(content.get("name", path.stem)),
-        project=str(content.get("project", "transformer-pl")),
+        project=str(content.get("project", PROJECT)),
         scale=scale,
         method=method,
         fixed=fixed,

@@ -6,7 +6,6 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from transformer_pl.config import nearest
+from transformer_pl.config import nearest, read_scalar
 from transformer_pl.errors import InputError
 from transformer_pl.search.file import SCHEDULED, Search
 
@@ -98,16 +97,11 @@ def named(kinds: Mapping[str, Any], words: Sequence[str], what: str) -> Any:
             f"{what} {name}: needs the package {NEEDS[name]}, which is not here; pip install {NEEDS[name]}"
         )
     try:
-        return kinds[name](**{key: _value(value) for key, _, value in (option.partition("=") for option in options)})
+        return kinds[name](
+            **{key: read_scalar(value) for key, _, value in (option.partition("=") for option in options)}
+        )
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} {' '.join(words)}: {error}") from None
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return {"True": True, "False": False, "None": None}.get(text, text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
