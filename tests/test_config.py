@@ -175,6 +175,7 @@ def test_what_python_spells_is_read_back(value):
         ("model.h", 0, "must be greater than or equal to 1"),
         ("model.d_k", 0, "must be greater than or equal to 1"),
         ("seed", -1, "must be greater than or equal to 0"),
+        ("seed", 2**32, "must be less than 4294967296"),
         ("model.p_drop", 1, "must be less than 1"),
         ("model.p_drop", -0.1, "must be greater than or equal to 0"),
         ("optim.lr_scale", 0, "must be greater than 0"),

@@ -124,6 +124,9 @@ def test_a_part_is_built_with_the_config_the_site_and_its_options(module):
         True,
     )
     assert type(given(window="16")[2]) is int
+    module("class Named:\n    def __init__(self, config, site, name: str):\n        self.name = name\n", "strange")
+    named = Part(path="strange.Named", options={"name": 16})  # wherever it is said, it has been read as a number
+    assert parts.build(named, "the config", "cross").name == "16"
 
 
 @pytest.mark.parametrize(

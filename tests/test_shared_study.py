@@ -175,6 +175,30 @@ def test_a_silent_trial_is_done_again_once(alone, monkeypatch):
     }
 
 
+def test_what_failed_is_tried_again_once_by_the_next_command(alone):
+    study, other = alone
+
+    def waiting():
+        """When the next command has begun."""
+        Study(study.search, study.study, study.runs)
+        return study.study.get_trials(states=(TrialState.WAITING,))
+
+    study.study.tell(other.number, state=TrialState.FAIL)
+    (again,) = waiting()
+    assert again.user_attrs == {"again": other.number, "died": 1} and len(waiting()) == 1
+    drawn = study.study.ask(study.search.space)
+    assert drawn.params == other.params and not counted(study.study)[1:]
+    study.study.tell(drawn.number, state=TrialState.FAIL)
+    assert not waiting() and [trial.number for trial in counted(study.study)] == [drawn.number]
+
+
+def test_a_storage_that_answered_meanwhile_has_all_its_time_again(alone, monkeypatch):
+    """Patience is counted from the first failure in a row."""
+    study, _ = alone
+    study._silent_since = -1e9
+    assert study.next(set()) is not None and study._silent_since is None
+
+
 def test_what_another_has_told_is_not_told_again(alone):
     study, other = alone
     study.study.tell(other.number, 1.0)

@@ -71,6 +71,18 @@ def test_the_user_has_the_last_word(server, monkeypatch):
     assert wandb_mode()[0] == "disabled"
 
 
+def test_what_a_trial_came_to_is_told_once(tmp_path, monkeypatch):
+    """Also where its process died after it had logged that, and before it wrote the result."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    for bleu in (1.0, 2.0):
+        tracker = Tracker(tmp_path, 40, "name", ["tag"], {"seed": 1})
+        tracker.start(40)
+        tracker.log_metrics({"val/bleu": bleu, "val/ppl": 2.0}, 40)
+        tracker.finish()
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["val/bleu"] == 2.0
+
+
 def test_a_resumed_trial_drops_the_lines_after_its_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     for begin, steps in ((0, (10, 20, 30)), (20, (30, 40))):

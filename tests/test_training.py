@@ -20,6 +20,7 @@ from transformer_pl.batches import EOS, PAD, collate
 from transformer_pl.checkpoint import Checkpoints
 from transformer_pl.config import Decode, Level, resolve
 from transformer_pl.data import TranslationData
+from transformer_pl.errors import InputError
 from transformer_pl.evaluate import likelihood, translate
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.module import TransformerModule
@@ -199,6 +200,48 @@ def test_the_last_checkpoints_are_averaged(prepared, tmp_path, average):
         assert not torch.equal(value, weights.seen[-1][name])
 
 
+def test_the_end_is_averaged_too_where_no_validation_falls_on_it(prepared, tmp_path):
+    weights, checkpoints = Weights(), Checkpoints(tmp_path, 2)
+    module, _ = fit(prepared, config(optim__max_steps=8, decode__average=2), weights, checkpoints)  # one, at step 6
+    (validated,), end = weights.seen, module.model.state_dict()
+    for name, value in checkpoints.averaged().items():
+        assert torch.allclose(value, (validated[name] + end[name]) / 2, atol=1e-6), name
+
+
+class Stuck(Exception):
+    pass
+
+
+def test_weights_are_kept_whole_before_their_checkpoint(prepared, tmp_path, monkeypatch):
+    """Who goes on from a checkpoint does not validate again: what is averaged must be there. A half of it is not."""
+    checkpoints = Checkpoints(tmp_path, 2)
+
+    def stuck(*args, **kwargs):
+        raise Stuck
+
+    monkeypatch.setattr(L.Trainer, "save_checkpoint", stuck)
+    with pytest.raises(Stuck):
+        fit(prepared, config(decode__average=2), checkpoints)
+    assert [path.name for path in tmp_path.glob("weights.*.pt")] == ["weights.000000006.pt"]
+
+    def half(state, path):
+        path.write_bytes(b"half")
+        raise Stuck
+
+    monkeypatch.setattr(torch, "save", half)
+    (tmp_path / "weights.000000006.pt").unlink()
+    with pytest.raises(Stuck):
+        fit(prepared, config(decode__average=2), checkpoints)
+    assert not list(tmp_path.glob("weights.*.pt"))
+
+
+def test_a_checkpoint_is_gone_on_from_in_as_many_parts(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.accumulate = 4
+    with pytest.raises(InputError, match=r"trainer\.accumulate = 4: must be what this trial was begun with, 1"):
+        checkpoints.load_state_dict({"seconds": 1.0, "random": [], "accumulate": 1})
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Interruption
 
@@ -302,3 +345,15 @@ def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted):
     assert results[0]["metrics"]["val/ppl"] == results[1]["metrics"]["val/ppl"]
     assert len({result["id"] for result in results}) == 2
     assert not (first / "metrics.jsonl").samefile(second / "metrics.jsonl")
+    curves = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (first, second)
+    ]
+    assert [sum("val/bleu" in line for line in curve) for curve in curves] == [1, 1]  # its own
+    told = train_on(runs, "--decode.alpha=0.1", "--rerun")
+    assert "differs in decoding alone" not in told and not (first / "weights.pt").samefile(second / "weights.pt")
+    (first / "weights.pt").unlink()  # as someone may who wants room
+    assert "differs in decoding alone" in train_on(runs, "--decode.alpha=0.2")
+    (second / "weights.pt").unlink()
+    (third,) = (folder for folder in (runs / "trials").iterdir() if "0.2" in folder.name)
+    (third / "weights.pt").unlink()
+    assert "differs in decoding alone" not in train_on(runs, "--decode.alpha=0.3")

@@ -38,6 +38,15 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
     assert "the embedded corpus" in told.stderr and "20 steps" in told.stderr and "en to de" in told.stderr
 
 
+def test_a_line_is_what_ends_with_a_newline(smoke, trial, tmp_path):
+    """A carriage return within it is a character."""
+    (tmp_path / "in.txt").write_bytes(b"a man\ra dog\na cat\n")
+    told = command("translate", trial.folder, tmp_path / "in.txt", "--n-best", 1)
+    assert [line.split("\t")[0] for line in told.stdout.splitlines()] == ["1", "2"], told.stderr
+    piped = said(trial.folder, "--n-best", 1, text="a man\ra dog\na cat\n")
+    assert piped.stdout == told.stdout
+
+
 def test_a_file_and_its_n_best_with_scores(smoke, trial, tmp_path):
     source, _ = Prepared(smoke[0] / "data" / trial.data()).text("val")
     (tmp_path / "in.txt").write_text("\n".join(source[:3]))  # the last line has no end

@@ -1,0 +1,41 @@
+"""Whether a server answers, itself or the proxy before it."""
+
+import socket
+import time
+
+import pytest
+
+from transformer_pl.network import answers
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """The port of a server that takes connections; no proxy is set."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_server_that_listens_answers(server):
+    assert answers(f"http://127.0.0.1:{server}") is None
+
+
+def test_one_that_does_not_is_told_why(server):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert "refused" in answers(f"https://127.0.0.1:{port}")
+
+
+def test_where_a_proxy_is_set_it_is_asked(server, monkeypatch):
+    """The server itself may then be out of reach; but for one that no proxy is for."""
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{server}")
+    assert answers("https://server.invalid:1") is None
+    monkeypatch.setenv("no_proxy", "server.invalid")
+    assert answers("https://server.invalid:1", seconds=5.0) is not None
+
+
+def test_a_name_that_takes_long_to_look_up_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(socket, "create_connection", lambda *args, **kwargs: time.sleep(2))
+    assert answers("https://slow.invalid", seconds=0.1) == "none in 0.1 s"
