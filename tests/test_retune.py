@@ -98,8 +98,16 @@ def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
     assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
 
 
-def test_a_search_is_not_retuned(tmp_path):
-    told = command("sweep", "sweeps/search_size.yaml", "--retune", "optim.warmup", "--runs", tmp_path / "runs")
-    assert told.returncode == 2 and "--retune: is for the rows of a grid" in told.stderr
-    told = command("sweep", "sweeps/smoke.yaml", "--sampler", "tpe", "--runs", tmp_path / "runs")
-    assert told.returncode == 2 and "--sampler: is for a search" in told.stderr
+@pytest.mark.parametrize(
+    ("program", "file", "option", "kind"),
+    [
+        ("sweep", "search_size", ["--retune", "optim.warmup"], "the rows of a grid"),
+        ("sweep", "search_size", ["--rerun"], "the rows of a grid"),
+        ("report", "search_size", ["--test", "randomisation"], "the rows of a grid"),
+        ("sweep", "smoke", ["--sampler", "tpe"], "a search"),
+        ("report", "smoke", ["--storage", "sqlite:///study.db"], "a search"),
+    ],
+)
+def test_an_option_of_the_other_kind_of_sweep_is_refused(tmp_path, program, file, option, kind):
+    told = command(program, f"sweeps/{file}.yaml", *option, "--runs", tmp_path)
+    assert told.returncode == 2 and f"{option[0]}: is for {kind}" in told.stderr
