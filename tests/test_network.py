@@ -1,7 +1,7 @@
 """Whether a server answers, itself or the proxy before it."""
 
 import socket
-import time
+import threading
 
 import pytest
 
@@ -37,5 +37,12 @@ def test_where_a_proxy_is_set_it_is_asked(server, monkeypatch):
 
 
 def test_a_name_that_takes_long_to_look_up_is_not_waited_for(server, monkeypatch):
-    monkeypatch.setattr(socket, "create_connection", lambda *args, **kwargs: time.sleep(2))
+    known = threading.Event()
+
+    def slow(*args, **rest):
+        known.wait(5)
+        raise OSError
+
+    monkeypatch.setattr(socket, "create_connection", slow)
     assert answers("https://slow.invalid", seconds=0.1) == "none in 0.1 s"
+    known.set()

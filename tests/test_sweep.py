@@ -139,12 +139,12 @@ def test_plan_starts_nothing_and_needs_no_torch(tmp_path):
 
 @pytest.fixture
 def failing(tmp_path):
-    """A sweep with a part that fails at its first step, and one that does not."""
+    """A sweep with a part that fails at its first step, in a batch as large as it is there, and one that does not."""
     (tmp_path / "broken_part.py").write_text(
         "from transformer_pl.model import SinusoidalPosition\n\n\n"
         "class Broken(SinusoidalPosition):\n"
         "    def forward(self, x, start=0):\n"
-        "        if x.device.type != 'meta':\n"
+        "        if x.shape[0] > 4:\n"
         "            raise RuntimeError('the part is broken')\n"
         "        return x\n"
     )
@@ -157,6 +157,7 @@ def failing(tmp_path):
 def test_a_failed_trial_is_named_with_its_log_and_the_others_go_on(failing):
     told = command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
     assert told.returncode == 1
-    assert "the part is broken" in told.stdout and "log.txt" in told.stdout
+    place = f"error: {failing / 'broken_part.py'}, line 7: RuntimeError: the part is broken"
+    assert place in told.stdout and "log.txt" in told.stdout
     assert "failed" in (failing / "runs" / "sweeps" / "smoke@demo" / "table.md").read_text()
     assert len(results(failing / "runs")) == 1
