@@ -126,14 +126,14 @@ def show(
     total = "unknown"
     if all(one.seconds is not None for one in of_missing):
         about = "about " if any(one.by_flops for one in of_missing) else ""
-        total = f"{about}{sum(one.seconds for one in of_missing) / 60:.0f} min, one after the other"
+        total = f"{about}{sum(one.seconds for one in of_missing) / 60:.0f} min of training"
     if any(said != real for row in rows for said, real in row.values()):
         console.print("a>b: what the file says, and what it comes to at this scale's width and depth")
     if any(one.assumed for one in estimates.values()):
         console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} pieces, until the text is prepared")
-    console.print(
-        f"FLOPs, of matrix products, and time are of one trial; time to train what is missing: {total}", highlight=False
-    )
+    if any(one.by_flops and one.seconds is not None for one in estimates.values()):
+        console.print("~: by the time that the FLOPs of finished trials took")
+    console.print(f"FLOPs (of matrix products) and time are of one trial; what is missing: {total}", highlight=False)
 
 
 def _table(sweep: Sweep, planned: list[Planned], estimates: dict[int, Estimate], sizes: dict[str, list[str]]) -> Table:

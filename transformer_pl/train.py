@@ -155,9 +155,8 @@ def _run(
     began = time.perf_counter()
     write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "env.json", environment(PACKAGES) | {"data": prepared.folder.name})
-    tracker, training = (None if rerun else _same_weights(config, runs, trial, who, told)) or _fit(
-        config, runs, trial, prepared, told
-    )
+    shared = None if rerun else _same_weights(config, runs, trial, who, told)
+    tracker, training = shared or _fit(config, runs, trial, prepared, told)
     try:
         params, metrics, signature, translations = _evaluate(config, trial, prepared)
         sampled = [line["val/bleu_sample"] for line in trial.metrics() if "val/bleu_sample" in line]

@@ -97,9 +97,8 @@ def named(kinds: Mapping[str, Any], words: Sequence[str], what: str) -> Any:
             f"{what} {name}: needs the package {NEEDS[name]}, which is not here; pip install {NEEDS[name]}"
         )
     try:
-        return kinds[name](
-            **{key: read_scalar(value) for key, _, value in (option.partition("=") for option in options)}
-        )
+        told = [option.partition("=") for option in options]
+        return kinds[name](**{key: read_scalar(value) for key, _, value in told})
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} {' '.join(words)}: {error}") from None
 
