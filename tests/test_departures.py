@@ -70,7 +70,7 @@ def kernel(q, k, i, j, part, head):
 
 
 def in_window(i, j, site):
-    return {"encoder": -1 <= j - i <= 1, "decoder": i - 3 < j <= i, "cross": True}[site]
+    return -1 <= j - i <= 1 if site == "encoder" else i - 3 < j <= i
 
 
 ATTENTIONS = {

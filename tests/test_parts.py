@@ -1,5 +1,6 @@
 """Parts by import path: what is refused and how it is told, what their sources are, and the laws that all keep."""
 
+import importlib
 import sys
 
 import laws
@@ -231,6 +232,22 @@ def test_sources_change_when_a_file_that_a_part_imports_is_edited(module):
     assert parts.sources(model(keys)) == before
 
 
+def test_sources_are_what_is_written_and_not_what_is_loaded(module):
+    """Every process is to find the same, whatever other rows have brought along."""
+    lazy = module("rate = 1\n", "constants")
+    optional = "try:\n    from . import constants\nexcept ImportError:\n    constants = None\nimport no_such_package\n"
+    module(f"def late():\n    import constants\n    {optional.splitlines()[4]}\n{MODULE}")
+    keys = {"model.ffn": "stranger.Plain"}
+    before = parts.sources(model(keys))
+    assert "constants" not in sys.modules
+    importlib.import_module("constants")
+    assert parts.sources(model(keys)) == before
+    lazy.write_text("rate = 2\n")
+    assert parts.sources(model(keys)) != before
+    module("\n".join(optional.splitlines()[:4]) + MODULE, "strange")
+    assert parts.sources(model({"model.ffn": "strange.Plain"})).keys() == {"ffn"}  # relative, in no package
+
+
 def test_the_core_has_no_sources_of_its_own():
     assert parts.sources(Model()) == {}  # its revision stands for it
 
@@ -361,6 +378,41 @@ def test_a_part_that_does_not_run_is_told_with_its_place_before_anything_starts(
     (message,) = caught.value.messages
     assert message.startswith(f"model.{seam} = stranger.{name} ({path}, line {line}): must ")
     assert law.format(path=path) in message
+
+
+FUSSY = """
+import torch
+from torch import nn
+from transformer_pl.model import SharedEmbedding, SinusoidalPosition
+
+
+class OfTenPositions(SinusoidalPosition):
+    def forward(self, x, start=0):
+        return x + self.table[:10][start : start + x.shape[1]]
+
+
+class OfALargeVocabulary(SharedEmbedding):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(config.d_model, config.vocab_size, [20, 25])
+
+    def logits(self, x):
+        return self.softmax.log_prob(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+"""
+
+
+def test_a_part_that_fails_at_its_real_size_alone_is_told_too(module):
+    path = module(FUSSY)
+    keys = {"model.position": "stranger.OfTenPositions"}
+    assert cost(laws.small(keys), 1, 9, 9).params > 0
+    with pytest.raises(InputError, match="must run, but") as caught:
+        cost(laws.small(keys), 1, 11, 11)
+    assert f"{path}, line 9: RuntimeError" in str(caught.value)
+
+
+def test_a_part_is_tried_out_with_its_own_vocabulary(module):
+    module(FUSSY)
+    assert cost(laws.small({"model.embedding": "stranger.OfALargeVocabulary"}), 1, 9, 9).params > 0
 
 
 READS_VALUES = """

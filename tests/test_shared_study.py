@@ -23,7 +23,7 @@ from transformer_pl.errors import InputError
 from transformer_pl.results import finished
 from transformer_pl.search import study as module
 from transformer_pl.search.file import load
-from transformer_pl.search.storage import create
+from transformer_pl.search.storage import Unreachable, create
 from transformer_pl.search.study import Study, counted
 
 SECRET = "s3cret-of-nobody"
@@ -175,7 +175,7 @@ def test_a_silent_trial_is_done_again_once(alone, monkeypatch):
     }
 
 
-def test_what_failed_is_tried_again_once_by_the_next_command(alone):
+def test_what_failed_is_tried_again_by_the_next_command(alone):
     study, other = alone
 
     def waiting():
@@ -185,11 +185,12 @@ def test_what_failed_is_tried_again_once_by_the_next_command(alone):
 
     study.study.tell(other.number, state=TrialState.FAIL)
     (again,) = waiting()
-    assert again.user_attrs == {"again": other.number, "died": 1} and len(waiting()) == 1
+    assert again.user_attrs == {"again": other.number, "died": 0} and len(waiting()) == 1
     drawn = study.study.ask(study.search.space)
     assert drawn.params == other.params and not counted(study.study)[1:]
     study.study.tell(drawn.number, state=TrialState.FAIL)
-    assert not waiting() and [trial.number for trial in counted(study.study)] == [drawn.number]
+    assert [trial.number for trial in counted(study.study)] == [drawn.number]
+    assert [trial.user_attrs["again"] for trial in waiting()] == [drawn.number]
 
 
 def test_a_storage_that_answered_meanwhile_has_all_its_time_again(alone, monkeypatch):
@@ -197,6 +198,20 @@ def test_a_storage_that_answered_meanwhile_has_all_its_time_again(alone, monkeyp
     study, _ = alone
     study._silent_since = -1e9
     assert study.next(set()) is not None and study._silent_since is None
+
+
+def test_a_storage_that_can_be_read_and_not_written_is_lost(alone, monkeypatch):
+    study, _ = alone
+
+    def full(*args):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(study.study, "ask", full)
+    assert study.next(set()) is None and "does not answer" not in str(study.waits())
+    study._silent_since -= module.PATIENCE_S
+    study._asked_at -= module.ASK_S
+    with pytest.raises(Unreachable, match="No space left"):
+        study.next(set())
 
 
 def test_what_another_has_told_is_not_told_again(alone):

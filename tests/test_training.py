@@ -27,6 +27,7 @@ from transformer_pl.module import TransformerModule
 from transformer_pl.prepare import Tokens, prepare
 from transformer_pl.sample import BleuSample
 from transformer_pl.schedule import learning_rate
+from transformer_pl.stopping import Stopped
 
 TINY = {"model.N": 1, "model.d_model": 16, "model.d_ff": 32, "model.h": 2, "data.vocab_size": 400}
 TINY |= {"data.batch_tokens": 128, "optim.warmup": 10, "optim.max_steps": 12, "trainer.threads": 1}
@@ -233,6 +234,28 @@ def test_weights_are_kept_whole_before_their_checkpoint(prepared, tmp_path, monk
     with pytest.raises(Stuck):
         fit(prepared, config(decode__average=2), checkpoints)
     assert not list(tmp_path.glob("weights.*.pt"))
+
+
+class Asks(L.Callback):
+    """Asks to stop in the middle of a step."""
+
+    def __init__(self, checkpoints, step):
+        self.checkpoints, self.step = checkpoints, step
+
+    def on_before_zero_grad(self, trainer, module, optimizer):
+        if trainer.global_step == self.step - 1:
+            self.checkpoints._asked = signal.SIGTERM
+
+
+@pytest.mark.parametrize("step", [5, 6, 12], ids=["between", "before a validation", "the last"])
+def test_who_is_asked_to_stop_validates_first_where_that_comes_next(prepared, tmp_path, step):
+    """For who goes on from there does not."""
+    checkpoints = Checkpoints(tmp_path, 2)
+    with pytest.raises(Stopped):
+        fit(prepared, config(decode__average=2), Asks(checkpoints, step), checkpoints)
+    assert torch.load(tmp_path / "last.ckpt")["global_step"] == step
+    kept = [int(path.name.split(".")[1]) for path in sorted(tmp_path.glob("weights.*.pt"))]
+    assert kept == [at for at in (6, 12) if at <= step]
 
 
 def test_a_checkpoint_is_gone_on_from_in_as_many_parts(tmp_path):

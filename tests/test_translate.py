@@ -39,12 +39,13 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
 
 
 def test_a_line_is_what_ends_with_a_newline(smoke, trial, tmp_path):
-    """A carriage return within it is a character."""
+    """A carriage return within it is a character, and at its end none."""
     (tmp_path / "in.txt").write_bytes(b"a man\ra dog\na cat\n")
     told = command("translate", trial.folder, tmp_path / "in.txt", "--n-best", 1)
     assert [line.split("\t")[0] for line in told.stdout.splitlines()] == ["1", "2"], told.stderr
     piped = said(trial.folder, "--n-best", 1, text="a man\ra dog\na cat\n")
     assert piped.stdout == told.stdout
+    assert said(trial.folder, "--n-best", 1, text="a man\ra dog\r\na cat\r\n").stdout == told.stdout
 
 
 def test_a_file_and_its_n_best_with_scores(smoke, trial, tmp_path):

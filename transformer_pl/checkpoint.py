@@ -62,7 +62,10 @@ class Checkpoints(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:  # gradients of half a batch are not saved
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:  # gradients of half a batch are not saved
+            return
+        parts = trainer.global_step * trainer.accumulate_grad_batches
+        if trainer.global_step < trainer.max_steps and parts % trainer.val_check_batch:  # else it is heeded after that
             self._heed(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -78,6 +81,8 @@ class Checkpoints(L.Callback):
         memory.give_back()
         self._keep_weights(trainer, module)  # first: who goes on from this checkpoint does not come here again
         self._save(trainer)
+        if trainer.global_step < trainer.max_steps:
+            self._heed(trainer)
 
     def _keep_weights(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         weights = module.weights() if self.average > 1 else None

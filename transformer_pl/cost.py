@@ -65,21 +65,25 @@ def _counted(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     from torch.utils.flop_counter import FlopCounterMode
 
     from transformer_pl.model import Transformer
-    from transformer_pl.rehearsal import rehearse
+    from transformer_pl.rehearsal import failed, rehearse
 
-    def count() -> Cost:
+    def count(device: str) -> Cost:
+        ids = {"dtype": torch.long, "device": device}
         with FlopCounterMode(display=False) as counter:
-            model = Transformer(c)
-            model(torch.ones(B, Ls, dtype=torch.long), torch.ones(B, Lt, dtype=torch.long))
+            model = Transformer(c).to(device)
+            model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
 
     device = rehearse(c)
     try:
         with torch.device("meta"):
-            return count()
+            return count("meta")
     except Exception:  # of a part that looks at values, which nothing has there
-        with torch.random.fork_rng(devices=[]), torch.device(device), _unfused():
-            return count()
+        try:
+            with torch.random.fork_rng(devices=[]), _unfused():
+                return count(device)
+        except Exception as error:  # such as of a longer sentence than it was tried out with
+            raise failed(c, error) from None
 
 
 @contextmanager

@@ -7,13 +7,14 @@ import ast
 import hashlib
 import importlib
 import inspect
-import sys
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from importlib.util import resolve_name
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -71,32 +72,54 @@ def sources(model: Model) -> dict[str, str]:
     for seam in SEAMS:
         part = getattr(model, seam)
         if not part.path.startswith("transformer_pl."):
-            files = dict.fromkeys(_files(sys.modules[load(part.path).__module__], set()))
+            files = dict.fromkeys(_files(load(part.path).__module__, set()))
             digests[seam] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return digests
 
 
-def _files(module: ModuleType, seen: set[str]) -> Iterator[Path]:
-    """A module's file, then those of the modules it imports that are neither the core's nor installed."""
-    file = Path(getattr(module, "__file__", None) or "")
-    if module.__name__ in seen or not file.name:
+def _files(name: str, seen: set[str]) -> Iterator[Path]:
+    """A module's file, then those of the modules it imports that are neither the core's nor installed.
+
+    By what is written, not by what some process has loaded: every process is to find the same.
+    """
+    spec = _spec(name)
+    if name in seen or spec is None or not spec.has_location:
         return
-    seen.add(module.__name__)
+    seen.add(name)
+    file = Path(spec.origin)
     yield file
     for node in ast.walk(ast.parse(file.read_bytes())) if file.suffix == ".py" else ():
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-        if isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), module.__package__)
-            names = [base, *(f"{base}.{name}" for name in names)]
-        for name in names:
-            if name in sys.modules and _is_own(sys.modules[name]):
-                yield from _files(sys.modules[name], seen)
+        for imported in _imports(node, spec.parent):
+            if _is_own(imported):
+                yield from _files(imported, seen)
 
 
-def _is_own(module: ModuleType) -> bool:
-    installed = {"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name}
-    file = Path(getattr(module, "__file__", None) or "")
-    return module.__name__.partition(".")[0] != "transformer_pl" and not installed & set(file.parts)
+def _imports(node: ast.AST, package: str | None) -> list[str]:
+    """What may be modules of what a node imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        with suppress(ImportError):  # relative, in a module of no package: meant to fail
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            return [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def _is_own(name: str) -> bool:
+    top = name.partition(".")[0]
+    spec = _spec(top)
+    places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
+    return top != "transformer_pl" and any(place and os.sep in place and not _installed(place) for place in places)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    with suppress(Exception):  # whatever a package does that is imported on the way
+        return find_spec(name)
+    return None
+
+
+def _installed(file: str) -> bool:
+    return bool({"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name} & set(Path(file).parts))
 
 
 def _options(part: Part, made: type) -> dict[str, Any]:
@@ -150,6 +173,6 @@ def where(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frames = [f for f in reversed(traceback.extract_tb(error.__traceback__)) if "importlib" not in f.filename]
-    own = (f for f in frames if "site-packages" not in f.filename)  # not where torch noticed it
+    own = (f for f in frames if not _installed(f.filename))  # not where torch noticed it
     frame = next(own, frames[0] if frames else None)
     return f"{frame.filename}, line {frame.lineno}" if frame else "import"

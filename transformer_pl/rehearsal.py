@@ -1,7 +1,6 @@
 """Parts that are not the paper's are tried out before anything starts, in a small model."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from transformer_pl.model import MultiHeadAttention, Transformer
 from transformer_pl.parts import defined, load, where
 from transformer_pl.tokens import BOS, PAD
 
-VOCABULARY = 32
+PIECES = range(4, 32)  # of the vocabulary; the first are marks
 
 
 def rehearse(c: Sizes) -> str:
@@ -24,39 +23,49 @@ def rehearse(c: Sizes) -> str:
     Returns where it runs: `cpu`; or `cuda`, for a part that does not run on a CPU. Raises an InputError that names the
     part, its file and line where one fails, or returns another shape or type than its seam has.
     """
-    small = c._replace(N=1, vocab_size=VOCABULARY)
     try:
-        _play(small, "cpu")
+        _play(c._replace(N=1), "cpu")
         return "cpu"
     except InputError:
         raise
     except Exception as error:
-        if torch.cuda.is_available():
-            with suppress(Exception):
-                _play(small, "cuda")
-                return "cuda"
-        parts = {seam: getattr(c, seam) for seam in SEAMS if not is_papers(seam, getattr(c, seam))}
-        own = ", ".join(_told(seam, load(part.path)) for seam, part in parts.items())
-        raise InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}") from None
+        if not torch.cuda.is_available():
+            raise failed(c, error) from None
+    try:
+        _play(c._replace(N=1), "cuda")
+        return "cuda"
+    except InputError:
+        raise
+    except Exception as error:
+        raise failed(c, error) from None
+
+
+def failed(c: Sizes, error: Exception) -> InputError:
+    """What to tell of a model that does not run."""
+    parts = {seam: getattr(c, seam) for seam in SEAMS if not is_papers(seam, getattr(c, seam))}
+    own = ", ".join(_told(seam, load(part.path)) for seam, part in parts.items())
+    return InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}")
 
 
 def _play(c: Sizes, device: str) -> None:
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        _through(Transformer(c))
-
-
-def _through(model: Transformer) -> None:
-    for seam, part in _parts(model):
-        part.register_forward_hook(partial(_as_its_seam_has, seam))
-    source, target = torch.randint(4, VOCABULARY, (2, 7)), torch.randint(4, VOCABULARY, (2, 6))
-    source[0, 5:] = target[1, 4:] = PAD
-    model(source, target).square().mean().backward()
-    model.eval()
-    with torch.inference_mode():
-        step, first = CachedSteps(model, source, beam=2), torch.full((4, 1), BOS)
-        step(first, torch.arange(4))
-        step(first.repeat(1, 2), torch.tensor([1, 0, 3, 2]))
-        step(first[:2].repeat(1, 3), torch.tensor([3, 2]))  # the first sentence is done
+    with torch.random.fork_rng(devices=[]):
+        model = Transformer(c).to(device)
+        last = min(PIECES.stop, c.vocab_size)
+        source, target = (torch.randint(min(PIECES.start, last - 1), last, (2, L), device=device) for L in (7, 6))
+        source[0, 5:] = target[1, 4:] = PAD
+        for seam, part in _parts(model):
+            if isinstance(part, nn.Module):
+                part.register_forward_hook(partial(_as_its_seam_has, seam))
+        model(source, target).square().mean().backward()
+        model.eval()
+        with torch.inference_mode():
+            step, first = CachedSteps(model, source, beam=2), torch.full((4, 1), BOS, device=device)
+            for prefixes, origin in (
+                (first, [0, 1, 2, 3]),
+                (first.repeat(1, 2), [1, 0, 3, 3]),
+                (first[:2].repeat(1, 3), [3, 2]),  # the first sentence is done
+            ):
+                step(prefixes, torch.tensor(origin, device=device))
 
 
 def _parts(model: Transformer) -> Iterator[tuple[str, nn.Module]]:

@@ -155,7 +155,8 @@ def _run(
     began = time.perf_counter()
     write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "env.json", environment(PACKAGES) | {"data": prepared.folder.name})
-    shared = None if rerun else _same_weights(config, runs, trial, who, told)
+    begun = rerun or (trial.folder / "checkpoints").exists()
+    shared = None if begun else _same_weights(config, runs, trial, who, told)
     tracker, training = shared or _fit(config, runs, trial, prepared, told)
     try:
         params, metrics, signature, translations = _evaluate(config, trial, prepared)

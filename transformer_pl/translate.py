@@ -109,10 +109,11 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; mend it") from None
-        source: Iterator[str] = iter(text.split("\n")[: None if text[-1:] not in ("", "\n") else -1])
+        lines: Iterator[str] = iter(text.split("\n")[: None if text[-1:] not in ("", "\n") else -1])
     else:
         sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
-        source = (line.removesuffix("\n") for line in sys.stdin)
+        lines = (line.removesuffix("\n") for line in sys.stdin)
+    source = (line.removesuffix("\r") for line in lines)
     typed = not file and sys.stdin.isatty()
     if typed:
         print("type a sentence, end with Ctrl-D", file=sys.stderr)

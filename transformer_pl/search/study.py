@@ -24,7 +24,7 @@ ASK_S = 2.0  # from finding nothing to do to asking again
 BEAT_S = 20.0  # from one sign of life to the next
 GRACE_S = 120.0  # without one a trial is taken over
 PATIENCE_S = 60.0  # for a storage that does not answer, when a trial is done
-RETRIES = 1  # of a trial that failed, or whose process died
+RETRIES = 1  # of a trial whose process died
 REPEATS = 2  # times run_cap; then the space is taken to have no more trials in it
 
 
@@ -67,8 +67,8 @@ class Study:
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(search.base_draw, user_attrs={"base": True})
         for trial in counted(study):
-            if trial.state == TrialState.FAIL:  # of an earlier command: tried again
-                self._enqueue(trial.number, trial.params, trial.user_attrs)
+            if trial.state == TrialState.FAIL:  # in an earlier command: tried again
+                self._enqueue(trial.number, trial.params, trial.user_attrs, died=0)
 
     def next(self, taken: set[str]) -> Planned | None:
         """One to train now; `taken` are the weights that are being trained. None: none now, or none at all."""
@@ -76,9 +76,8 @@ class Study:
             return None
         try:
             self._take_over()
-            self._silent_since = None
             while draw := self._held or self._draw():
-                self._held = None
+                self._held = self._silent_since = None
                 twin = self._twin(draw)
                 if (
                     draw.planned.who.weights in taken
@@ -96,6 +95,7 @@ class Study:
                 if draw.planned.trial.result() is None:
                     return draw.planned
                 self.ended(draw.planned, failed=False)
+            self._silent_since = None
         except LOST as error:
             self._be_patient(error)
         self._asked_at = time.monotonic()
@@ -252,7 +252,7 @@ class Study:
         if self._tell(number, state=TrialState.FAIL):
             self._enqueue(number, params, attributes, died)
 
-    def _enqueue(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any], died: int = 1) -> None:
+    def _enqueue(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any], died: int) -> None:
         died += attributes.get("died", 0)
         kept = {key: True for key in ("base",) if key in attributes}
         if died <= RETRIES:
