@@ -64,12 +64,12 @@ class Checkpoints(L.Callback):
     ) -> None:
         if (batch_idx + 1) % trainer.accumulate_grad_batches:  # gradients of half a batch are not saved
             return
-        parts = trainer.global_step * trainer.accumulate_grad_batches
-        if trainer.global_step < trainer.max_steps and parts % trainer.val_check_batch:  # else it is heeded after that
+        if trainer.global_step < trainer.max_steps and not _validates(trainer):  # else it is heeded after that
             self._heed(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._keep_weights(trainer, module)
+        if not _validates(trainer):
+            self._keep_weights(trainer, module)
         self._heed(trainer)  # asked to stop while the last validation went on
 
     def _heed(self, trainer: L.Trainer) -> None:
@@ -124,6 +124,11 @@ class Checkpoints(L.Callback):
                     last.with_suffix(suffix).replace(previous.with_suffix(suffix))
         new.replace(last)
         last.with_suffix(".sha256").write_text(digest)
+
+
+def _validates(trainer: L.Trainer) -> bool:
+    """Whether a validation falls on the step that was just made."""
+    return trainer.global_step * trainer.accumulate_grad_batches % trainer.val_check_batch == 0
 
 
 def _sha256(path: Path) -> str:

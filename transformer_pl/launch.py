@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from transformer_pl.config import Config
 from transformer_pl.errors import InputError
 from transformer_pl.live import View
 from transformer_pl.plan import Planned
@@ -27,6 +28,10 @@ class Slots(NamedTuple):
     count: int
     threads: int
     gpus: list[str]
+
+    def threads_of(self, config: Config) -> int:
+        """What the config says, or else a trial's share of the cores."""
+        return config.trainer.threads or self.threads
 
 
 def slots(parallel: int | None, devices: int, jobs: int) -> Slots:
@@ -143,7 +148,7 @@ def _fill(source: Source, argv: Argv, places: Slots, view: View, running: dict) 
 
 
 def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subprocess.Popen:
-    threads = job.config.trainer.threads or places.threads
+    threads = places.threads_of(job.config)
     environment = os.environ | {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
@@ -154,7 +159,8 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
     if places.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = places.gpus[slot]
     words = [sys.executable, "-m", "transformer_pl.train", *argv]
-    words += [] if job.config.trainer.threads else [f"--trainer.threads={threads}"]
+    if not job.config.trainer.threads:
+        words.append(f"--trainer.threads={threads}")
     check_writable(job.trial.folder.parents[1])
     job.trial.folder.mkdir(parents=True, exist_ok=True)
     with job.trial.log.open("ab") as log:

@@ -72,7 +72,7 @@ def sources(model: Model) -> dict[str, str]:
     for seam in SEAMS:
         part = getattr(model, seam)
         if not part.path.startswith("transformer_pl."):
-            files = dict.fromkeys(_files(load(part.path).__module__, set()))
+            files = _files(load(part.path).__module__, set())
             digests[seam] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return digests
 

@@ -210,5 +210,4 @@ def _apart_from_seed(config: dict[str, Any]) -> str:
 
 def _conditions(config: dict[str, Any]) -> str:
     """What the time of a FLOP depends on, beside the model and what `_apart_from_seed` leaves out, too."""
-    alike = [key for key in config if key.startswith(("data.", "trainer."))]
-    return _apart_from_seed({key: config[key] for key in alike})
+    return _apart_from_seed({key: value for key, value in config.items() if key.startswith(("data.", "trainer."))})

@@ -23,21 +23,15 @@ def rehearse(c: Sizes) -> str:
     Returns where it runs: `cpu`; or `cuda`, for a part that does not run on a CPU. Raises an InputError that names the
     part, its file and line where one fails, or returns another shape or type than its seam has.
     """
-    try:
-        _play(c._replace(N=1), "cpu")
-        return "cpu"
-    except InputError:
-        raise
-    except Exception as error:
-        if not torch.cuda.is_available():
-            raise failed(c, error) from None
-    try:
-        _play(c._replace(N=1), "cuda")
-        return "cuda"
-    except InputError:
-        raise
-    except Exception as error:
-        raise failed(c, error) from None
+    for device in ("cpu", "cuda"):
+        try:
+            _play(c._replace(N=1), device)
+            return device
+        except InputError:
+            raise
+        except Exception as error:
+            if device == "cuda" or not torch.cuda.is_available():
+                raise failed(c, error) from None
 
 
 def failed(c: Sizes, error: Exception) -> InputError:

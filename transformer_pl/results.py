@@ -76,13 +76,9 @@ def in_use(runs: Path, alone: bool = False) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{runs / 'lock'}: must be a file that can be written, but: {error.strerror}") from None
     with file:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
             who = "a sweep or a trial is at work there" if alone else "it is being cleaned"
-            raise InputError(
-                f"--runs {runs}: nothing may be cleaned while it is made, but {who}; wait for it"
-            ) from None
+            raise InputError(f"--runs {runs}: nothing may be cleaned while it is made, but {who}; wait for it")
         yield
 
 

@@ -95,7 +95,7 @@ def train_missing(
     listed = Listed(missing)
     try:
         if missing:
-            threads = missing[0].config.trainer.threads or places.threads
+            threads = places.threads_of(missing[0].config)
             console.print(f"{len(missing)} trials, {places.count} at a time with {threads} threads each")
         with View(console, missing, len(planned) - len(missing), places.count, estimates) as view:
             launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)

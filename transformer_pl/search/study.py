@@ -77,7 +77,7 @@ class Study:
         try:
             self._take_over()
             while draw := self._held or self._draw():
-                self._held = self._silent_since = None
+                self._held, self._silent_since = None, None
                 twin = self._twin(draw)
                 if (
                     draw.planned.who.weights in taken
