@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from transformer_pl.batches import PAD
 from transformer_pl.evaluate import attention_maps
 from transformer_pl.model import (
     DecoderLayer,
@@ -17,6 +18,9 @@ from transformer_pl.model import (
     SinusoidalPosition,
     Transformer,
 )
+
+POST_NORM, PRE_NORM = "transformer_pl.model.PostNormResidual", "ablations.pre_norm.PreNormResidual"
+every_residual = pytest.mark.parametrize("residual", [POST_NORM, PRE_NORM], ids=["post-norm", "pre-norm"])
 
 
 def small(**keys):
@@ -75,6 +79,35 @@ def test_decoder_layer_equals_torch():
     kept = ours.cross_attention.keys_values(memory)
     got = ours(y, Mask(target_keys, causal=True), kept, Mask(source_keys), 0, None)
     assert torch.allclose(got[target_keys], expected[target_keys], atol=1e-5)
+
+
+@every_residual
+@torch.no_grad()
+def test_the_whole_equals_torch(residual):
+    """Also with the norm before each sub-layer, and one after the last layer of either stack."""
+    ours = laws.built(small(model__residual=residual)).eval()
+    randomize(ours)
+    options = {"batch_first": True, "layer_norm_eps": 1e-6, "norm_first": residual is PRE_NORM}
+    layer = nn.TransformerEncoderLayer(24, 4, 40, 0.0, **options)
+    encoder = nn.TransformerEncoder(layer, 2, ours.encoder_norm, enable_nested_tensor=False)
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(24, 4, 40, 0.0, **options), 2, ours.decoder_norm)
+    for stack, copy in ((ours.encoder, encoder), (ours.decoder, decoder)):
+        for layer, theirs in zip(stack, copy.layers, strict=True):
+            copy_attention(layer.self_attention, theirs.self_attn)
+            copy_rest(layer, theirs)
+            if stack is ours.decoder:
+                copy_attention(layer.cross_attention, theirs.multihead_attn)
+    for norm in (ours.encoder_norm, ours.decoder_norm):
+        assert isinstance(norm, nn.LayerNorm) == options["norm_first"]
+
+    source, target = laws.batch()
+    position = SinusoidalPosition.encoding(0, 7, 24)
+    x, y = (ours.embedding.weight[ids] * math.sqrt(24) + position[: ids.shape[1]] for ids in (source, target))
+    causal = ~torch.ones(6, 6, dtype=torch.bool).tril()
+    memory = encoder(x, src_key_padding_mask=source == PAD)
+    out = decoder(y, memory, causal, None, target == PAD, source == PAD)
+    expected = out @ ours.embedding.weight.T
+    assert torch.allclose(ours(source, target)[target != PAD], expected[target != PAD], atol=1e-3, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -140,6 +173,21 @@ def test_dropout_stands_where_section_5_4_puts_it():
     layers = {f"encoder.{n}.residual.{i}.dropout" for n in range(2) for i in range(2)}
     layers |= {f"decoder.{n}.residual.{i}.dropout" for n in range(2) for i in range(3)}
     assert found == dict.fromkeys(layers | {"dropout"}, 0.3)
+
+
+@every_residual
+@torch.no_grad()
+def test_every_dropout_is_used_and_there_is_no_other(residual):
+    """In training, with all of them off, the model is as in evaluation; with any one of them on, it is not."""
+    model, batch = laws.built(small(model__residual=residual)), laws.batch()
+    dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    expected = model.eval()(*batch)
+    model.train()
+    assert torch.allclose(model(*batch), expected, atol=1e-6)
+    for dropout in dropouts:
+        dropout.p = 0.3
+        assert not torch.allclose(model(*batch), expected, atol=1e-2)
+        dropout.p = 0.0
 
 
 @pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)

@@ -232,6 +232,24 @@ def test_sources_change_when_a_file_that_a_part_imports_is_edited(module):
     assert parts.sources(model(keys)) == before
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("from stranger import Base as Mine", "from stranger import Plain as Mine"),
+        ("from stranger import made\nMine = made(2)", "from stranger import made\nMine = made(3)"),
+    ],
+    ids=["renamed", "made"],
+)
+def test_sources_of_a_part_are_those_of_its_path_wherever_its_class_is_written(module, lines):
+    helper = module(MODULE + "def made(n):\n    return type('Made', (Plain,), {'n': n})\n")
+    keys, digests = {"model.ffn": "strange.Mine"}, []
+    for line in lines:
+        module(line, "strange")
+        digests.append(parts.sources(model(keys)))
+    helper.write_text(helper.read_text() + "# edited\n")
+    assert digests[0] != digests[1] != parts.sources(model(keys))
+
+
 def test_sources_are_what_is_written_and_not_what_is_loaded(module):
     """Every process is to find the same, whatever other rows have brought along."""
     lazy = module("rate = 1\n", "constants")
@@ -302,7 +320,7 @@ def test_every_part_is_live(keys):
 
 BROKEN = """
 from torch import nn
-from transformer_pl.model import FeedForward, ScaledDotProductAttention, softmax
+from transformer_pl.model import FeedForward, ScaledDotProductAttention, SharedEmbedding, softmax
 
 
 class WrongShape(FeedForward):
@@ -350,6 +368,31 @@ class Double(FeedForward):
 class Two(FeedForward):
     def forward(self, x):
         return super().forward(x), x
+
+
+class GivesTheCoreTooFewKeys(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(Q, K[:, :, 1:], V, mask, start)
+
+
+class WeightsWithoutStart(ScaledDotProductAttention):
+    def weights(self, Q, K, mask):
+        return super().weights(Q, K, mask)
+
+
+class WeightsOfAllHeads(ScaledDotProductAttention):
+    def weights(self, Q, K, mask, start=0):
+        return super().weights(Q, K, mask, start).mean(1)
+
+
+class NoLogits(SharedEmbedding):
+    def logits(self, x):
+        return x
+
+
+class Flat(SharedEmbedding):
+    def embed(self, ids, site):
+        return super().embed(ids, site).flatten(1)
 """
 
 
@@ -367,6 +410,17 @@ class Two(FeedForward):
         ("ffn.AllInOneRow", "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (1, 14"),
         ("ffn.Double", "but returns (2, 7, 64) of torch.float64"),
         ("ffn.Two", "but returns tuple"),
+        ("attention.GivesTheCoreTooFewKeys", "must run, but {path}, line 55: RuntimeError: "),
+        (
+            "attention.WeightsWithoutStart",
+            "WeightsWithoutStart.weights() takes 4 positional arguments but 5 were given",
+        ),
+        (
+            "attention.WeightsOfAllHeads",
+            "weights at encoder must return (2, 4, 7, 7) of torch.float32, but returns (2, 7",
+        ),
+        ("embedding.NoLogits", "logits must return (2, 6, 31) of torch.float32, but returns (2, 6, 64)"),
+        ("embedding.Flat", "embed must return (2, 7, 64) of torch.float32, but returns (2, 448)"),
     ],
 )
 def test_a_part_that_does_not_run_is_told_with_its_place_before_anything_starts(module, name, law):
@@ -376,7 +430,7 @@ def test_a_part_that_does_not_run_is_told_with_its_place_before_anything_starts(
     with pytest.raises(InputError) as caught:
         cost(laws.small({f"model.{seam}": f"stranger.{name}", "model.d_model": 64}), 1, 7, 7)
     (message,) = caught.value.messages
-    assert message.startswith(f"model.{seam} = stranger.{name} ({path}, line {line}): must ")
+    assert message.startswith(f"model.{seam} = stranger.{name} ({path}, line {line}): ") and "must" in message
     assert law.format(path=path) in message
 
 
@@ -504,3 +558,25 @@ def test_a_part_that_breaks_a_law_is_found(module, seam, name, law):
     module(LAW_BREAKERS)
     with pytest.raises(AssertionError):
         law(laws.small({f"model.{seam}": f"stranger.{name}"}))
+
+
+NO_CACHE = """
+from transformer_pl.model import MultiHeadSelfAttention
+
+
+class Caches(MultiHeadSelfAttention):
+    def forward(self, x, mask, start=0, cache=None):
+        return super().forward(x, mask)
+
+
+class Recomputes(Caches):
+    incremental = False
+"""
+
+
+def test_a_part_that_has_no_cache_may_say_so(module):
+    """Then the prefix is recomputed; otherwise it sees but one piece of it."""
+    module(NO_CACHE)
+    laws.step_by_step_is_all_at_once(laws.small({"model.self_attention": "stranger.Recomputes"}))
+    with pytest.raises(AssertionError):
+        laws.step_by_step_is_all_at_once(laws.small({"model.self_attention": "stranger.Caches"}))

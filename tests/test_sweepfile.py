@@ -13,8 +13,10 @@ from conftest import GRIDS, ROOT, SEARCHES, SHIPPED
 from transformer_pl.config import KEYS, SCALES, Level, parse_variant, resolve, scale_level
 from transformer_pl.errors import InputError
 from transformer_pl.sweepfile import OURS, TOP_LEVEL, load
+from transformer_pl.table import published, read_published
 from transformer_pl.train import read_argv
 
+TABLE3 = read_published().rows
 SCALE_NAMES = sorted(path.stem for path in SCALES.glob("*.yaml"))
 shipped = pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 
@@ -89,6 +91,15 @@ def test_table_3_a_is_the_paper_s():
     assert [[config.model.h for config in row.configs] for row in sweep.rows] == [[h] * 3 for h in (1, 4, 8, 16, 32)]
     assert [config.seed for config in sweep.configs] == [1, 2, 3] * 5
     assert all(config.model.d_k is config.model.d_v is None for config in sweep.configs)  # so they are d_model / h
+
+
+@pytest.mark.parametrize("path", [p for p in GRIDS if p.stem.startswith("table3")], ids=lambda path: path.stem)
+def test_a_sweep_of_table_3_is_base_and_the_paper_s_rows(path):
+    """Those of its letter, or all there are; each once."""
+    labels = {row.label for row in TABLE3} if path.stem == "table3" else {"base", path.stem.removeprefix("table3_")}
+    found = [published(row.configs[0]) for row in load(path).rows]
+    assert None not in found
+    assert sorted(map(TABLE3.index, found)) == [i for i, row in enumerate(TABLE3) if row.label in labels]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -83,19 +83,19 @@ def fit(prepared, config, *callbacks):
 
 
 def test_the_learning_rate_is_equation_3():
-    assert learning_rate(4000, 512, 4000) == pytest.approx(512**-0.5 * 4000**-0.5)
-    rates = [learning_rate(step, 512, 4000) for step in (1, 2, 4000, 16000)]
+    assert learning_rate(4000, 512, 4000, 1) == pytest.approx(512**-0.5 * 4000**-0.5)
+    rates = [learning_rate(step, 512, 4000, 1) for step in (1, 2, 4000, 16000)]
     assert rates[1] == pytest.approx(2 * rates[0])  # linear at first
     assert rates[3] == pytest.approx(rates[2] / 2)  # then as the inverse square root
-    assert learning_rate(7, 512, 4000, lr_scale=3) == pytest.approx(3 * learning_rate(7, 512, 4000))
+    assert learning_rate(7, 512, 4000, 3) == pytest.approx(3 * learning_rate(7, 512, 4000, 1))
 
 
 def test_training_follows_the_law_from_its_first_step(prepared):
-    _, lines = fit(prepared, config(trainer__log_every=1))
+    _, lines = fit(prepared, config(trainer__log_every=1, optim__lr_scale=0.5))
     rates = [(step, line["lr"]) for step, line in lines if "lr" in line]
     assert [step for step, _ in rates] == list(range(1, 13))
     for step, rate in rates:  # what is logged after a step is what the next one will use
-        assert rate == pytest.approx(learning_rate(step + 1, 16, 10))
+        assert rate == pytest.approx(learning_rate(step + 1, 16, 10, 0.5))
 
 
 def test_smoothing_is_that_of_section_5_4():

@@ -22,6 +22,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from transformer_pl.config import SEAMS, Model, Part, Sizes, is_papers, nearest
 from transformer_pl.errors import InputError
 
+CORE = Path(__file__).parent
 READING = ConfigDict(coerce_numbers_to_str=True)  # 16 has been read as a number, wherever it is to go
 
 
@@ -72,7 +73,7 @@ def sources(model: Model) -> dict[str, str]:
     for seam in SEAMS:
         part = getattr(model, seam)
         if not part.path.startswith("transformer_pl."):
-            files = _files(load(part.path).__module__, set())
+            files = _files(part.path.rpartition(".")[0], set())
             digests[seam] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return digests
 
@@ -173,6 +174,7 @@ def where(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frames = [f for f in reversed(traceback.extract_tb(error.__traceback__)) if "importlib" not in f.filename]
-    own = (f for f in frames if not _installed(f.filename))  # not where torch noticed it
-    frame = next(own, frames[0] if frames else None)
+    written = [f for f in frames if not _installed(f.filename)]  # not where torch noticed it
+    own = [f for f in written if not Path(f.filename).is_relative_to(CORE)]  # nor where the core did
+    frame = next(iter(own or written or frames), None)
     return f"{frame.filename}, line {frame.lineno}" if frame else "import"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from transformer_pl.config import SEAMS, Sizes, is_papers
 from transformer_pl.errors import InputError
-from transformer_pl.evaluate import CachedSteps
+from transformer_pl.evaluate import CachedSteps, attention_maps
 from transformer_pl.model import MultiHeadAttention, Transformer
 from transformer_pl.parts import defined, load, where
 from transformer_pl.tokens import BOS, PAD
@@ -23,15 +23,16 @@ def rehearse(c: Sizes) -> str:
     Returns where it runs: `cpu`; or `cuda`, for a part that does not run on a CPU. Raises an InputError that names the
     part, its file and line where one fails, or returns another shape or type than its seam has.
     """
-    for device in ("cpu", "cuda"):
+    messages: list[str] = []
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         try:
             _play(c._replace(N=1), device)
             return device
         except InputError:
             raise
         except Exception as error:
-            if device == "cuda" or not torch.cuda.is_available():
-                raise failed(c, error) from None
+            messages += failed(c, error).messages
+    raise InputError(*messages)
 
 
 def failed(c: Sizes, error: Exception) -> InputError:
@@ -50,7 +51,16 @@ def _play(c: Sizes, device: str) -> None:
         for seam, part in _parts(model):
             if isinstance(part, nn.Module):
                 part.register_forward_hook(partial(_as_its_seam_has, seam))
-        model(source, target).square().mean().backward()
+        embedding = partial(_expect, "embedding", type(model.embedding))
+        for site, ids in (("encoder", source), ("decoder", target)):
+            embedding(model.embedding.embed(ids, site), (*ids.shape, c.d_model), "embed ")
+        logits = model(source, target)
+        embedding(logits, (*target.shape, c.vocab_size), "logits ")
+        logits.square().mean().backward()
+        pairs = {"encoder": (7, 7), "decoder": (6, 6), "cross": (6, 7)}
+        for site, layers in attention_maps(model, source, target).items():
+            for weights in layers:
+                _expect("attention", load(c.attention.path), weights, (2, c.h, *pairs[site]), f"weights at {site} ")
         model.eval()
         with torch.inference_mode():
             step, first = CachedSteps(model, source, beam=2), torch.full((4, 1), BOS, device=device)
@@ -74,12 +84,15 @@ def _as_its_seam_has(seam: str, part: nn.Module, given: tuple[Any, ...], returne
     """What goes in comes out, in shape and type; of Q, K and V a (B, h, Lq, d_v)."""
     x = given[0]
     shape = (*x.shape[:-1], given[2].shape[-1]) if seam == "attention" else tuple(x.shape)
+    _expect(seam, type(part), returned, shape, given=f" where it is given {tuple(x.shape)}")
+
+
+def _expect(seam: str, part: type, returned: Any, shape: tuple[int, ...], method: str = "", given: str = "") -> None:
     found = (tuple(returned.shape), returned.dtype) if isinstance(returned, Tensor) else (type(returned).__name__,)
-    if found != (shape, x.dtype):
-        told = " of ".join(map(str, found))
+    if found != (shape, torch.float32):
         raise InputError(
-            f"{_told(seam, type(part))}: must return {shape} of {x.dtype} where it is given {tuple(x.shape)}, but "
-            f"returns {told}"
+            f"{_told(seam, part)}: {method}must return {shape} of {torch.float32}{given}, but returns "
+            f"{' of '.join(map(str, found))}"
         )
 
 
