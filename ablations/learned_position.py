@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.config import Sizes
+from transformer_pl.config import Count, Sizes
 
 
 class LearnedPosition(nn.Module):
     """One learned vector a position, added to the embedding; beyond `most` positions, the last one serves again."""
 
-    def __init__(self, config: Sizes, site: str, most: int = 512):
+    def __init__(self, config: Sizes, site: str, most: Count = 512):
         super().__init__()
         self.vectors = nn.Parameter(torch.randn(most, config.d_model) * config.d_model**-0.5)
 
