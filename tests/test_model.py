@@ -87,7 +87,7 @@ def test_the_whole_equals_torch(residual):
     """Also with the norm before each sub-layer, and one after the last layer of either stack."""
     ours = laws.built(small(model__residual=residual)).eval()
     randomize(ours)
-    options = {"batch_first": True, "layer_norm_eps": 1e-6, "norm_first": residual is PRE_NORM}
+    options = {"batch_first": True, "layer_norm_eps": 1e-6, "norm_first": residual == PRE_NORM}
     layer = nn.TransformerEncoderLayer(24, 4, 40, 0.0, **options)
     encoder = nn.TransformerEncoder(layer, 2, ours.encoder_norm, enable_nested_tensor=False)
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(24, 4, 40, 0.0, **options), 2, ours.decoder_norm)

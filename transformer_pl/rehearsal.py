@@ -53,14 +53,14 @@ def _play(c: Sizes, device: str) -> None:
                 part.register_forward_hook(partial(_as_its_seam_has, seam))
         embedding = partial(_expect, "embedding", type(model.embedding))
         for site, ids in (("encoder", source), ("decoder", target)):
-            embedding(model.embedding.embed(ids, site), (*ids.shape, c.d_model), "embed ")
+            embedding(model.embedding.embed(ids, site), (*ids.shape, c.d_model), "from embed")
         logits = model(source, target)
-        embedding(logits, (*target.shape, c.vocab_size), "logits ")
+        embedding(logits, (*target.shape, c.vocab_size), "from logits")
         logits.square().mean().backward()
         pairs = {"encoder": (7, 7), "decoder": (6, 6), "cross": (6, 7)}
         for site, layers in attention_maps(model, source, target).items():
             for weights in layers:
-                _expect("attention", load(c.attention.path), weights, (2, c.h, *pairs[site]), f"weights at {site} ")
+                _expect("attention", load(c.attention.path), weights, (2, c.h, *pairs[site]), f"from weights at {site}")
         model.eval()
         with torch.inference_mode():
             step, first = CachedSteps(model, source, beam=2), torch.full((4, 1), BOS, device=device)
@@ -84,14 +84,14 @@ def _as_its_seam_has(seam: str, part: nn.Module, given: tuple[Any, ...], returne
     """What goes in comes out, in shape and type; of Q, K and V a (B, h, Lq, d_v)."""
     x = given[0]
     shape = (*x.shape[:-1], given[2].shape[-1]) if seam == "attention" else tuple(x.shape)
-    _expect(seam, type(part), returned, shape, given=f" where it is given {tuple(x.shape)}")
+    _expect(seam, type(part), returned, shape, f"where it is given {tuple(x.shape)}")
 
 
-def _expect(seam: str, part: type, returned: Any, shape: tuple[int, ...], method: str = "", given: str = "") -> None:
+def _expect(seam: str, part: type, returned: Any, shape: tuple[int, ...], place: str) -> None:
     found = (tuple(returned.shape), returned.dtype) if isinstance(returned, Tensor) else (type(returned).__name__,)
     if found != (shape, torch.float32):
         raise InputError(
-            f"{_told(seam, part)}: {method}must return {shape} of {torch.float32}{given}, but returns "
+            f"{_told(seam, part)}: must return {shape} of {torch.float32} {place}, but returns "
             f"{' of '.join(map(str, found))}"
         )
 
