@@ -40,6 +40,15 @@ FILES = {  # sweep files, and scales, that are none
     "binary": (b"name: \x00\x01\n", ["HERE/binary.yaml: is not YAML", "mend it"]),
     "syntax": (b"name: [1, 2\nmethod: grid\n", ["HERE/syntax.yaml line 2: ", "mend the YAML"]),
     "twice": (b"name: a\nname: b\n", ["HERE/twice.yaml line 2: ", "name"]),
+    "nul": (b'name: a\nproject: "b\\0c"\n', ["HERE/nul.yaml line 2: 'b\\x00c' must be without the character NUL"]),
+    "name": (
+        b"name: ../../up\nproject: a/b\nmethod: grid\nparameters: {model.h: {value: 4}}\n",
+        [
+            "HERE/name.yaml: name = '../../up': must be a plain name: 1 to 128 printable characters, none of / ",
+            "HERE/name.yaml: project = 'a/b': must be a plain name: ",
+            "choose another",
+        ],
+    ),
     "keys": (b"model.h: 4\n", ["HERE/keys.yaml: model.h: no key of a W&B sweep", "method = None: must be grid"]),
 }
 SWEEPS = {  # the parameters of a sweep
@@ -203,6 +212,26 @@ CASES = {
         f"train-text-{name}": Case("train", [f"--{key}={value}" for key, value in on(name).items()], TEXTS[name][1])
         for name in ("utf-8", "batch")
     },
+    "train-hub": Case(
+        "train",
+        ["--data.hub=../../x", "--data.subset=..", "--data.revision=../../../../../../etc/hostname"],
+        [
+            "command line: data.hub = ../../x: must be NAME or OWNER/NAME",
+            "command line: data.subset = ..: must be NAME, and '..' in it must be a plain name: 1 to 128 printable",
+            "data.revision = ../../../../../../etc/hostname: must be a branch, a tag or a commit, and '..' in it must",
+        ],
+    ),
+    "complexity-name": Case("complexity", ["HERE/name.yaml"], FILES["name"][1]),
+    "complexity-file": Case(
+        "complexity",
+        ["sweeps/layers.yaml", "--runs=HERE/taken"],
+        ["HERE/taken/complexity/layers: must be a folder that can be written, but: Not a directory; mend it"],
+    ),
+    "search-file": Case(
+        "sweep",
+        ["sweeps/search_size.yaml", "--runs=HERE/taken"],
+        ["HERE/taken/sweeps/search-size@demo: must be a folder that can be written, but: Not a directory; mend it"],
+    ),
     "train-text-absent": Case("train", ["--data.path=HERE/nosuch"], ABSENT["nosuch"]),
     "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
     "hub-pinned": Case("sweep", [TABLE3, "--scale=wmt14"], ["data.hub = wmt/wmt14: must be reachable", NO_NETWORK[-1]]),
@@ -280,6 +309,9 @@ def here(tmp_path_factory):
         sweep_file(here / f"{name}.yaml", parameters)
     (here / "keys-of-none.yaml").write_text("model.hh: 4\n")
     (here / "trials").write_text("a file")
+    (here / "taken").mkdir()
+    for name in ("complexity", "sweeps"):
+        (here / "taken" / name).write_text("a file")
     for name in (*TEXTS, "val", "language"):
         corpus(here / name)
     (here / "length" / "train.de").write_text("eins\nzwei\n")

@@ -10,8 +10,9 @@ from conftest import ROOT, command
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.complexity import LENGTHS, growth, measure
+from transformer_pl.complexity import LENGTHS, growth, main, measure
 from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.errors import InputError
 from transformer_pl.model import Mask
 from transformer_pl.parts import build
 from transformer_pl.sweepfile import load
@@ -111,6 +112,22 @@ def test_the_command_times_every_layer_of_a_sweep(tmp_path):
     for order in ("O(n² d)", "O(n d²)", "O(k n d²)", "O(r n d)", "LocalAttention window=8", "d = 64"):
         assert order in text
     assert (folder / "complexity.svg").read_text().count("LocalAttention window=8") == 1
+
+
+def test_tables_of_any_name_lie_in_their_folder(tmp_path):
+    """A name that would lead elsewhere is refused before anything is measured; another names a folder."""
+    file = tmp_path / "layers.yaml"
+    parameters = "program: p.py\nmethod: grid\nparameters: {model.d_model: {value: 16}, model.h: {value: 2}}\n"
+    for name in ("../../up", "..", str(tmp_path / "up")):
+        file.write_text(f"name: {name}\n{parameters}")
+        with pytest.raises(InputError, match="must be a plain name"):
+            main([str(file), "--scale", "demo", "--n", "4", "--runs", str(tmp_path / "runs")])
+        assert list(tmp_path.iterdir()) == [file]
+    file.write_text(f"name: ~ of mine, a&b\n{parameters}")
+    assert main([str(file), "--scale", "demo", "--n", "4,8", "--runs", str(tmp_path / "runs")]) == 0
+    assert sorted(tmp_path.iterdir()) == [file, tmp_path / "runs"]
+    (folder,) = (tmp_path / "runs" / "complexity").iterdir()
+    assert folder.name == "-of-mine-a-b" and (folder / "complexity.md").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 import gzip
 import json
 import os
+import re
 import socket
 import time
 
 import pytest
 
 from transformer_pl import corpus, sources
-from transformer_pl.config import Data
+from transformer_pl.config import Data, Level, resolve
 from transformer_pl.errors import InputError
 from transformer_pl.sources import SPLITS, open_corpus
 
@@ -326,6 +327,36 @@ def test_a_local_copy_stands_for_the_hub(folder, tmp_path, monkeypatch):
 
 def test_a_path_goes_before_the_hub(folder):
     assert read(open_corpus(Data(path=str(folder), hub="wmt/wmt14"))) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("hub", value) for value in ("../../x", "/x", "x/", "x//y", "a/b/c", "./x", "x/..")),
+        *(("subset", value) for value in ("..", "../x", "/x", "a/b")),
+        *(("revision", value) for value in ("../../x", "/x", "refs/../x", "main/")),
+    ],
+)
+def test_names_of_the_hub_that_would_lead_out_of_a_folder(key, value):
+    """Of copies, or of the library's cache: they are refused before anything is read."""
+    with pytest.raises(InputError, match=rf"test: data\.{key} = {re.escape(value)}: must be "):
+        resolve([Level("test", {"data.hub": "someone/texts", f"data.{key}": value})])
+
+
+@pytest.mark.parametrize("revision", ["main", "refs/convert/parquet", "a-branch/of.mine", COMMIT])
+def test_names_that_the_hub_has(revision):
+    said = {"data.hub": "some-one/Texts_1.0", "data.subset": "de-en", "data.revision": revision}
+    assert resolve([Level("test", said)]).flat().items() >= said.items()
+
+
+def test_a_name_that_the_hub_cannot_have():
+    with pytest.raises(InputError, match=r"data\.hub = -x-/y, .* cannot be loaded: Repo id must use"):
+        open_corpus(Data(hub="-x-/y"))
+
+
+def test_the_home_of_a_user_who_is_not_there():
+    with pytest.raises(InputError, match=r"folder ~no-such-user/x: must hold the corpus, but: No such file"):
+        open_corpus(Data(path="~no-such-user/x"))
 
 
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])

@@ -4,14 +4,19 @@ import itertools
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import GRIDS, ROOT, SEARCHES, SHIPPED
+from wandb import Settings
+from wandb.errors import UsageError
 
 from transformer_pl.config import KEYS, SCALES, Level, parse_variant, resolve, scale_level
 from transformer_pl.errors import InputError
+from transformer_pl.names import as_folder
+from transformer_pl.options import sweep_folder
 from transformer_pl.sweepfile import OURS, TOP_LEVEL, load
 from transformer_pl.table import published, read_published
 from transformer_pl.train import read_argv
@@ -253,6 +258,43 @@ def test_a_key_that_is_no_key_of_a_wandb_sweep(sweep_file):
         "f.yaml: metrc: no key of a W&B sweep; did you mean metric?",
         f"f.yaml: variant: no key of a W&B sweep; known: {', '.join(TOP_LEVEL)}",
     ]
+
+
+WRONG_NAMES = ["", ".", "..", "../up", "/tmp/x", "a/b", "a\\b", "a\nb", "a\tb", "\ud800", "x" * 129]
+
+
+@pytest.mark.parametrize("name", WRONG_NAMES, ids=ascii)
+def test_a_name_that_would_lead_out_of_its_folder(sweep_file, name):
+    law = "must be a plain name: 1 to 128 printable characters, none of / \\"
+    path = sweep_file({"model.h": {"value": 4}}, name=name, project=name)
+    assert mistakes(path) == [
+        f"f.yaml: name = {name!r}: {law}, not . or ..; choose another",
+        f"f.yaml: project = {name!r}: {law} # ? % :, not . or ..; choose another",
+    ]
+
+
+@pytest.mark.parametrize("name", ["Table 3: a | b", "x" * 128, "überall", "...", "-", "~", "$HOME"])
+def test_a_plain_name_stays_in_its_folder(sweep_file, name):
+    sweep = load(sweep_file({"model.h": {"value": 4}}, name=name))
+    folder = sweep_folder(sweep, Namespace(runs=Path("runs"), set={}, retune=None))
+    assert sweep.name == name and folder.parent == Path("runs/sweeps")
+    assert as_folder(name) not in ("", ".", "..") and "/" not in as_folder(name)
+
+
+@pytest.mark.parametrize("stem", [".", ".."])
+def test_a_file_name_that_is_no_name(tmp_path, stem):
+    path = tmp_path / f"{stem}.yaml"
+    path.write_text("method: grid\nparameters: {model.h: {value: 4}}\n")
+    with pytest.raises(InputError, match=f"name = '{re.escape(stem)}': must be a plain name"):
+        load(path)
+
+
+@pytest.mark.parametrize("project", ["a#b", "a?b", "a%b", "a:b"])
+def test_a_project_that_wandb_would_refuse(sweep_file, project):
+    (message,) = mistakes(sweep_file({"model.h": {"value": 4}}, project=project))
+    assert message.startswith(f"f.yaml: project = {project!r}: must be a plain name")
+    with pytest.raises(UsageError, match="Invalid project name"):
+        Settings(project=project)
 
 
 @pytest.mark.parametrize("method", ["random", "bayes", "gird", None])

@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from conftest import ROOT, command
 
 from transformer_pl.prepare import Prepared
 from transformer_pl.results import Trial
+from transformer_pl.translate import find
 
 
 def said(*argv, text):
@@ -57,6 +59,12 @@ def test_a_file_and_its_n_best_with_scores(smoke, trial, tmp_path):
     assert [int(row[0]) for row in rows] == [1, 1, 2, 2, 3, 3]
     for best, second in zip(rows[::2], rows[1::2], strict=True):
         assert 0 > float(best[1]) >= float(second[1]) and best[2] != second[2]
+
+
+def test_a_trial_is_found_by_any_way_to_its_folder(smoke, trial, monkeypatch):
+    monkeypatch.chdir(trial.folder)
+    for path in (".", trial.folder / "wandb" / "..", f"../{trial.folder.name}/"):
+        assert find(Path("nowhere"), str(path))["folder"] == trial.folder
 
 
 def test_typed_lines_are_answered_one_by_one(smoke, trial):

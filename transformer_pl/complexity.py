@@ -21,7 +21,8 @@ from transformer_pl import figures, memory
 from transformer_pl.config import Config, Sizes, sizes
 from transformer_pl.errors import InputError, Parser, run
 from transformer_pl.model import Mask
-from transformer_pl.options import add_sweep_options
+from transformer_pl.names import as_folder
+from transformer_pl.options import add_sweep_options, make_folder
 from transformer_pl.parts import build
 from transformer_pl.render import Column, Table
 from transformer_pl.results import check_writable, environment, write
@@ -64,6 +65,8 @@ def main(argv: list[str]) -> int:
         raise InputError("--device cuda: must be a GPU that torch finds, but there is none; leave it out")
     sweep = load(options.file, options.scale or "wmt14", options.seeds, options.set)
     check_writable(options.runs)
+    folder = options.runs / "complexity" / as_folder(sweep.name)
+    make_folder(folder)
     memory.keep()  # as a trial does: fresh pages for every large tensor cost more than what is done with it
     if device == "cpu":
         memory.limit()
@@ -75,8 +78,6 @@ def main(argv: list[str]) -> int:
     console = Console(highlight=False, markup=False, emoji=False)
     for table in tables.values():
         console.print(table.terminal(), "")
-    folder = options.runs / "complexity" / sweep.name
-    folder.mkdir(parents=True, exist_ok=True)
     write(folder / "complexity.md", "\n".join(table.markdown() for table in tables.values()))
     write(folder / "complexity.csv", tables["growth"].csv())
     figures.save(figures.growth({layer.name: layer.seconds["training"] for layer in layers}), folder / "complexity")

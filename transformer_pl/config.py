@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from transformer_pl.errors import InputError
+from transformer_pl.names import broken_rule
 
 SCALES = Path(__file__).parent / "scales"
 COLUMNS = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
@@ -39,6 +40,21 @@ def _multiplier(value: object) -> object:
 
 def _optional(value: object) -> object:
     return None if value in ("None", "null") else value
+
+
+def _of_names(form: str, most: int | None = None) -> AfterValidator:
+    """Plain names with `/` between, at most so many: they are looked for below a folder, and must not lead out."""
+
+    def check(value: str | None) -> str | None:
+        names = value.split("/") if value else []
+        if most and len(names) > most:
+            raise ValueError(f"must be {form}")
+        for name in names:
+            if rule := broken_rule(name):
+                raise ValueError(f"must be {form}, and {name!r} in it {rule}")
+        return value
+
+    return AfterValidator(check)
 
 
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
@@ -104,9 +120,9 @@ class Data(Section):
     """Section 5.1. A folder (`path`), else a dataset of the hub (`hub`), else the embedded corpus."""
 
     path: Annotated[Name | None, Unset] = None
-    hub: Annotated[Name | None, Unset] = None
-    subset: Annotated[Name | None, Unset] = None
-    revision: Annotated[Name | None, Unset] = None
+    hub: Annotated[Name | None, Unset, _of_names("NAME or OWNER/NAME", most=2)] = None
+    subset: Annotated[Name | None, Unset, _of_names("NAME", most=1)] = None
+    revision: Annotated[Name | None, Unset, _of_names("a branch, a tag or a commit")] = None
     source: Name = "en"
     target: Name = "de"
     train: Annotated[Name | None, Unset] = Field(None, description="name of the split; unset: found by its beginning")
@@ -424,7 +440,16 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict:
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 
+def _text(loader: _StrictLoader, node: yaml.ScalarNode) -> str:
+    text = loader.construct_scalar(node)
+    if "\0" in text:  # YAML spells it "\\0"
+        problem = f"{text!r} must be without the character NUL, which no path and no command line can have"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return text
+
+
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, _text)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

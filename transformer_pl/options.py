@@ -4,11 +4,13 @@ import argparse
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.errors import InputError, Parser
+from transformer_pl.names import as_folder, sweep_title
 from transformer_pl.results import RUNS
 
 if TYPE_CHECKING:
@@ -57,13 +59,23 @@ def search_of(file: Path, content: dict[str, Any], options: argparse.Namespace) 
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
     """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, as --retune does, for it makes another table."""
-    name = f"{sweep.name}@{Path(sweep.scale).stem}"
+    name = sweep_title(sweep.name, sweep.scale)
     said = sorted(options.set.items())
     if options.retune:
         said += [("--retune", options.retune), ("--budget", options.budget)]
     if said:
         name += "-" + hashlib.sha256(repr(said).encode()).hexdigest()[:6]
-    return options.runs / "sweeps" / re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
+    return options.runs / "sweeps" / as_folder(name)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder to write results into. Raises an InputError where that cannot be done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"{folder}: must be a folder that can be written, but: {error.strerror}; mend it") from None
 
 
 class _Settings(argparse.Action):

@@ -52,7 +52,7 @@ def open_corpus(data: "Data") -> Corpus:
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
     if data.path is not None:
-        return _folder(Path(data.path).expanduser(), data)
+        return _folder(_at_home(data.path), data)
     if data.hub is None:
         return _embedded(data)
     copy = _local_copy(data)
@@ -112,6 +112,11 @@ def _folder(folder: Path, data: "Data") -> Corpus:
         }
     }
     return Corpus(fingerprint, f"folder {folder} ({', '.join(chosen.values())})", pairs)
+
+
+def _at_home(path: str) -> Path:
+    """With `~` as a shell reads it; a user that is not there is no error yet, as in a shell."""
+    return Path(os.path.expanduser(path))
 
 
 def _listing(folder: Path) -> list[str]:
@@ -313,7 +318,7 @@ def _local_copy(data: "Data") -> Path | None:
     root = os.environ.get(LOCAL_COPIES)
     if not root:
         return None
-    folder = Path(root).expanduser() / data.hub.rpartition("/")[2]
+    folder = _at_home(root) / data.hub.rpartition("/")[2]
     if data.subset and (folder / data.subset).is_dir():
         folder = folder / data.subset
     return folder if folder.is_dir() else None
@@ -359,8 +364,8 @@ def _named_commit(data: "Data", reachable: bool) -> str:
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
-    repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=data.hub, repo_type="dataset")
-    try:
+    try:  # what the hub calls no name is a ValueError, too
+        repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=data.hub, repo_type="dataset")
         if reachable:  # fetching any file, even one that is not there, notes the commit in the cache
             with suppress(EntryNotFoundError):
                 hf_hub_download(data.hub, "README.md", repo_type="dataset", revision=data.revision, etag_timeout=10)

@@ -14,10 +14,11 @@ from rich.console import Console
 
 from transformer_pl import housekeeping
 from transformer_pl.config import read_yaml
-from transformer_pl.errors import InputError, Parser, run, together
+from transformer_pl.errors import Parser, run, together
 from transformer_pl.launch import Listed, launch, slots
 from transformer_pl.live import View
-from transformer_pl.options import add_sweep_options, add_ways_to_search, refuse, search_of, sweep_folder
+from transformer_pl.names import sweep_title
+from transformer_pl.options import add_sweep_options, add_ways_to_search, make_folder, refuse, search_of, sweep_folder
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
 from transformer_pl.prepare import prepare
 from transformer_pl.render import Table
@@ -83,12 +84,8 @@ def train_missing(
     """Train what is not there, and return the exit code."""
     missing = [one for one in planned if options.rerun or one.trial.result() is None]
     together(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "plan.json", as_json(sweep, planned, estimates))
-    except OSError as error:
-        raise InputError(f"{folder}: must be a folder that can be written, but: {error.strerror}; mend it") from None
-
+    make_folder(folder)
+    write_json(folder / "plan.json", as_json(sweep, planned, estimates))
     os.environ["WANDB_RUN_GROUP"] = sweep.name
     os.environ.setdefault("WANDB_PROJECT", sweep.project)
     places = slots(options.parallel, sweep.rows[0].configs[0].trainer.devices, len(missing))
@@ -149,7 +146,7 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
     check_writable(options.runs)
     folder = sweep_folder(found, options)
     with in_use(options.runs):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         kept = storage.create(found, folder, options.storage, sampler, pruner)
         prepare(found.base.data, options.runs)
         at_work = study.Study(found, kept, options.runs)
@@ -181,8 +178,8 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
 
 def tell_wandb(sweep: Any, table: Table, pictures: dict[str, Path], folder: Path) -> None:
     """The table and the figures as a run of their own, in the sweep's group."""
-    scale = Path(sweep.scale).stem
-    report = Run(folder=str(folder), name=f"{sweep.name}@{scale}", tags=[scale], config={}, job_type="report")
+    name, scale = sweep_title(sweep.name, sweep.scale), Path(sweep.scale).stem
+    report = Run(folder=str(folder), name=name, tags=[scale], config={}, job_type="report")
     report.tell(tables={"results": table.shown()})
     report.tell(images={caption: str(path) for caption, path in pictures.items()})
     report.finish(0, wait=60)  # it has everything still to send

@@ -23,6 +23,7 @@ from transformer_pl.config import (
 )
 from transformer_pl.errors import InputError
 from transformer_pl.identity import row_identity, words
+from transformer_pl.names import broken_rule
 from transformer_pl.wandb_run import PROJECT
 
 # W&B's schema is closed: a key beyond these would draw "Malformed sweep config" there.
@@ -136,11 +137,14 @@ def _of_equal_budget(path: Path, row: Row, first: Row) -> Row:
 def heading(path: Path, content: Mapping[str, Any]) -> list[str]:
     """What is wrong with a sweep file beside its parameters, whatever its method."""
     strange = [key for key in content if key not in TOP_LEVEL]
-    texts = [key for key in ("name", "project") if not isinstance(content.get(key, ""), str)]
-    return [
-        *(f"{path}: {key}: no key of a W&B sweep{nearest(str(key), TOP_LEVEL)}" for key in strange),
-        *(f"{path}: {key} = {content[key]}: must be text" for key in texts),
-    ]
+    mistakes = [f"{path}: {key}: no key of a W&B sweep{nearest(str(key), TOP_LEVEL)}" for key in strange]
+    names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
+    for key, name, without in names:  # `without`: what W&B refuses
+        if not isinstance(name, str):
+            mistakes.append(f"{path}: {key} = {name}: must be text")
+        elif rule := broken_rule(name, without):
+            mistakes.append(f"{path}: {key} = {name!r}: {rule}; choose another")
+    return mistakes
 
 
 def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:

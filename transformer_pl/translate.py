@@ -6,6 +6,7 @@ the keyboard, one a line; each line out is the translation of the line in.
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from transformer_pl import parts
 from transformer_pl.config import Config, Level, known, resolve
 from transformer_pl.errors import InputError, Parser, run
+from transformer_pl.options import folder_name
 from transformer_pl.prepare import Prepared, Tokens
 from transformer_pl.results import RUNS, Trial, finished
 
@@ -27,7 +29,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--beam", help="hypotheses at a time (as the trial's)")
     parser.add_argument("--alpha", help="length penalty, Section 6.1 (as the trial's)")
     parser.add_argument("--n-best", type=_count, default=0, metavar="N", help="N outputs a line: line, score, text")
-    parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="where trials lie (%(default)s)")
+    parser.add_argument("--runs", type=folder_name, default=RUNS, metavar="DIR", help="where trials lie (%(default)s)")
     options = parser.parse_args(argv)
     result = find(options.runs, options.trial)
     config = config_of(result, {"decode.beam": options.beam, "decode.alpha": options.alpha})
@@ -57,9 +59,9 @@ def main(argv: list[str]) -> int:
 def find(runs: Path, name: str) -> dict[str, Any]:
     """The result of the one finished trial that `name` means."""
     results = finished(runs)
-    folder = Path(name).absolute()
+    folder = Path(os.path.abspath(name))  # not resolved: a link is a trial of the folder that it lies in
     if (folder / "result.json").exists():
-        results, name = finished(folder.parents[1]), folder.name
+        results, name = finished(folder.parent.parent), folder.name
     exact = [r for r in results if name in (r["id"], r["folder"].name)]
     found = exact or [r for r in results if name in r["folder"].name]
     if len(found) == 1:
