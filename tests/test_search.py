@@ -20,6 +20,7 @@ from transformer_pl.errors import InputError
 from transformer_pl.launch import Slots, launch
 from transformer_pl.live import View
 from transformer_pl.prepare import prepare
+from transformer_pl.recognise import planned_trials, reason_to_stay
 from transformer_pl.results import finished
 from transformer_pl.search.file import distribution, load
 from transformer_pl.search.outcome import Outcome
@@ -146,6 +147,7 @@ def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
         ({"space": {"model.d_ff": {"distribution": "log_uniform_values", "min": 64, "max": 4096}}}, "must be whole"),
         ({"space": {"data.path": {"values": [None, "x"]}}}, "data.path: must be the same in all trials"),
         ({"space": {}}, "some key must have values or a range"),
+        ({"name": "../up"}, "name = '../up': must be a plain name"),
     ],
 )
 def test_a_search_that_cannot_be_is_told_at_plan_time(write, said, words):
@@ -245,6 +247,8 @@ def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
     wait_for(lambda: not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes()), 15)
     told = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
     assert told.returncode == 0, told.stdout + told.stderr
+    folder = runs / "sweeps" / "try@demo"
+    assert planned_trials(folder) and reason_to_stay(folder, runs) is None, "--clean must know every file"
     study = study_of(runs)
     assert [t.state for t in counted(study)] == [TrialState.COMPLETE] * 2
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))

@@ -24,7 +24,9 @@ from transformer_pl.errors import InputError
 from transformer_pl.evaluate import likelihood, translate
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.module import TransformerModule
+from transformer_pl.names import CHECKPOINT_FILES
 from transformer_pl.prepare import Tokens, prepare
+from transformer_pl.recognise import is_trial, reason_to_stay
 from transformer_pl.sample import BleuSample
 from transformer_pl.schedule import learning_rate
 from transformer_pl.stopping import Stopped
@@ -192,6 +194,7 @@ def test_the_last_checkpoints_are_averaged(prepared, tmp_path, average):
     weights, checkpoints = Weights(), Checkpoints(tmp_path, average)
     fit(prepared, config(optim__max_steps=24, decode__average=average), weights, checkpoints)
     assert len(weights.seen) == 4
+    assert all(CHECKPOINT_FILES.fullmatch(path.name) for path in tmp_path.iterdir())
     if average == 1:
         assert checkpoints.averaged() is None
         return
@@ -321,6 +324,8 @@ def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signu
         os.kill(process.pid, signum)
         told, _ = process.communicate(timeout=60)
     assert process.returncode == (143 if signum == signal.SIGTERM else -9), told
+    (folder,) = (tmp_path / "trials").iterdir()
+    assert is_trial(folder) and reason_to_stay(folder, tmp_path) is None, "--clean must know every file"
     assert not any(tmp_path.glob("trials/*/result.json"))
     train_on(tmp_path)
     assert outcome(tmp_path) == outcome(uninterrupted)

@@ -162,7 +162,7 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
     if not job.config.trainer.threads:
         words.append(f"--trainer.threads={threads}")
     check_writable(job.trial.folder.parents[1])
-    job.trial.folder.mkdir(parents=True, exist_ok=True)
+    job.trial.make()
     with job.trial.log.open("ab") as log:
         return subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True

@@ -139,7 +139,12 @@ def _agree(found: int, expected: int, what: str) -> None:
 
 def fingerprint_id(data: "Data", corpus: Corpus) -> str:
     """16 hexadecimal digits: the text and how it is cut into pieces."""
-    identity = {"fingerprint": corpus.fingerprint, "settings": _settings(data)}
+    return digest(corpus.fingerprint, _settings(data))
+
+
+def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
+    """What the folder is called whose meta.json says this."""
+    identity = {"fingerprint": fingerprint, "settings": settings}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -8,11 +8,12 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from transformer_pl.errors import InputError
+from transformer_pl.names import CHECKPOINT_FILES, TRIAL_FILES, broken_rule, trial_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,8 +93,7 @@ class Trial:
     def at(cls, runs: Path, trial_id: str, readable: str) -> "Trial":
         """The trial of this identity: the folder that is there, whatever it is called, or the one that will be."""
         found = sorted((runs / "trials").glob(f"*-{trial_id}"))
-        readable = re.sub(r"[^A-Za-z0-9.]+", "-", readable).strip("-")[:60]
-        return cls(found[0] if found else runs / "trials" / f"{readable}-{trial_id}")
+        return cls(found[0] if found else runs / "trials" / trial_folder(readable, trial_id))
 
     @property
     def log(self) -> Path:
@@ -109,7 +109,8 @@ class Trial:
 
     def data(self) -> str | None:
         """The folder of its text under runs/data; None where it never came to read it."""
-        return self.environment().get("data")
+        name = self.environment().get("data")
+        return name if isinstance(name, str) and not broken_rule(name) else None
 
     def status(self) -> dict[str, Any]:
         """`state` is `new`, `running`, `stopped`, `failed` or `done`; what is told beside it is for people."""
@@ -121,10 +122,15 @@ class Trial:
     def set_status(self, state: str, **told: Any) -> None:
         write_json(self.folder / "status.json", {"state": state, "time": time.time(), "pid": os.getpid()} | told)
 
+    def make(self) -> None:
+        """Make the folder, with the lock's empty file in it: by that `--clean` knows it for a trial's."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "lock").touch()
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from training this trial. The system lets go of the lock when the process ends."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.make()
         with (self.folder / "lock").open("w") as file:
             until = time.monotonic() + LOCK_S
             while not _flock(file, fcntl.LOCK_EX):
@@ -185,7 +191,14 @@ class Trial:
 
     def drop_checkpoints(self) -> None:
         """It will not be gone on with: its curve stays, what only served to resume does not."""
-        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        folder = self.folder / "checkpoints"
+        if folder.is_symlink():
+            return
+        with suppress(OSError):  # such as of a file that is none of ours, and stays
+            for path in folder.iterdir():
+                if CHECKPOINT_FILES.fullmatch(path.name):
+                    path.unlink()
+            folder.rmdir()
 
     def drop_unfinished(self) -> None:
         """Give back the room of a file that could not be written whole: what is told next may need it."""
@@ -193,12 +206,15 @@ class Trial:
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Forget everything but the log, to train the trial anew."""
+        """Forget everything but the log, to train the trial anew. Files that are not the trial's stay."""
         for path in self.folder.iterdir() if self.folder.exists() else ():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name not in ("log.txt", "lock"):
+            if path.name in ("log.txt", "lock") or not TRIAL_FILES.fullmatch(path.name):
+                continue
+            if path.is_symlink() or path.is_file():
                 path.unlink()
+            elif path.name == "wandb":
+                shutil.rmtree(path)
+        self.drop_checkpoints()
 
     def metrics(self, last: int | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, or about the `last` ones; one that is still being written is left out."""
