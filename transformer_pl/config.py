@@ -395,6 +395,11 @@ def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             ("trainer.precision", "trainer.accelerator"),
             "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
         )
+    if config.trainer.precision == "16-mixed" and config.trainer.strategy == "fsdp2":
+        yield (
+            ("trainer.precision", "trainer.strategy"),
+            "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
+        )
     if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
         yield (
             ("trainer.bleu_sample", "trainer.strategy"),

@@ -5,25 +5,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from transformer_pl.config import Config
+from transformer_pl.config import Config, Trainer
 from transformer_pl.errors import InputError
 from transformer_pl.live import View
+from transformer_pl.machine import gpus
 from transformer_pl.plan import Planned
 from transformer_pl.results import check_writable, unwritable
 from transformer_pl.stopping import ENDS_WITH_STDIN, GRACE_S, Stopped, handle, stop
 
 POLL_S = 0.2
 Argv = Callable[[Planned], list[str]]  # of `python -m transformer_pl.train`
-GPUS = Path("/proc/driver/nvidia/gpus")  # one folder a GPU, and no need to load torch to count them
 
 
 class Slots(NamedTuple):
-    """Places for trials: how many at once, the threads of each, the GPUs of each (none on a CPU)."""
+    """Places for trials: how many at once, the threads of each process, the GPUs of each trial (none on a CPU)."""
 
     count: int
     threads: int
@@ -34,20 +33,15 @@ class Slots(NamedTuple):
         return config.trainer.threads or self.threads
 
 
-def slots(parallel: int | None, devices: int, jobs: int) -> Slots:
-    """`parallel` trials at once; None: as many as there are GPUs for, or a core each where there is no GPU."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = (
-        [str(i) for i in range(len(list(GPUS.glob("*"))))]
-        if visible is None
-        else list(filter(None, visible.split(",")))
-    )
+def slots(parallel: int | None, trainers: Iterable[Trainer], jobs: int) -> Slots:
+    """`parallel` trials at once; None: as many as there are GPUs for, or a core each where none is used."""
+    trainers = list(trainers)
+    devices = max((trainer.devices for trainer in trainers), default=1)
+    found = gpus() if any(trainer.accelerator != "cpu" for trainer in trainers) else []
     cores = len(os.sched_getaffinity(0))
     count = parallel or min(max(1, len(found) // devices if found else cores // devices), max(1, jobs))
-    gpus = (
-        [",".join(found[(i * devices + d) % len(found)] for d in range(devices)) for i in range(count)] if found else []
-    )
-    return Slots(count, max(1, cores // (count * devices)), gpus)
+    of_slot = [",".join(found[(i * devices + d) % len(found)] for d in range(devices)) for i in range(count) if found]
+    return Slots(count, max(1, cores // (count * devices)), of_slot)
 
 
 class Source(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from transformer_pl import memory, parts
+from transformer_pl import machine, memory, parts
 from transformer_pl.budget import matched
 from transformer_pl.config import (
     KEYS,
@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
         print(USAGE + "\n".join(f"  --{key}={value}" for key, value in KEYS.items()))
         return 0
     end_with_parent()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
     options, levels = read_argv(argv)
     config = resolve(levels)
     if mistakes := parts.check(config.model):
@@ -113,6 +114,7 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
 
             tell_again(trial.folder, result)
         return 0
+    _accelerator(config)
     prepared = prepare(config.data, runs, corpus)
     _start_libraries(config)
     from lightning.pytorch.utilities import rank_zero_only
@@ -209,7 +211,7 @@ def _fit(
     checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average)
     tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
     trainer = L.Trainer(
-        accelerator=config.trainer.accelerator,
+        accelerator=_accelerator(config),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
         strategy=_strategy(config),
@@ -300,9 +302,18 @@ def _tell(result: dict[str, Any]) -> None:
     print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
 
 
+def _accelerator(config: Config) -> str:
+    """What the trial is trained on, named to Lightning so that it cannot choose another.
+
+    Raises an InputError where this machine cannot train the trial as its config says.
+    """
+    import torch
+
+    return machine.accelerator(config.trainer, torch.cuda.device_count())
+
+
 def _start_libraries(config: Config) -> None:
     """Import what takes seconds, tell it how many threads it has, and silence what says nothing to a user."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
     import logging
 
     import lightning.pytorch  # noqa: F401  (it sets its logger's level when it is imported: first, or ours is lost)
@@ -310,6 +321,7 @@ def _start_libraries(config: Config) -> None:
 
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
     memory.keep()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
