@@ -138,7 +138,7 @@ def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision)
 def test_fp32_is_fp32_on_a_gpu_too(monkeypatch):
     """By default torch rounds what enters convolutions and LSTMs there to 10 bits."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    train._start_libraries(config())
+    train._start_libraries()
     assert not torch.backends.cudnn.allow_tf32
 
 

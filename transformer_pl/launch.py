@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from transformer_pl.config import Config, Trainer
+from transformer_pl.config import Trainer
 from transformer_pl.errors import InputError
 from transformer_pl.live import View
 from transformer_pl.machine import gpus
@@ -28,9 +28,25 @@ class Slots(NamedTuple):
     threads: int
     gpus: list[str]
 
-    def threads_of(self, config: Config) -> int:
-        """What the config says, or else a trial's share of the cores."""
-        return config.trainer.threads or self.threads
+    def threads_of(self, job: Planned) -> int:
+        """Of each of a trial's processes; without another reason, its share of the cores."""
+        return job.trial.threads(job.config.trainer.threads, self.threads)
+
+    def describe(self, jobs: Sequence[Planned]) -> str:
+        """How many trials run at once and with how many threads, and where that is not the sweep's own choice."""
+        threads = [self.threads_of(job) for job in jobs]
+        chosen = [job.config.trainer.threads or self.threads for job in jobs]
+        begun = [job.trial.threads_begun() for job in jobs]
+        each = " or ".join(str(number) for number in sorted(set(threads)))
+        text = f"{len(jobs)} trials, {self.count} at a time with {each} threads each"
+        if kept := sum(used != choice for used, choice in zip(threads, chosen, strict=True)):
+            text += f"; {kept} interrupted: resumed with as many threads as before, not {self.threads}"
+        if changed := sum(before not in (None, used) for before, used in zip(begun, threads, strict=True)):
+            text += (
+                f"; {changed} interrupted: resumed with trainer.threads, not as many as before, so the results may "
+                "differ in the last digits"
+            )
+        return text
 
 
 def slots(parallel: int | None, trainers: Iterable[Trainer], jobs: int) -> Slots:
@@ -142,9 +158,8 @@ def _fill(source: Source, argv: Argv, places: Slots, view: View, running: dict) 
 
 
 def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subprocess.Popen:
-    threads = places.threads_of(job.config)
     environment = os.environ | {
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(places.threads_of(job)),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
         "PYTHONUNBUFFERED": "1",
         "WANDB_NAME": job.name,
@@ -153,8 +168,6 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
     if places.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = places.gpus[slot]
     words = [sys.executable, "-m", "transformer_pl.train", *argv]
-    if not job.config.trainer.threads:
-        words.append(f"--trainer.threads={threads}")
     check_writable(job.trial.folder.parents[1])
     job.trial.folder.mkdir(parents=True, exist_ok=True)
     with job.trial.log.open("ab") as log:

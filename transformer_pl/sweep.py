@@ -108,8 +108,7 @@ def train_missing(
     listed = Listed(missing)
     try:
         if missing:
-            threads = places.threads_of(missing[0].config)
-            console.print(f"{len(missing)} trials, {places.count} at a time with {threads} threads each")
+            console.print(places.describe(missing), soft_wrap=True)
         with View(console, missing, len(planned) - len(missing), places.count, estimates) as view:
             launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
         for one in listed.failed:

@@ -116,11 +116,12 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
         return 0
     _accelerator(config)
     prepared = prepare(config.data, runs, corpus)
-    _start_libraries(config)
+    _start_libraries()
     from lightning.pytorch.utilities import rank_zero_only
 
     told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
     if rank_zero_only.rank:  # Lightning has started this process to help rank 0, which does all the rest
+        _use_threads(config, trial)
         with suppress(Stopped):  # which rank 0 tells; it would be killed if this process ended in error
             _fit(config, runs, trial, prepared, told)
         return 0
@@ -156,7 +157,8 @@ def _run(
     """Weights, then what they are worth, then the result: the last file to be written."""
     began = time.perf_counter()
     write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
-    write_json(trial.folder / "env.json", environment(PACKAGES) | {"data": prepared.folder.name})
+    about = environment(PACKAGES) | {"data": prepared.folder.name, "threads": _use_threads(config, trial)}
+    write_json(trial.folder / "env.json", about)
     begun = rerun or (trial.folder / "checkpoints").exists()
     shared = None if begun else _same_weights(config, runs, trial, who, told)
     tracker, training = shared or _fit(config, runs, trial, prepared, told)
@@ -312,15 +314,28 @@ def _accelerator(config: Config) -> str:
     return machine.accelerator(config.trainer, torch.cuda.device_count())
 
 
-def _start_libraries(config: Config) -> None:
-    """Import what takes seconds, tell it how many threads it has, and silence what says nothing to a user."""
+def _use_threads(config: Config, trial: Trial) -> int:
+    """Give torch the trial's number of threads, and return it."""
+    import torch
+
+    share = torch.get_num_threads()
+    if "OMP_NUM_THREADS" not in os.environ:  # else it says what each process is to have
+        share = max(1, share // config.trainer.devices)
+    begun, threads = trial.threads_begun(), trial.threads(config.trainer.threads, share)
+    if begun not in (None, threads):
+        print(f"trainer.threads = {threads}: this trial began with {begun}; its result may differ in the last digits")
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # Lightning sets its own number where this is missing
+    return threads
+
+
+def _start_libraries() -> None:
+    """Import what takes seconds, and silence what says nothing to a user."""
     import logging
 
     import lightning.pytorch  # noqa: F401  (it sets its logger's level when it is imported: first, or ours is lost)
     import torch
 
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
     torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
     memory.keep()
     for name in ("lightning.pytorch", "lightning.fabric"):
