@@ -116,6 +116,7 @@ ABSENT = {  # the same, where the plan finds it already
     "language": ["folder HERE/language: a split must have en and de, but de is missing beside train.en; add it"],
     "nosuch": ["folder HERE/nosuch: must hold the corpus, but: No such file", "give another with data.path=FOLDER"],
 }
+NO_GPU = ["trainer.precision = 16-mixed: needs a GPU, but torch finds none here; choose bf16-mixed or 32-true"]
 NO_NETWORK = [
     "data.hub = bentrevett/multi30k: must be reachable or in the cache, but there is no network to the hub",
     "no multi30k in TRANSFORMER_PL_DATA=HERE",
@@ -194,6 +195,18 @@ CASES = {
         ["--model.depth=0.3", "--trainer.precision=16-mixed", "--trainer.accelerator=cpu"],
         ["must be a whole number of at least 1, but is 1.8", "16-mixed needs a GPU; on a CPU choose bf16-mixed"],
     ),
+    # what this machine cannot do; every GPU is hidden from these
+    **{
+        f"machine-{name}": Case(tool, argv, words, {"CUDA_VISIBLE_DEVICES": ""})
+        for name, tool, argv, words in (
+            ("plan", "sweep", [TABLE3, "--plan", "--set", "trainer.precision=16-mixed"], NO_GPU),
+            ("sweep", "sweep", [TABLE3, "--set", "trainer.precision=16-mixed"], NO_GPU),
+            ("retune", "sweep", [TABLE3, "--retune=optim.warmup", "--set", "trainer.precision=16-mixed"], NO_GPU),
+            ("search", "sweep", ["HERE/search-precision.yaml", "--plan"], NO_GPU),
+            ("train", "train", ["--trainer.precision=16-mixed", "--optim.max_steps=1"], NO_GPU),
+            ("gpu", "train", ["--trainer.accelerator=gpu", "--optim.max_steps=1"], ["accelerator = gpu: needs a GPU"]),
+        )
+    },
     "train-twice": Case(
         "train", ["--model.h=4", "--model.h", "8"], ["command line: --model.h is set twice; set it once"]
     ),
@@ -307,6 +320,9 @@ def here(tmp_path_factory):
         (here / f"{name}.yaml").write_bytes(content)
     for name, (parameters, _) in SWEEPS.items():
         sweep_file(here / f"{name}.yaml", parameters)
+    choices = {"parameters": {"trainer.precision": {"values": ["32-true", "16-mixed"]}}, "run_cap": 2}
+    search = {"method": "random", "metric": {"name": "val/ppl"}} | choices
+    (here / "search-precision.yaml").write_text(yaml.safe_dump(search))
     (here / "keys-of-none.yaml").write_text("model.hh: 4\n")
     (here / "trials").write_text("a file")
     (here / "taken").mkdir()

@@ -309,6 +309,8 @@ def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
 def test_a_precision_that_the_machine_lacks_is_refused():
     (message,) = mistakes({"trainer.precision": "16-mixed", "trainer.accelerator": "cpu"})
     assert "16-mixed needs a GPU" in message
+    (message,) = mistakes({"trainer.precision": "16-mixed", "trainer.strategy": "fsdp2"})
+    assert "choose bf16-mixed, or ddp" in message
     assert config(trainer__precision="bf16-mixed", trainer__accelerator="cpu")
 
 

@@ -64,6 +64,33 @@ def test_two_processes_train_as_one(text, alone, tmp_path, how):
     assert result["metrics"]["test/loss"] == pytest.approx(expected["metrics"]["test/loss"], abs=1e-5)
 
 
+COUNTING = """
+import os
+import torch
+from ablations.no_position import NoPosition
+
+class Counting(NoPosition):
+    def forward(self, x, start=0):
+        if self.training:
+            with open(os.environ["COUNTS"], "a") as file:
+                file.write(f"{torch.get_num_threads()}\\n")
+        return x
+"""
+
+
+def test_each_process_has_the_threads_that_the_config_says(text, tmp_path, monkeypatch):
+    """Lightning chooses a number of its own where it starts processes and the environment has none."""
+    (tmp_path / "counting.py").write_text(COUNTING)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("COUNTS", str(tmp_path / "counts"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(sys.modules[__name__], "SMALL", [word for word in SMALL if "threads" not in word])
+    argv = [*PAIR, "--trainer.strategy=ddp", "--trainer.threads=3", "--model.position=counting.Counting"]
+    train(text, tmp_path / "runs", *argv, steps=1)
+    counts = (tmp_path / "counts").read_text().split()
+    assert len(counts) >= 4 and set(counts) == {"3"}  # at least the encoder's and the decoder's, of two processes
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
     argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]

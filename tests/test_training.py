@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from conftest import ROOT, little_text, wait_for
+from conftest import ROOT, command, little_text, wait_for
 
 from transformer_pl.batches import EOS, PAD, collate
 from transformer_pl.checkpoint import Checkpoints
@@ -27,9 +27,11 @@ from transformer_pl.module import TransformerModule
 from transformer_pl.names import CHECKPOINT_FILES
 from transformer_pl.prepare import Tokens, prepare
 from transformer_pl.recognise import is_trial, reason_to_stay
+from transformer_pl.results import Trial
 from transformer_pl.sample import BleuSample
 from transformer_pl.schedule import learning_rate
 from transformer_pl.stopping import Stopped
+from transformer_pl.train import _use_threads
 
 TINY = {"model.N": 1, "model.d_model": 16, "model.d_ff": 32, "model.h": 2, "data.vocab_size": 400}
 TINY |= {"data.batch_tokens": 128, "optim.warmup": 10, "optim.max_steps": 12, "trainer.threads": 1}
@@ -329,6 +331,76 @@ def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signu
     assert not any(tmp_path.glob("trials/*/result.json"))
     train_on(tmp_path)
     assert outcome(tmp_path) == outcome(uninterrupted)
+
+
+def begin(words: list[str], environment: dict[str, str], runs: Path) -> None:
+    """Stop a command that trains, once its trial has a checkpoint."""
+    words = [sys.executable, "-m", *words, f"--runs={runs}"]
+    with subprocess.Popen(words, cwd=ROOT, env=os.environ | environment, stdout=subprocess.DEVNULL) as process:
+        wait_for(lambda: any(runs.glob("trials/*/checkpoints/last.sha256")))
+        process.terminate()
+        assert process.wait(60) == 143
+    assert not any(runs.glob("trials/*/result.json"))
+
+
+@pytest.mark.parametrize("tool", ["sweep", "train"])
+def test_an_interrupted_trial_keeps_the_threads_it_began_with(uninterrupted, tmp_path, monkeypatch, tool):
+    """For the order of additions depends on them. It begins with one, and is resumed where it would have all cores."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    keys = {"model.width": 0.0625, "optim.max_steps": 60, "trainer.val_every": 15, "trainer.log_every": 5}
+    keys |= {"decode.beam": 1}
+    runs, cores = tmp_path / "runs", len(os.sched_getaffinity(0))
+    runs.mkdir()
+    (runs / "data").symlink_to(uninterrupted / "data")
+    if tool == "sweep":
+        parameters = {key: {"value": value} for key, value in keys.items()}
+        (tmp_path / "one.yaml").write_text(json.dumps({"name": "one", "method": "grid", "parameters": parameters}))
+        begin(["transformer_pl.sweep", str(tmp_path / "one.yaml"), f"--parallel={cores}"], {}, runs)
+        resumed = command("sweep", tmp_path / "one.yaml", "--runs", runs, "--parallel=1")
+        assert "1 trials, 1 at a time with 1 threads each" in resumed.stdout
+        assert cores == 1 or f"resumed with as many threads as before, not {cores}" in resumed.stdout
+    else:
+        words = [f"--{key}={value}" for key, value in keys.items()]
+        begin(["transformer_pl.train", *words], {"OMP_NUM_THREADS": "1"}, runs)
+        resumed = command("train", *words, "--runs", runs, OMP_NUM_THREADS=str(cores))
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert outcome(runs) == outcome(uninterrupted)
+    (weights,), (expected,) = (map(torch.load, at.glob("trials/*/weights.pt")) for at in (runs, uninterrupted))
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+    (environment,) = runs.glob("trials/*/env.json")
+    assert json.loads(environment.read_text())["threads"] == 1
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """The number of threads before a test, and after it."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    yield before
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("keys", "begun", "expected"),
+    [
+        ({}, None, None),
+        ({"trainer__devices": 10_000}, None, 1),
+        ({}, 3, 3),
+        ({"trainer__threads": 3}, None, 3),
+        ({"trainer__threads": 3}, 3, 3),
+        ({"trainer__threads": 3}, 2, 3),
+    ],
+    ids=str,
+)
+def test_which_number_of_threads_is_used(tmp_path, threads, capsys, keys, begun, expected):
+    """The user's, else the trial's, else a process's share. What replaces the trial's is said."""
+    trial = Trial(tmp_path)
+    if begun:
+        (tmp_path / "env.json").write_text(json.dumps({"threads": begun}))
+    used = _use_threads(config(**{"trainer__threads": None} | keys), trial)
+    assert used == torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"]) == (expected or threads)
+    warned = "trainer.threads = 3: this trial began with 2" in capsys.readouterr().out
+    assert warned == (begun == 2)
 
 
 def flip(folder: Path) -> None:

@@ -154,7 +154,9 @@ class Trainer(Section):
     strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accumulate: Count = Field(1, description="parts that a global batch is split into, one after the other")
-    threads: Annotated[Count | None, Unset] = None
+    threads: Annotated[Count | None, Unset] = Field(
+        None, description="of each process; unset: its share of the cores, or what an interrupted trial began with"
+    )
     val_every: Count = Field(1000, description="steps from one validation and checkpoint to the next")
     log_every: Count = 50
     eval_tokens: Count = Field(4096, description="pieces a side in a batch of evaluation")
@@ -410,6 +412,11 @@ def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield (
             ("trainer.precision", "trainer.accelerator"),
             "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
+        )
+    if config.trainer.precision == "16-mixed" and config.trainer.strategy == "fsdp2":
+        yield (
+            ("trainer.precision", "trainer.strategy"),
+            "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
         )
     if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
         yield (

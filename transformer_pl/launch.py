@@ -5,49 +5,59 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from transformer_pl.config import Config
+from transformer_pl.config import Trainer
 from transformer_pl.errors import InputError
 from transformer_pl.live import View
+from transformer_pl.machine import gpus
 from transformer_pl.plan import Planned
 from transformer_pl.results import check_writable, unwritable
 from transformer_pl.stopping import ENDS_WITH_STDIN, GRACE_S, Stopped, handle, stop
 
 POLL_S = 0.2
 Argv = Callable[[Planned], list[str]]  # of `python -m transformer_pl.train`
-GPUS = Path("/proc/driver/nvidia/gpus")  # one folder a GPU, and no need to load torch to count them
 
 
 class Slots(NamedTuple):
-    """Places for trials: how many at once, the threads of each, the GPUs of each (none on a CPU)."""
+    """Places for trials: how many at once, the threads of each process, the GPUs of each trial (none on a CPU)."""
 
     count: int
     threads: int
     gpus: list[str]
 
-    def threads_of(self, config: Config) -> int:
-        """What the config says, or else a trial's share of the cores."""
-        return config.trainer.threads or self.threads
+    def threads_of(self, job: Planned) -> int:
+        """Of each of a trial's processes; without another reason, its share of the cores."""
+        return job.trial.threads(job.config.trainer.threads, self.threads)
+
+    def describe(self, jobs: Sequence[Planned]) -> str:
+        """How many trials run at once and with how many threads, and where that is not the sweep's own choice."""
+        threads = [self.threads_of(job) for job in jobs]
+        chosen = [job.config.trainer.threads or self.threads for job in jobs]
+        begun = [job.trial.threads_begun() for job in jobs]
+        each = " or ".join(str(number) for number in sorted(set(threads)))
+        text = f"{len(jobs)} trials, {self.count} at a time with {each} threads each"
+        if kept := sum(used != choice for used, choice in zip(threads, chosen, strict=True)):
+            text += f"; {kept} interrupted: resumed with as many threads as before, not {self.threads}"
+        if changed := sum(before not in (None, used) for before, used in zip(begun, threads, strict=True)):
+            text += (
+                f"; {changed} interrupted: resumed with trainer.threads, not as many as before, so the results may "
+                "differ in the last digits"
+            )
+        return text
 
 
-def slots(parallel: int | None, devices: int, jobs: int) -> Slots:
-    """`parallel` trials at once; None: as many as there are GPUs for, or a core each where there is no GPU."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = (
-        [str(i) for i in range(len(list(GPUS.glob("*"))))]
-        if visible is None
-        else list(filter(None, visible.split(",")))
-    )
+def slots(parallel: int | None, trainers: Iterable[Trainer], jobs: int) -> Slots:
+    """`parallel` trials at once; None: as many as there are GPUs for, or a core each where none is used."""
+    trainers = list(trainers)
+    devices = max((trainer.devices for trainer in trainers), default=1)
+    found = gpus() if any(trainer.accelerator != "cpu" for trainer in trainers) else []
     cores = len(os.sched_getaffinity(0))
     count = parallel or min(max(1, len(found) // devices if found else cores // devices), max(1, jobs))
-    gpus = (
-        [",".join(found[(i * devices + d) % len(found)] for d in range(devices)) for i in range(count)] if found else []
-    )
-    return Slots(count, max(1, cores // (count * devices)), gpus)
+    of_slot = [",".join(found[(i * devices + d) % len(found)] for d in range(devices)) for i in range(count) if found]
+    return Slots(count, max(1, cores // (count * devices)), of_slot)
 
 
 class Source(Protocol):
@@ -148,9 +158,8 @@ def _fill(source: Source, argv: Argv, places: Slots, view: View, running: dict) 
 
 
 def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subprocess.Popen:
-    threads = places.threads_of(job.config)
     environment = os.environ | {
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(places.threads_of(job)),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
         "PYTHONUNBUFFERED": "1",
         "WANDB_NAME": job.name,
@@ -159,8 +168,6 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
     if places.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = places.gpus[slot]
     words = [sys.executable, "-m", "transformer_pl.train", *argv]
-    if not job.config.trainer.threads:
-        words.append(f"--trainer.threads={threads}")
     check_writable(job.trial.folder.parents[1])
     job.trial.make()
     with job.trial.log.open("ab") as log:

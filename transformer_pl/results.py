@@ -112,6 +112,17 @@ class Trial:
         name = self.environment().get("data")
         return name if isinstance(name, str) and not broken_rule(name) else None
 
+    def threads_begun(self) -> int | None:
+        """How many threads a process of it began with. None for a trial that begins, or begins anew."""
+        return None if self.result() else self.environment().get("threads")
+
+    def threads(self, config: int | None, share: int) -> int:
+        """How many threads each of its processes is to have, for its numbers depend on that, down to the last bits.
+
+        `config`: trainer.threads, which wins; then what the trial began with; `share` where it only begins.
+        """
+        return config or self.threads_begun() or share
+
     def status(self) -> dict[str, Any]:
         """`state` is `new`, `running`, `stopped`, `failed` or `done`; what is told beside it is for people."""
         status = _read_json(self.folder / "status.json") or {"state": "new"}

@@ -6,17 +6,18 @@ command goes on with what was interrupted and tries again what failed.
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from transformer_pl import housekeeping
-from transformer_pl.config import read_yaml
+from transformer_pl.config import Trainer, read_yaml
 from transformer_pl.errors import Parser, run, together
 from transformer_pl.launch import Listed, launch, slots
 from transformer_pl.live import View
+from transformer_pl.machine import accelerator, gpus
 from transformer_pl.names import sweep_title
 from transformer_pl.options import add_sweep_options, add_ways_to_search, make_folder, refuse, search_of, sweep_folder
 from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
@@ -68,9 +69,21 @@ def main(words: list[str]) -> int:
 
 def show_plan(sweep: Sweep, options: argparse.Namespace, console: Console) -> tuple[list[Planned], dict[int, Estimate]]:
     planned = plan(sweep, options.runs)
+    check_machine(one.config.trainer for one in missing_of(planned, options))
     estimates = estimate(planned, finished(options.runs))
     show(sweep, planned, estimates, console, options.match)
     return planned, estimates
+
+
+def missing_of(planned: Sequence[Planned], options: argparse.Namespace) -> list[Planned]:
+    """The trials that are to be trained."""
+    return [one for one in planned if options.rerun or one.trial.result() is None]
+
+
+def check_machine(trainers: Iterable[Trainer]) -> None:
+    """Raises one InputError for all that this machine cannot do."""
+    found = len(gpus())
+    together(lambda trainer: accelerator(trainer, found), dict.fromkeys(trainers))
 
 
 def train_missing(
@@ -82,18 +95,17 @@ def train_missing(
     console: Console,
 ) -> int:
     """Train what is not there, and return the exit code."""
-    missing = [one for one in planned if options.rerun or one.trial.result() is None]
+    missing = missing_of(planned, options)
     together(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
     make_folder(folder)
     write_json(folder / "plan.json", as_json(sweep, planned, estimates))
     os.environ["WANDB_RUN_GROUP"] = sweep.name
     os.environ.setdefault("WANDB_PROJECT", sweep.project)
-    places = slots(options.parallel, sweep.rows[0].configs[0].trainer.devices, len(missing))
+    places = slots(options.parallel, [one.config.trainer for one in missing], len(missing))
     listed = Listed(missing)
     try:
         if missing:
-            threads = places.threads_of(missing[0].config)
-            console.print(f"{len(missing)} trials, {places.count} at a time with {threads} threads each")
+            console.print(places.describe(missing), soft_wrap=True)
         with View(console, missing, len(planned) - len(missing), places.count, estimates) as view:
             launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
         for one in listed.failed:
@@ -140,6 +152,7 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
     refuse(options, ["match", "rerun"], f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = storage.sampler(found, options.sampler), storage.pruner(found, options.pruner)
     storage.rehearse(found, sampler, pruner)
+    check_machine(found.trainers())
     file.show(found, console)
     if options.plan:
         return 0
@@ -152,7 +165,7 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
         at_work = study.Study(found, kept, options.runs)
         os.environ["WANDB_RUN_GROUP"] = found.name
         os.environ.setdefault("WANDB_PROJECT", found.project)
-        places = slots(options.parallel, found.base.trainer.devices, found.run_cap - len(study.counted(kept)))
+        places = slots(options.parallel, found.trainers(), found.run_cap - len(study.counted(kept)))
         code = 0
         try:
             with View(console, [], 0, places.count, at_work.estimates) as view:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from transformer_pl import memory, parts
+from transformer_pl import machine, memory, parts
 from transformer_pl.budget import matched
 from transformer_pl.config import (
     KEYS,
@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
         print(USAGE + "\n".join(f"  --{key}={value}" for key, value in KEYS.items()))
         return 0
     end_with_parent()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
     options, levels = read_argv(argv)
     config = resolve(levels)
     if mistakes := parts.check(config.model):
@@ -113,12 +114,14 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
 
             tell_again(trial.folder, result)
         return 0
+    _accelerator(config)
     prepared = prepare(config.data, runs, corpus)
-    _start_libraries(config)
+    _start_libraries()
     from lightning.pytorch.utilities import rank_zero_only
 
     told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
     if rank_zero_only.rank:  # Lightning has started this process to help rank 0, which does all the rest
+        _use_threads(config, trial)
         with suppress(Stopped):  # which rank 0 tells; it would be killed if this process ended in error
             _fit(config, runs, trial, prepared, told)
         return 0
@@ -154,7 +157,8 @@ def _run(
     """Weights, then what they are worth, then the result: the last file to be written."""
     began = time.perf_counter()
     write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
-    write_json(trial.folder / "env.json", environment(PACKAGES) | {"data": prepared.folder.name})
+    about = environment(PACKAGES) | {"data": prepared.folder.name, "threads": _use_threads(config, trial)}
+    write_json(trial.folder / "env.json", about)
     begun = rerun or (trial.folder / "checkpoints").exists()
     shared = None if begun else _same_weights(config, runs, trial, who, told)
     tracker, training = shared or _fit(config, runs, trial, prepared, told)
@@ -209,7 +213,7 @@ def _fit(
     checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average)
     tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
     trainer = L.Trainer(
-        accelerator=config.trainer.accelerator,
+        accelerator=_accelerator(config),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
         strategy=_strategy(config),
@@ -300,16 +304,39 @@ def _tell(result: dict[str, Any]) -> None:
     print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
 
 
-def _start_libraries(config: Config) -> None:
-    """Import what takes seconds, tell it how many threads it has, and silence what says nothing to a user."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
+def _accelerator(config: Config) -> str:
+    """What the trial is trained on, named to Lightning so that it cannot choose another.
+
+    Raises an InputError where this machine cannot train the trial as its config says.
+    """
+    import torch
+
+    return machine.accelerator(config.trainer, torch.cuda.device_count())
+
+
+def _use_threads(config: Config, trial: Trial) -> int:
+    """Give torch the trial's number of threads, and return it."""
+    import torch
+
+    share = torch.get_num_threads()
+    if "OMP_NUM_THREADS" not in os.environ:  # else it says what each process is to have
+        share = max(1, share // config.trainer.devices)
+    begun, threads = trial.threads_begun(), trial.threads(config.trainer.threads, share)
+    if begun not in (None, threads):
+        print(f"trainer.threads = {threads}: this trial began with {begun}; its result may differ in the last digits")
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # Lightning sets its own number where this is missing
+    return threads
+
+
+def _start_libraries() -> None:
+    """Import what takes seconds, and silence what says nothing to a user."""
     import logging
 
     import lightning.pytorch  # noqa: F401  (it sets its logger's level when it is imported: first, or ours is lost)
     import torch
 
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
     memory.keep()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

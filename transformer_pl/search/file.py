@@ -1,6 +1,7 @@
 """The sweep file of a search: its fixed keys, its space, its goals."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from transformer_pl.config import (
     KEYS,
     Config,
     Level,
+    Trainer,
     known,
     merge,
     mistyped,
@@ -50,11 +52,25 @@ class Search(NamedTuple):
 
         Raises an InputError where what was drawn breaks a law.
         """
-        changes = levels(self.path, self.fixed | drawn, self.sets)
-        config = resolve([scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.seed})])
+        config, changes = self._resolved(drawn)
         if mistakes := parts.check(config.model):
             raise InputError(*mistakes)
         return matched(config), {key: value for key, (value, _) in merge(changes).items()}
+
+    def _resolved(self, drawn: Mapping[str, Any]) -> tuple[Config, list[Level]]:
+        changes = levels(self.path, self.fixed | drawn, self.sets)
+        seed = Level(f"{self.path}: parameters", {"seed": self.seed})
+        return resolve([scale_level(self.scale), *changes, seed]), changes
+
+    def trainers(self) -> list[Trainer]:
+        """How base is trained, then how it would be with each choice of a key, or with the ends of its range."""
+        trainers = [self.base.trainer]
+        for key, where in self.space.items():
+            categorical = isinstance(where, CategoricalDistribution)
+            for choice in where.choices if categorical else (where.low, where.high):
+                with suppress(InputError):  # it breaks a law: it will not be trained
+                    trainers.append(self._resolved({key: choice})[0].trainer)
+        return list(dict.fromkeys(trainers))
 
     @property
     def base_draw(self) -> dict[str, Any]:
