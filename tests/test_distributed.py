@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, Process, little_text, processes, wait_for
 
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
@@ -23,12 +24,13 @@ def text(tmp_path_factory):
     return little_text(tmp_path_factory.mktemp("text"), 800, 31, 21)
 
 
-def start(text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10) -> subprocess.Popen:
-    """A trial in a session of its own, as a sweep starts it."""
+def start(text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10, path: Path = ROOT) -> subprocess.Popen:
+    """A trial in a session of its own, as a sweep starts it. `path`: a folder of parts."""
     words = [sys.executable, "-m", "transformer_pl.train", *SMALL, f"--data.path={text}", f"--runs={runs}", *argv]
     words += [f"--optim.max_steps={steps}", f"--trainer.val_every={every}"]
+    environment = os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(words, cwd=ROOT, start_new_session=True, **pipes)
+    return subprocess.Popen(words, cwd=ROOT, env=environment, start_new_session=True, **pipes)
 
 
 def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, list[dict]]:
@@ -120,3 +122,28 @@ def test_when_one_process_dies_the_trial_ends(text, tmp_path):
         told, _ = process.communicate(timeout=60)
     assert process.returncode not in (0, 143), told
     wait_for(lambda: not in_session(process.pid), seconds=10)
+
+
+def test_all_processes_stop_where_the_loss_of_one_is_not_finite(text, tmp_path):
+    """That of the second process, at step 9."""
+    (tmp_path / "unlucky.py").write_text(
+        "import os\n\n"
+        "from transformer_pl.model import SinusoidalPosition\n\n\n"
+        "class Unlucky(SinusoidalPosition):\n"
+        "    seen = 0\n\n"
+        "    def forward(self, x, start=0):\n"
+        "        self.seen += self.training and x.shape[0] > 4\n"
+        "        spoilt = self.seen == 9 and os.environ.get('LOCAL_RANK') == '1'\n"
+        "        return super().forward(x, start) * (float('inf') if spoilt else 1)\n"
+    )
+    argv = [*PAIR, "--trainer.strategy=ddp", "--model.position=unlucky.Unlucky"]
+    with start(text, tmp_path / "runs", *argv, every=5, path=tmp_path) as process:
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 1 and "diverged at step 9:" in told, told
+    wait_for(lambda: not in_session(process.pid), seconds=10)
+    (folder,) = (tmp_path / "runs" / "trials").iterdir()
+    assert json.loads((folder / "status.json").read_text()).items() >= {"state": "diverged", "step": 9}.items()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 5, 6, 7, 8] and not (folder / "result.json").exists()
+    kept = torch.load(folder / "checkpoints" / "last.ckpt")
+    assert kept["global_step"] == 5 and all(value.isfinite().all() for value in kept["state_dict"].values())

@@ -68,7 +68,7 @@ def test_the_end_is_known_once_a_trial_of_every_row_is_done(planned, monkeypatch
             running[one.name] = (one, clock.now + lengths[one.name])
         one, clock.now = min(running.values(), key=lambda pair: pair[1])
         del running[one.name]
-        seen.ended(one, "", failed=False)
+        seen.ended(one, "done", "")
         if told is None and len(seen.took) == 5:
             told = (clock.now, seen.left())
     at, left = told
@@ -81,8 +81,19 @@ def test_before_a_row_is_measured_its_cost_stands_for_it(planned, monkeypatch):
     assert seen.left() is None  # nothing tells
     seen.started(planned[0])
     clock.now += 10
-    seen.ended(planned[0], "", failed=False)
+    seen.ended(planned[0], "done", "")
     assert seen.left() == pytest.approx(10 * (2 + 3 * (2 + 3 + 4 + 5)))
+
+
+def test_what_diverged_is_counted_and_tells_nothing_of_how_long_a_trial_takes(planned, monkeypatch):
+    clock, seen = Clock(monkeypatch), view(planned, 1)
+    for one, ending in zip(planned, ("done", "diverged", "failed", "pruned"), strict=False):
+        seen.started(one)
+        clock.now += 10
+        seen.ended(one, ending, ending)
+    assert seen._counts().startswith("2 done, 1 diverged, 1 failed, 11 waiting")
+    assert seen.took == {planned[0].row: [10], planned[3].row: [10]}
+    assert f"[2/15] {planned[1].name}  0:10  diverged" in seen.console.file.getvalue()
 
 
 def test_a_trial_s_line_says_where_it_is_and_fits(planned, monkeypatch):

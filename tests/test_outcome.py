@@ -1,6 +1,7 @@
 """What a search came to: its table, what is said of all trials together, its figures, and what others make of it."""
 
 import itertools
+import math
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from conftest import wait_for
 from optuna.trial import TrialState
 from test_search import content
 
+from transformer_pl import figures
 from transformer_pl.search.file import load
 from transformer_pl.search.gallery import hang
 from transformer_pl.search.outcome import ENOUGH, Outcome
@@ -29,7 +31,10 @@ TWO = [{"name": "val/bleu", "goal": "maximize"}, {"name": "flops", "goal": "mini
 
 
 def made(folder, value, trials=16, **said):
-    """A study whose trials were told `value` of what was drawn, without training any; base first."""
+    """A study whose trials were told `value` of what was drawn, without training any; base first.
+
+    One whose value is infinite has diverged.
+    """
     path = folder / "search.yaml"
     path.write_text(yaml.safe_dump(content(space=SPACE, run_cap=trials, **said), sort_keys=False))
     search = load(path, yaml.safe_load(path.read_text()), None, None, {})
@@ -37,7 +42,10 @@ def made(folder, value, trials=16, **said):
     study.enqueue_trial(search.base_draw, user_attrs={"base": True})
     for _ in range(trials):
         trial = study.ask(search.space)
-        study.tell(trial, value(trial.params))
+        values = value(trial.params)
+        if not np.isfinite(values).all():
+            trial.set_user_attr("diverged", 7)
+        study.tell(trial, values)
     return search, study
 
 
@@ -100,6 +108,40 @@ def test_a_search_has_its_figures(tmp_path):
     assert set(hang(outcome)) == {"history", "parallel", "importances", "front"}
     front = {record["model.h"]: record["val/bleu"] for record in outcome.records if record["state"] == "best"}
     assert front == {2: 62.0, 4: 64.0, 8: 68.0}  # of each the cheapest
+
+
+@pytest.mark.parametrize("up", [False, True], ids=["minimize", "maximize"])
+def test_trials_that_diverged_have_no_value_and_leave_all_else_as_it_is(tmp_path, up):
+    """What brings a trial into the best quarter is told by them too: nothing else sets their learning rates apart."""
+    name, way, worst = ("val/bleu", "maximize", -math.inf) if up else ("val/ppl", "minimize", math.inf)
+    goal = {"metric": {"name": name, "goal": way}}
+    rng = np.random.default_rng(1)
+
+    def value(drawn):
+        return worst if drawn["optim.lr_scale"] > 3 else 10 + rng.normal()
+
+    outcome = Outcome(*made(tmp_path, value, trials=60, **goal), tmp_path)
+    diverged = [record for record in outcome.records if record["state"] == "diverged"]
+    assert len(diverged) > 5 and outcome.records[-len(diverged) :] == diverged
+    assert all(record[name] is None for record in diverged)
+    (shares,) = outcome.importances().values()
+    assert max(shares, key=shares.get) == "optim.lr_scale"
+    assert np.isfinite(outcome.expected_best()).all()
+    table = outcome.table()
+    assert "and not diverged" in " ".join(table.notes) and "inf" not in table.csv().replace("infeasible", "")
+    found = hang(outcome)
+    assert set(found) == {"history", "parallel", "importances", "expected_best"}
+    labels = [text.get_text() for text in found["history"][1].axes[0].get_legend().get_texts()]
+    assert "diverged" in labels
+    for stem, (_, figure) in found.items():
+        figures.save(figure, tmp_path / stem)
+
+
+def test_a_search_in_which_every_trial_diverges_has_a_table(tmp_path):
+    outcome = Outcome(*made(tmp_path, lambda drawn: math.inf, trials=9), tmp_path)
+    assert [record["state"] for record in outcome.records] == ["diverged"] * 9
+    assert not outcome.importances() and outcome.expected_best() is None and not hang(outcome)
+    assert "9 of 9 trials: 9 diverged" in outcome.table().markdown()
 
 
 def test_optuna_dashboard_opens_it(tmp_path, browser):

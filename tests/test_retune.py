@@ -1,6 +1,7 @@
 """Every row at its own best: the same points for all, with a seed of their own."""
 
 import math
+import os
 import re
 
 import pytest
@@ -86,7 +87,7 @@ def test_rows_are_trained_at_their_best_and_the_table_says_so(sweep_file, tmp_pa
 
 
 def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
-    """Nor one that failed; a row that failed everywhere stays where the file has it."""
+    """Nor one that failed or diverged; a row that failed everywhere stays where the file has it."""
     sweep = load(sweep_file)
     tuning = retuning(sweep, ["optim.lr_scale"], 3, {"name": "val/ppl"})
     tried = plan(tuning.tries(sweep), tmp_path)
@@ -94,8 +95,43 @@ def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
         if value is not None:
             one.trial.folder.mkdir(parents=True)
             one.trial.finish({"metrics": {"val/ppl": value}})
-    rates = [row.configs[0].optim.lr_scale for row in tuning.best(sweep, tried).rows]
+    best = tuning.best(sweep, tried)
+    rates = [row.configs[0].optim.lr_scale for row in best.rows]
     assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
+    assert "diverged" not in best.notes[-1]
+
+
+@pytest.fixture
+def part_that_diverges(tmp_path, monkeypatch):
+    """A part whose training diverges where P_drop is above 0.15, in a batch as large as it is there."""
+    (tmp_path / "explosive.py").write_text(
+        "from transformer_pl.model import SinusoidalPosition\n\n\n"
+        "class Explosive(SinusoidalPosition):\n"
+        "    def __init__(self, config, site):\n"
+        "        super().__init__(config, site)\n"
+        "        self.too_much = config.p_drop > 0.15\n\n"
+        "    def forward(self, x, start=0):\n"
+        "        x = super().forward(x, start)\n"
+        "        return x * float('inf') if self.too_much and self.training and x.shape[0] > 4 else x\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return "explosive.Explosive"
+
+
+def test_a_try_that_diverges_is_the_worst_and_the_row_goes_on_at_its_best(sweep_file, tmp_path, part_that_diverges):
+    """Of 0.1, 0.058 and 0.173. That a try diverges is what tries are for: the command has done what it was to do."""
+    said = yaml.safe_load(sweep_file.read_text())
+    said["parameters"]["variant"] = {"values": [f"model.position={part_that_diverges}"]}
+    sweep_file.write_text(yaml.safe_dump(said, sort_keys=False))
+    words = [sweep_file, "--runs", tmp_path / "runs", "--retune", "model.p_drop", "--budget", 3, "--seeds", 2]
+    told = command("sweep", *words, WANDB_MODE="disabled")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "p_drop=0.173 s0 at step 1, see" in told.stdout and "failed" not in told.stdout
+    tried = {(r["config"]["model.p_drop"], r["config"]["seed"]): r for r in finished(tmp_path / "runs")}
+    tries = {p_drop: r["metrics"]["val/ppl"] for (p_drop, seed), r in tried.items() if seed == 0}
+    assert len(tries) == 2 and {p_drop for p_drop, seed in tried if seed == 2} == {min(tries, key=tries.get)}
+    shown = command("report", *words, "--format", "md").stdout
+    assert "Of these 3 tries 1 diverged, which counts as the worst." in shown
 
 
 @pytest.mark.parametrize(

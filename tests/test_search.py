@@ -19,6 +19,7 @@ from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 from transformer_pl.errors import InputError
 from transformer_pl.launch import Slots, launch
 from transformer_pl.live import View
+from transformer_pl.plan import planned_trial
 from transformer_pl.prepare import prepare
 from transformer_pl.recognise import planned_trials, reason_to_stay
 from transformer_pl.results import finished
@@ -286,6 +287,68 @@ def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_pa
     assert not (kept / "result.json").exists() and not (kept / "checkpoints").exists()
     assert not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes())
     assert [record["state"] for record in Outcome(search, study.study, runs).records] == ["best", "pruned"]
+
+
+def test_a_search_goes_on_where_a_trial_diverges_and_learns_from_it(write, tmp_path):
+    """Of four learning rates all but base's are too much: one is drawn for sure."""
+    rates = {"optim.lr_scale": {"values": [1.0, 1e30, 2e30, 3e30]}}
+    path, runs = write(run_cap=2, space=rates), tmp_path / "runs"
+    words = [path, "--runs", runs, "--sampler", "random", "seed=1"]
+    told = command("sweep", *words, WANDB_MODE="disabled")
+    assert told.returncode == 0, told.stdout + told.stderr  # the search has found what it was to find
+    base, diverged = counted(study_of(runs))
+    (result,) = finished(runs)
+    assert (base.state, base.value) == (TrialState.COMPLETE, result["metrics"]["val/ppl"])
+    assert (diverged.state, diverged.value) == (TrialState.COMPLETE, float("inf"))
+    step = diverged.user_attrs["diverged"]
+    assert f"diverged at step {step}" in told.stdout and "2 of 2 trials: 1 best, 1 diverged" in told.stdout
+    (row,) = [line for line in told.stdout.splitlines() if line.startswith(f"#{diverged.number} ")]
+    assert "diverged" in row and "inf" not in row
+    rows = json.loads(command("report", *words[:3], "--format", "json").stdout, parse_constant=pytest.fail)["rows"]
+    assert [(row["state"], row["val/ppl"] is None) for row in rows] == [("best", False), ("diverged", True)]
+    drawn = len(study_of(runs).get_trials())
+    again = command("sweep", *words, WANDB_MODE="disabled")
+    assert again.returncode == 0 and len(study_of(runs).get_trials()) == drawn
+
+
+@pytest.mark.parametrize(
+    "goals",
+    [[("val/ppl", "minimize")], [("val/bleu", "maximize")], [("val/bleu", "maximize"), ("flops", "minimize")]],
+    ids=str,
+)
+def test_a_trial_that_diverged_is_the_worst_in_every_goal_and_never_the_best(write, tmp_path, goals):
+    """Also the cheapest; one that had diverged before it was drawn is told so, and not trained."""
+    said = [{"name": name, "goal": way} for name, way in goals]
+    engine = {"method": "custom", "scheduler": {"engine": "optuna"}, "metric": None, "metrics": said}
+    path, runs = write(run_cap=6, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, **engine), tmp_path / "runs"
+    search = load(path, yaml.safe_load(path.read_text()), None, None, {})
+    folder = runs / "sweeps" / "try@demo"
+    folder.mkdir(parents=True)
+    kept = create(search, folder, None, optuna.samplers.TPESampler(seed=1, n_startup_trials=2), None)
+    study, endings = Study(search, kept, runs), ["diverged", "done", "failed", "diverged"]
+    for at, ending in enumerate(endings):
+        job = study.next(set())
+        job.trial.folder.mkdir(parents=True)
+        if ending == "done":
+            metrics = {"val/ppl": 9.0, "val/bleu": 1.0}
+            job.trial.finish({"metrics": metrics, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}})
+        elif ending == "diverged":
+            job.trial.set_status("diverged", step=at + 1)
+        study.ended(job, ending)
+    before = planned_trial(9, "", search.config({"model.p_drop": 0.25})[0], search.scale, runs, study.corpus)
+    before.trial.folder.mkdir(parents=True)
+    before.trial.set_status("diverged", step=7)
+    kept.enqueue_trial({"model.p_drop": 0.25})
+    study.next(set())  # tells of that one, and draws another
+    trials = kept.get_trials()
+    assert [t.user_attrs.get("diverged") for t in trials[:5]] == [1, None, None, 4, 7]
+    worst = [float("inf") if way == "minimize" else -float("inf") for _, way in goals]
+    assert all(t.values == worst for t in trials if "diverged" in t.user_attrs)
+    states = [record["state"] for record in Outcome(search, kept, runs).records]
+    assert states == ["best", *["diverged"] * 3, "failed", "running"]
+    Study(search, kept, runs)  # as the next command begins: what failed is tried again, and nothing else
+    (again,) = kept.get_trials(states=(TrialState.WAITING,))
+    assert again.user_attrs["again"] == 2
 
 
 def test_two_goals_have_a_front(write, tmp_path):

@@ -261,7 +261,7 @@ def test_what_was_drawn_before_does_not_count_and_ends_in_a_space_that_is_too_sm
         result = {"metrics": {"val/ppl": 2.0}, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}}
         job.trial.folder.mkdir(parents=True)
         job.trial.finish(result)
-        study.ended(job, failed=False)
+        study.ended(job, "done")
     assert sorted(trial.params["model.h"] for trial in counted(study.study)) == [4, 8]
     assert study.waits() is None
     told = [trial for trial in study.study.get_trials() if "repeats" in trial.user_attrs]
@@ -284,7 +284,7 @@ def test_a_config_that_another_is_at_is_waited_for_and_not_trained_twice(tmp_pat
     one.draws[first.who.trial].trial.set_user_attr("beat", 1)
     first.trial.folder.mkdir(parents=True)
     first.trial.finish({"metrics": {"val/ppl": 2.0}, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}})
-    one.ended(first, failed=False)
+    one.ended(first, "done")
     two._asked_at = -module.ASK_S
     second = two.next(set())
     assert second.config.model.h == 4

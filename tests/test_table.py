@@ -212,6 +212,23 @@ def test_what_was_not_measured_is_never_a_number():
     assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
 
 
+def test_a_row_that_diverged_says_so_and_its_mean_is_of_the_seeds_that_finished():
+    rows = [
+        row(config(), 60.0, 62.0),
+        row(config(model__h=1), None, None, state="diverged"),
+        row(config(model__h=4), 61.0, None, 63.0, state="diverged"),
+    ]
+    table = build(rows, config())
+    assert column(table, "BLEU") == ["61.0 ± 1.4", "diverged", "62.0 ± 1.4"]
+    assert column(table, "PPL") == ["3.00", "diverged", "3.00"] and column(table, "Δ BLEU") == ["", "-", "+1.0"]
+    assert column(table, "seeds") == ["2", "0/2, 2 diverged", "2/3, 1 diverged"]
+    assert [(line["done"], line["diverged"]) for line in read_csv(table)] == [("2", "0"), ("0", "2"), ("2", "1")]
+    (note,) = [note for note in table.notes if "diverged" in note]
+    assert note.startswith("3 trials diverged: a mean is of the finished seeds of a row alone")
+    failed = Row(config(model__h=1), [None] * 2, ["failed", "diverged"])
+    assert column(build([rows[0], failed], config()), "BLEU")[1] == "diverged"  # which is known
+
+
 def test_nothing_trained_yet():
     table = build([row(config(), None), row(config(model__h=1), None)], config())
     assert column(table, "BLEU") == ["-", "-"]
@@ -219,12 +236,14 @@ def test_nothing_trained_yet():
     assert not any("sacreBLEU" in note or "seed" in note for note in table.notes)
 
 
-def test_a_diverged_seed_does_not_hide_the_others():
+def test_an_infinite_perplexity_does_not_hide_the_others():
     c = config()
-    diverged = Row(c, [result(c, 0.0, ppl=float("inf")), result(c, 2.0)], ["done", "done"])
-    table = build([diverged, row(config(model__h=1), 60.0)], c)
+    infinite = Row(c, [result(c, 0.0, ppl=float("inf")), result(c, 2.0)], ["done", "done"])
+    table = build([infinite, row(config(model__h=1), 60.0)], c)
     assert column(table, "PPL") == ["inf", "3.00"]
     assert read_csv(table)[0]["val/ppl.sd"] == "nan"
+    table = against(["h=8"], [infinite], [row(c, 2.0, 3.0)], ("new", "old"))
+    assert column(table, "PPL new") == ["inf"] and column(table, "PPL old") == ["3.00 ± 0.00"]
 
 
 @pytest.mark.parametrize(("sign", "rho"), [(1, "+1.00 by BLEU (4 rows)"), (-1, "-1.00 by BLEU (4 rows)")])

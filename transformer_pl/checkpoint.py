@@ -22,6 +22,9 @@ class Checkpoints(L.Callback):
 
     Flipped bytes in a checkpoint load in silence, so each file has its sha256 beside it. With `average` k > 1 it
     keeps the weights of the last k validations too (Section 6.1), the end of the training being one.
+
+    The module is asked before anything is kept whether it has diverged (its validation asks for itself): the files are
+    of a state that is good.
     """
 
     def __init__(self, folder: Path, average: int):
@@ -68,12 +71,14 @@ class Checkpoints(L.Callback):
             self._heed(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        module.stop_if_diverged()  # the last step may have done it, and nothing was validated since
         if not _validates(trainer):
             self._keep_weights(trainer, module)
         self._heed(trainer)  # asked to stop while the last validation went on
 
     def _heed(self, trainer: L.Trainer) -> None:
         if trainer.strategy.reduce_boolean_decision(self._asked is not None, all=False):  # on any rank
+            trainer.lightning_module.stop_if_diverged()  # what is kept is the last state that is good
             self._save(trainer)
             raise Stopped(self._asked or signal.SIGTERM)
 

@@ -1,6 +1,5 @@
 """A trained model on a whole split: the likelihood of its references, and its own translations."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 from transformer_pl.batches import collate, eval_batches, lengths, padded
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.decode import Hypothesis, beam_search
+from transformer_pl.divergence import perplexity
 from transformer_pl.errors import InputError
 from transformer_pl.loss import negative_log_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
@@ -33,8 +33,8 @@ class Likelihood(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """Per piece, as in Table 3."""
-        return math.exp(self.loss)
+        """Per piece, as in Table 3; infinite where no float can hold it."""
+        return perplexity(self.loss)
 
 
 def likelihood(model: Transformer, split: Split, tokens: int) -> Likelihood:

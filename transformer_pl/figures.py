@@ -122,8 +122,18 @@ def grid(rows: Sequence[Point], unit: str) -> Figure:
     return figure
 
 
-def history(numbers: Sequence[int], values: Sequence[float], done: Sequence[bool], measure: str, up: bool) -> Figure:
-    """Every trial by its number, one that was pruned by its last value; the line is the best so far."""
+def history(
+    numbers: Sequence[int],
+    values: Sequence[float],
+    done: Sequence[bool],
+    measure: str,
+    up: bool,
+    infinite: Sequence[int] = (),
+) -> Figure:
+    """Every trial by its number, one that was pruned by its last value; the line is the best so far.
+
+    `infinite`: the numbers of trials whose value is not finite, which are marked at the edge where values are bad.
+    """
     figure, axes = _axes(5, 3.2)
     marks = {True: ("o", COLOURS[1], "finished"), False: ("x", COLOURS[2], "pruned")}
     for kind, (marker, colour, label) in marks.items():
@@ -134,6 +144,10 @@ def history(numbers: Sequence[int], values: Sequence[float], done: Sequence[bool
     if ended:
         best = (np.maximum if up else np.minimum).accumulate([v for _, v in ended])
         axes.step([n for n, _ in ended], best, where="post", color="0.6", linewidth=0.8, zorder=0, label="best so far")
+    if infinite:
+        at_edge = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        edge = [0.0 if up else 1.0] * len(infinite)
+        axes.plot(infinite, edge, "^" if not up else "v", color=COLOURS[4], markersize=5, label="diverged", **at_edge)
     axes.set(xlabel="trial", ylabel=measure)
     if not up and _is_skewed(values):
         axes.set_yscale("log")

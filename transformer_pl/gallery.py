@@ -1,5 +1,6 @@
 """The figures of a sweep: which ones its results allow, and what stands in them."""
 
+import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
@@ -60,9 +61,12 @@ def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float
 
 
 def _curve(sweep: Sweep, planned: Sequence[Planned], row: int, per_step: float) -> Curve:
-    """Of the trials that are finished: the others may end anywhere."""
+    """Of the trials that are finished, for the others may end anywhere; without perplexities that are infinite."""
     trials = [one.trial for one in planned if one.row == row and one.trial.result()]
-    validated = [[line for line in t.metrics() if "val/ppl" in line and "val/bleu" not in line] for t in trials]
+    validated = [
+        [line for line in t.metrics() if math.isfinite(line.get("val/ppl", math.inf)) and "val/bleu" not in line]
+        for t in trials
+    ]
     at = [[line["step"] * per_step for line in lines] for lines in validated if lines]
     return Curve(sweep.rows[row].name, at, [[line["val/ppl"] for line in lines] for lines in validated if lines])
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from transformer_pl.config import Trainer
 from transformer_pl.errors import InputError
@@ -19,6 +19,7 @@ from transformer_pl.stopping import ENDS_WITH_STDIN, GRACE_S, Stopped, handle, s
 
 POLL_S = 0.2
 Argv = Callable[[Planned], list[str]]  # of `python -m transformer_pl.train`
+Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial's process
 
 
 class Slots(NamedTuple):
@@ -75,7 +76,7 @@ class Source(Protocol):
     def watch(self, job: Planned) -> bool:
         """Asked again and again while a trial runs; True asks it to end early: it is pruned."""
 
-    def ended(self, job: Planned, failed: bool, pruned: bool) -> None:
+    def ended(self, job: Planned, ending: Ending) -> None:
         """What came of a trial."""
 
 
@@ -101,8 +102,8 @@ class Listed:
     def watch(self, job: Planned) -> bool:
         return False
 
-    def ended(self, job: Planned, failed: bool, pruned: bool) -> None:
-        if failed:
+    def ended(self, job: Planned, ending: Ending) -> None:
+        if ending == "failed":
             self.failed.append(job)
 
 
@@ -128,10 +129,9 @@ def launch(source: Source, argv: Argv, places: Slots, view: View) -> None:
                 elif code is not None:
                     del running[slot]
                     _end(process)
-                    pruned = asked.pop(slot, None) is not None and code != 0
-                    outcome = "pruned" if pruned else _outcome(code, job)
-                    source.ended(job, code != 0 and not pruned, pruned)
-                    view.ended(job, outcome, failed=code != 0 and not pruned)
+                    ending = _ending(code, job, asked.pop(slot, None) is not None)
+                    source.ended(job, ending)
+                    view.ended(job, ending, _outcome(ending, code, job))
     finally:
         if running:
             view.say(f"stopping: {len(running)} trials save and end; once more kills them")
@@ -152,8 +152,8 @@ def _fill(source: Source, argv: Argv, places: Slots, view: View, running: dict) 
         try:
             running[slot] = (_start(job, argv(job), places, slot), job)
         except (InputError, OSError) as error:  # such as a disk that is full by now
-            source.ended(job, failed=True, pruned=False)
-            view.ended(job, f"could not be started: {error}", failed=True)
+            source.ended(job, "failed")
+            view.ended(job, "failed", f"could not be started: {error}")
     return started
 
 
@@ -176,8 +176,21 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
         )
 
 
-def _outcome(code: int, job: Planned) -> str:
-    if code:
+def _ending(code: int, job: Planned, was_asked: bool) -> Ending:
+    """`was_asked`: to end early."""
+    if code == 0:
+        return "done"
+    if job.trial.diverged_at() is not None:
+        return "diverged"
+    return "pruned" if was_asked else "failed"
+
+
+def _outcome(ending: Ending, code: int, job: Planned) -> str:
+    if ending == "pruned":
+        return ending
+    if ending == "diverged":
+        return f"diverged at step {job.trial.diverged_at()}"
+    if ending == "failed":
         end = "\n".join(f"    | {line}" for line in job.trial.log_end())
         if full := unwritable(job.trial.folder.parents[1]):  # then the log may lack it
             end += f"\n    {full}"

@@ -58,7 +58,7 @@ class View:
     ):
         self.console, self.cached, self.slots, self.estimates = console, cached, slots, estimates
         self.waiting, self.running = list(jobs), dict[str, Running]()  # by the trial's id
-        self.done, self.failed = 0, 0
+        self.done = self.diverged = self.failed = 0
         self.waits: str | None = None  # for what, while nothing runs
         self.took: dict[int, list[float]] = {}  # seconds, by row
         self.began = self._told = time.monotonic()
@@ -79,14 +79,17 @@ class View:
         resumed = bool(one.trial.metrics(last=1))
         self.running[one.who.trial] = Running(one, time.monotonic(), time.time(), resumed)
 
-    def ended(self, one: Planned, outcome: str, failed: bool) -> None:
+    def ended(self, one: Planned, ending: str, outcome: str) -> None:
+        """`ending` is as `launch` has it; `outcome` is a line for people."""
         was = self.running.pop(one.who.trial)
         seconds = time.monotonic() - was.began
-        self.failed += failed
-        self.done += not failed
-        if not failed and not was.resumed:
+        self.failed += ending == "failed"
+        self.diverged += ending == "diverged"
+        self.done += ending in ("done", "pruned")
+        if ending in ("done", "pruned") and not was.resumed:
             self.took.setdefault(one.row, []).append(seconds)
-        ended, total = self.done + self.failed, self.done + self.failed + len(self.running) + len(self.waiting)
+        ended = self.done + self.diverged + self.failed
+        total = ended + len(self.running) + len(self.waiting)
         self.say(f"[{ended}/{total}] {one.name}  {clock(seconds)}  {outcome}")
 
     def say(self, line: str) -> None:
@@ -149,7 +152,7 @@ class View:
 
     def _counts(self) -> str:
         so_far, left = clock(time.monotonic() - self.began), self.left()
-        counts = {"done": self.done, "cached": self.cached, "failed": self.failed}
+        counts = {"done": self.done, "cached": self.cached, "diverged": self.diverged, "failed": self.failed}
         counts |= {"running": len(self.running), "waiting": len(self.waiting)}
         told = ", ".join([*(f"{count} {what}" for what, count in counts.items() if count), *filter(None, [self.waits])])
         return f"{told}; {so_far} so far" + (f", about {clock(left)} left" if left else "")

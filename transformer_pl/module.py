@@ -1,14 +1,17 @@
 """The LightningModule: how the model of Section 3 is trained as Section 5 says."""
 
+import math
 import time
 
 import lightning as L
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
 
 from transformer_pl.batches import Batch
 from transformer_pl.config import Config, sizes
+from transformer_pl.divergence import Diverged, perplexity
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.schedule import learning_rate
@@ -24,7 +27,9 @@ class TransformerModule(L.LightningModule):
         self.sizes = sizes(config.model, vocab_size)
         self.model = Transformer(self.sizes)
         self._trained = torch.zeros(2)  # since the last log line, on this rank: loss in nats, target pieces
+        self._diverged_at = torch.tensor(math.inf)  # the first step whose loss was not finite, on this rank
         self._since = self._elapsed = 0.0
+        self._paused: float | None = None  # since when a validation goes on
 
     def configure_model(self) -> None:
         """Under FSDP2, each rank keeps its share of every weight, and of what Adam keeps of it."""
@@ -49,17 +54,33 @@ class TransformerModule(L.LightningModule):
         sum up here, for `batch.pieces` counts the pieces of the whole.
         """
         loss = smoothed_loss(self.model(batch.source, batch.target_in), batch.target_out, self.config.optim.eps_ls)
+        step = self.trainer.global_step + 1  # nothing here waits for a GPU: what was not finite is found out later
+        self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
         self._trained[0] += loss.detach()
         self._trained[1] += (batch.target_out != PAD).sum()
         return loss / batch.pieces * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
+    def stop_if_diverged(self, *values: Tensor) -> None:
+        """Raise Diverged, on every rank, if on any a loss so far, a weight, or one of `values` is not finite.
+
+        It names the first step of which that is known. To be called on every rank, and not at every step: it waits
+        for the device.
+        """
+        weights = (weight.to_local() if isinstance(weight, DTensor) else weight for weight in self.parameters())
+        finite = torch.stack([value.isfinite().all() for value in (*weights, *values)]).all()
+        first = torch.where(finite, self._diverged_at, self._diverged_at.clamp(max=self.trainer.global_step))
+        step = self.trainer.strategy.reduce(first, reduce_op="min").item()
+        if math.isfinite(step):
+            raise Diverged(int(step))
+
     def on_train_start(self) -> None:
-        self._trained = self._trained.to(self.device)
+        self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
         self._since = time.perf_counter() - self._elapsed
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """What the next log line is made of. On every rank."""
-        checkpoint["trained"] = [*self._over_ranks(self._trained.clone()), time.perf_counter() - self._since]
+        seconds = (self._paused or time.perf_counter()) - self._since
+        checkpoint["trained"] = [*self._over_ranks(self._trained.clone()), seconds]
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         loss, pieces, self._elapsed = checkpoint["trained"]
@@ -72,6 +93,8 @@ class TransformerModule(L.LightningModule):
         step = self.trainer.global_step
         if step % self.config.trainer.log_every == 0:
             loss, pieces = self._over_ranks(self._trained)
+            if not math.isfinite(loss):  # on every rank, for it is the sum over all
+                self.stop_if_diverged()
             seconds = time.perf_counter() - self._since
             (lr,) = scheduler.get_last_lr()
             self.logger.log_metrics({"train/loss": loss / pieces, "lr": lr, "tokens_per_s": pieces / seconds}, step)
@@ -87,10 +110,15 @@ class TransformerModule(L.LightningModule):
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
 
     def on_validation_epoch_end(self) -> None:
+        self.stop_if_diverged(self._validated)
         loss, pieces = self._over_ranks(self._validated)
-        nll = torch.tensor(loss / pieces)
-        self.logger.log_metrics({"val/loss": nll.item(), "val/ppl": nll.exp().item()}, self.trainer.global_step)
-        self._since += time.perf_counter() - self._paused  # the rate is that of training alone
+        nll = loss / pieces
+        self.logger.log_metrics({"val/loss": nll, "val/ppl": perplexity(nll)}, self.trainer.global_step)
+
+    def on_validation_end(self) -> None:
+        """After every callback: the rate is that of training alone."""
+        self._since += time.perf_counter() - self._paused
+        self._paused = None
 
     def configure_optimizers(self) -> dict:
         optim = self.config.optim

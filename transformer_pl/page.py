@@ -47,6 +47,7 @@ def page(
         table=table,
         cells=list(zip(*(column.cells for column in table.columns), strict=True)),
         done=states.count("done"),
+        diverged=states.count("diverged"),
         failed=states.count("failed"),
         figures={caption: _svg(path) for caption, path in pictures.items()},
         samples=_samples(sweep, shown),
@@ -66,6 +67,8 @@ def _trial(sweep: Sweep, one: Planned, state: str) -> dict[str, Any]:
     changes = [(key, *values) for key, values in difference(one.config, sweep.base).items() if key != "seed"]
     facts = {"folder": one.trial.folder.name} | one.trial.environment() | (one.trial.result() or {}).get("metrics", {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
+    if (step := one.trial.diverged_at()) is not None:
+        facts["diverged at step"] = step
     log = "\n".join(one.trial.log_end(LOG_LINES))
     return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
 

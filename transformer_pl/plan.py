@@ -108,7 +108,7 @@ def show(
 
     `match` (one of MATCHES) adds how far each row is from base in that.
     """
-    missing = [one for one in planned if one.trial.result() is None]
+    missing = [one for one in planned if one.trial.needs_training()]
     console.print(f"{sweep.name} at scale {sweep.scale}: {len(planned)} trials, {len(missing)} to train")
     base, rows = _sizes(sweep.base), [_sizes(row.configs[0]) for row in sweep.rows]
     varied = [name for name in base if any(row[name] != rows[0][name] for row in rows)]

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import re
 from typing import Any, NamedTuple
 
@@ -12,6 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
+
+from transformer_pl.divergence import finite_or_none
 
 # In a narrow terminal; Markdown and CSV keep them.
 FIRST_TO_GO = (
@@ -82,7 +83,7 @@ class Table(NamedTuple):
 
     def json(self) -> str:
         """The records of csv(), and the notes; null where nothing was measured, or no number came out."""
-        records = [{key: _finite(value) for key, value in record.items()} for record in self.records]
+        records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
         return json.dumps({"rows": records, "notes": self.notes}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -128,7 +129,3 @@ def _latex(text: str) -> str:
     """Special characters as LaTeX wants them, and a minus before a number."""
     told = "".join(_LATEX.get(character, character) for character in text)
     return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", told)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -67,7 +67,7 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     if options.retune:
         tuning = retuning(sweep, options.retune, options.budget, content.get("metric"))
         tried = plan(tuning.tries(sweep), options.runs)
-        if missing := [one for one in tried if one.trial.status()["state"] not in ("done", "failed")]:
+        if missing := [one for one in tried if one.trial.status()["state"] not in ("done", "failed", "diverged")]:
             raise InputError(
                 f"--retune: every row must have been tried at every point, but {len(missing)} of {len(tried)} trials "
                 "are missing; run the sweep with it first"

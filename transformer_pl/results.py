@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from transformer_pl.divergence import metrics_from_json, metrics_to_json
 from transformer_pl.errors import InputError
 from transformer_pl.names import CHECKPOINT_FILES, TRIAL_FILES, broken_rule, trial_folder
 
@@ -101,7 +102,16 @@ class Trial:
 
     def result(self) -> dict[str, Any] | None:
         """What result.json says; None unless the trial is finished."""
-        return _read_json(self.folder / "result.json")
+        return _read_result(self.folder / "result.json")
+
+    def diverged_at(self) -> int | None:
+        """The step at which its training diverged, which is its result; None unless it did."""
+        status = self.status()
+        return status.get("step") if status["state"] == "diverged" else None
+
+    def needs_training(self) -> bool:
+        """Whether it is neither finished nor diverged."""
+        return self.result() is None and self.diverged_at() is None
 
     def environment(self) -> dict[str, Any]:
         """Where it ran, as `environment` tells; nothing where it never came to run."""
@@ -124,7 +134,7 @@ class Trial:
         return config or self.threads_begun() or share
 
     def status(self) -> dict[str, Any]:
-        """`state` is `new`, `running`, `stopped`, `failed` or `done`; what is told beside it is for people."""
+        """`state` is `new`, `running`, `stopped`, `failed`, `done`, or `diverged`, with its `step`."""
         status = _read_json(self.folder / "status.json") or {"state": "new"}
         if status["state"] == "running" and not self.locked():
             status["state"] = "stopped"  # its process ended without a word
@@ -197,7 +207,7 @@ class Trial:
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which makes the trial a finished one; what only served to resume goes."""
-        write_json(self.folder / "result.json", result)
+        write_json(self.folder / "result.json", result | {"metrics": metrics_to_json(result["metrics"])})
         self.drop_checkpoints()
 
     def drop_checkpoints(self) -> None:
@@ -238,7 +248,7 @@ class Trial:
                 lines = file.read().split(b"\n")[:-1]
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines]
+        return [metrics_from_json(json.loads(line)) for line in lines]
 
     def log_end(self, lines: int = 12) -> list[str]:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
@@ -249,7 +259,7 @@ def finished(runs: Path) -> list[dict[str, Any]]:
     """The results of every finished trial under a runs folder, each with its folder's path under `folder`."""
     results = []
     for path in sorted((runs / "trials").glob("*/result.json")):
-        if result := _read_json(path):
+        if result := _read_result(path):
             results.append(result | {"folder": path.parent})
     return results
 
@@ -283,6 +293,11 @@ def environment(versions: Iterable[str]) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "packages": {name: version(name) for name in versions},
     }
+
+
+def _read_result(path: Path) -> dict[str, Any] | None:
+    result = _read_json(path)
+    return result and result | {"metrics": metrics_from_json(result.get("metrics", {}))}
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

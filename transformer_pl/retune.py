@@ -38,7 +38,10 @@ class Retuning(NamedTuple):
         return sweep._replace(rows=rows)
 
     def best(self, sweep: Sweep, tried: Sequence[Planned]) -> Sweep:
-        """The rows at the best of their points; base, too. A row that failed at all of them stays at the first."""
+        """The rows at the best of their points; base, too. A row that failed at all of them stays at the first.
+
+        A try that diverged, or has an infinite value, is worse than any other.
+        """
         rows, n = [], len(self.points)
         sign = 1 if GOALS[self.metric] == "maximize" else -1
         for i, row in enumerate(sweep.rows):
@@ -51,14 +54,16 @@ class Retuning(NamedTuple):
             rows.append(_at(sweep.scale, row, point, [config.seed for config in row.configs]))
         at_base = [row_identity(row.configs[0]) == row_identity(sweep.base) for row in sweep.rows]
         base = next((row.configs[0] for row, is_it in zip(rows, at_base, strict=True) if is_it), sweep.base)
-        return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note()))
+        return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tried)))
 
-    def _note(self) -> str:
+    def _note(self, tries: Sequence[Planned]) -> str:
         tried = {key: [point[key] for point in self.points] for key in self.points[0]}
         spans = [f"{key} ({min(at)} to {max(at)})" for key, at in tried.items()]
+        diverged = sum(one.trial.diverged_at() is not None for one in tries)
         return (
             f"Every row at its own best of the same {len(self.points)} points of {' and '.join(spans)}, chosen by "
             f"{self.metric} with seed {self.seed}, which is not among the seeds of the table."
+            + (f" Of these {len(tries)} tries {diverged} diverged, which counts as the worst." if diverged else "")
         )
 
 

@@ -3,6 +3,7 @@
 import lightning as L
 
 from transformer_pl.config import Config, Decode
+from transformer_pl.divergence import decoding_after
 from transformer_pl.evaluate import outputs
 from transformer_pl.prepare import Prepared, Tokens, spread
 from transformer_pl.score import corpus_score
@@ -11,7 +12,8 @@ from transformer_pl.score import corpus_score
 class BleuSample(L.Callback):
     """Translates `trainer.bleu_sample` sentences from all over the validation set, with a beam of 1.
 
-    Every process translates all of them, for each has the whole model.
+    Every process translates all of them, for each has the whole model. By then the module has seen to it that the model
+    has not diverged.
     """
 
     def __init__(self, config: Config, prepared: Prepared):
@@ -21,8 +23,9 @@ class BleuSample(L.Callback):
         self.source = Tokens.of([source[i].tolist() for i in chosen])
         self.references = [references[i] for i in chosen]
 
-    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         quick = Decode(beam=1, extra=self.config.decode.extra)
-        hypotheses = outputs(module.model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
+        with decoding_after(trainer.global_step):
+            hypotheses = outputs(module.model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
         score = corpus_score(hypotheses, self.references)
         trainer.logger.log_metrics({"val/bleu_sample": score.bleu}, trainer.global_step)

@@ -1,7 +1,7 @@
 """Run a sweep:  python -m transformer_pl.sweep sweeps/table3_A.yaml
 
 Checks every trial, prints the plan, trains what is missing, prints the table beside the paper's numbers. The same
-command goes on with what was interrupted and tries again what failed.
+command goes on with what was interrupted and tries again what failed; what diverged stays so.
 """
 
 import argparse
@@ -61,6 +61,8 @@ def main(words: list[str]) -> int:
             code = max(code, train_missing(sweep, planned, estimates, options, folder, console))
         elif tuning:
             return code  # no row is at its best yet
+        if code == 0 and any(one.trial.diverged_at() is not None for one in planned):
+            code = 1  # of the table's rows; a try of --retune may diverge
         table = table_of(sweep, planned)
         code = tell(sweep, table, lambda: write_page(sweep, planned, table, folder), folder, code, console)
     tell_offline([one.trial.folder for one in planned], options.runs, console)
@@ -77,7 +79,7 @@ def show_plan(sweep: Sweep, options: argparse.Namespace, console: Console) -> tu
 
 def missing_of(planned: Sequence[Planned], options: argparse.Namespace) -> list[Planned]:
     """The trials that are to be trained."""
-    return [one for one in planned if options.rerun or one.trial.result() is None]
+    return [one for one in planned if options.rerun or one.trial.needs_training()]
 
 
 def check_machine(trainers: Iterable[Trainer]) -> None:
@@ -94,7 +96,7 @@ def train_missing(
     folder: Path,
     console: Console,
 ) -> int:
-    """Train what is not there, and return the exit code."""
+    """Train what is not there, name what failed and what diverged, and return the exit code: 0 where nothing failed."""
     missing = missing_of(planned, options)
     together(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
     make_folder(folder)
@@ -110,6 +112,10 @@ def train_missing(
             launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
         for one in listed.failed:
             console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again", soft_wrap=True)
+        for one in planned:
+            if (step := one.trial.diverged_at()) is not None:
+                about = f"at step {step}, see {one.trial.log}; --rerun trains it anew"
+                console.print(f"diverged: {one.name} {about}", soft_wrap=True)
         return 1 if listed.failed else 0
     except Stopped as stopped:
         console.print(stopped)
@@ -209,7 +215,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
     )
     parser.add_argument(
-        "--rerun", action="store_true", help="train finished trials anew; to go on with that, leave it out"
+        "--rerun", action="store_true", help="train finished and diverged trials anew; to go on with that, leave it out"
     )
     parser.add_argument("--sampler", nargs="+", metavar="NAME [key=value]", help="of a search: tpe, random, gp, ...")
     parser.add_argument("--pruner", nargs="+", metavar="NAME [key=value]", help="of a search: none, median, hyperband")

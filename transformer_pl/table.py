@@ -1,7 +1,7 @@
 """The table of a sweep, in the columns of the paper's Table 3 and beside the numbers that the paper printed.
 
 A row shows what differs from base, in the paper's numbers whatever the scale. What was not measured is never a number:
-it reads `failed` where a trial failed, and `-` where it is not finished.
+it reads `diverged` where a training diverged, `failed` where a trial failed, and `-` where it is not finished.
 """
 
 import math
@@ -54,7 +54,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """The sample standard deviation (n - 1 in the denominator); a single value has none, a diverged one no number."""
+    """The sample standard deviation (n - 1 in the denominator); a single value has none, an infinite one no number."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
@@ -249,6 +249,7 @@ def _records(lines: list[_Line], keys: list[str], paper: Published) -> list[dict
         row, printed = line.row, line.printed
         record = {"row": line.label} | {key: line.settings.get(key) for key in keys}
         record |= {"seeds": len(row.results), "done": len(row.done), "failed": row.states.count("failed")}
+        record |= {"diverged": row.states.count("diverged")}
         record |= {"params": row.params}
         for metric in metrics:
             values = row.values(metric)
@@ -304,6 +305,11 @@ def _notes(lines: list[_Line], paper: Published, randomise: bool) -> list[str]:
     elif counts:
         over = f"{counts[0]} seeds" if len(counts) == 1 else "the finished seeds of a row"
         notes.append(f"± is the sample standard deviation over {over}.")
+    if diverged := sum(line.row.states.count("diverged") for line in lines):
+        trials = "1 trial" if diverged == 1 else f"{diverged} trials"
+        notes.append(
+            f"{trials} diverged: a mean is of the finished seeds of a row alone, and flatters a row that diverges."
+        )
     return notes + _on_chance(lines, randomise)
 
 
@@ -421,8 +427,10 @@ def _fixed(value: float | None, form: str) -> str:
 
 
 def _with_spread(values: Sequence[float], form: str = ".1f") -> str:
-    told = [_fixed(mean(values), form), _fixed(spread(values), form)]
-    return " ± ".join(filter(None, told))
+    middle, deviation = mean(values), spread(values)
+    if deviation is not None and math.isnan(deviation):  # of values that are not all finite
+        deviation = None
+    return " ± ".join(filter(None, [_fixed(middle, form), _fixed(deviation, form)]))
 
 
 def _interval(estimate: "Estimate | None", form: str) -> str:
@@ -447,9 +455,11 @@ def _better(verdict: "Verdict | None") -> float | None:
 
 
 def _unmeasured(row: Row) -> str:
-    return "failed" if "failed" in row.states else "-"
+    return next((state for state in ("diverged", "failed") if state in row.states), "-")
 
 
 def _seeds(row: Row) -> str:
-    done, asked = len(row.done), len(row.results)
-    return f"{done}" if done == asked else f"{done}/{asked}"
+    """How many are finished, of how many, and how many of the others diverged."""
+    done, asked, diverged = len(row.done), len(row.results), row.states.count("diverged")
+    counts = f"{done}" if done == asked else f"{done}/{asked}"
+    return f"{counts}, {diverged} diverged" if diverged else counts

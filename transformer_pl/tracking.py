@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from transformer_pl.divergence import Diverged, metrics_to_json
 from transformer_pl.results import write
 from transformer_pl.wandb_run import Run
 
@@ -46,7 +47,7 @@ class Tracker(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         line = {"step": step, **metrics}
-        self._file.write(json.dumps(line | {"time": round(time.time(), 2)}) + "\n")
+        self._file.write(json.dumps(metrics_to_json(line) | {"time": round(time.time(), 2)}) + "\n")
         self._file.flush()
         self._run.tell(log=line)
         if time.monotonic() - self._said > SAY_EVERY_S:
@@ -61,6 +62,13 @@ class Tracker(Logger):
     def log_translations(self, rows: list[dict[str, Any]]) -> None:
         """A table of W&B: what the trial makes of a few sentences."""
         self._run.tell(tables={"translations": rows})
+
+    @rank_zero_only
+    def fail(self, error: BaseException) -> None:
+        """End the run with the error's exit code; of a training that diverged, it says at which step."""
+        if self._run is not None and isinstance(error, Diverged):
+            self._run.tell(summary=_divergence(error.step))
+        self.finish(getattr(error, "exit_code", 1))
 
     @rank_zero_only
     def finish(self, exit_code: int = 0, result: dict[str, Any] | None = None) -> None:
@@ -78,6 +86,17 @@ def tell_again(folder: Path, result: dict[str, Any]) -> None:
     run.tell(log={"step": result["steps"], **result["metrics"]})
     run.tell(summary=summary(result))
     run.finish(0)
+
+
+def tell_diverged(folder: Path, step: int, name: str, tags: list[str], config: dict[str, Any]) -> None:
+    """The same of a trial that diverged."""
+    run = Run(folder=str(folder), name=name, tags=tags, config=config)
+    run.tell(summary=_divergence(step))
+    run.finish(1)
+
+
+def _divergence(step: int) -> dict[str, int]:
+    return {"diverged_at_step": step}
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Train one trial:  python -m transformer_pl.train [--scale=demo] [--variant="model.h=4"] [--seed=1] [--model.h=4 ...]
 
 From one config to one result. What a trial is follows from its config alone: a finished one is not trained again, an
-interrupted one goes on from its last checkpoint.
+interrupted one goes on from its last checkpoint. One that diverges ends there, keeps its last good checkpoint, and is
+not trained again either.
 """
 
+import math
 import os
 import sys
 import time
@@ -29,6 +31,7 @@ from transformer_pl.config import (
     sizes,
 )
 from transformer_pl.cost import training_cost
+from transformer_pl.divergence import Diverged, decoding_after
 from transformer_pl.errors import InputError, run
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, prepare
@@ -50,7 +53,8 @@ PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepie
 SHOWN = 20  # validation sentences whose translations W&B shows
 USAGE = """usage: python -m transformer_pl.train [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]
 
-Trains one trial, unless it is finished; an interrupted one goes on. Keys and their defaults, the paper's base:
+Trains one trial, unless it is finished or has diverged; an interrupted one goes on. Keys and their defaults, the
+paper's base:
 """
 
 
@@ -102,7 +106,7 @@ def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
 
 
 def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False) -> int:
-    """Train and evaluate one trial, unless it is finished; returns the exit code."""
+    """Train and evaluate one trial, unless it is finished or has diverged; returns the exit code."""
     corpus = open_corpus(config.data)
     who = identity(config, corpus.fingerprint, parts.sources(config.model))
     trial = Trial.at(runs, who.trial, f"{scale}-{name}-s{config.seed}")
@@ -114,20 +118,27 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
 
             tell_again(trial.folder, result)
         return 0
+    told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
+    if (step := trial.diverged_at()) is not None and not rerun:
+        print(f"{trial.folder}: diverged at step {step}; --rerun trains it anew")
+        if os.environ.get("WANDB_SWEEP_ID"):
+            from transformer_pl.tracking import tell_diverged
+
+            tell_diverged(trial.folder, step, **told, config=config.flat() | effective(config))
+        return 1
     _accelerator(config)
     prepared = prepare(config.data, runs, corpus)
     _start_libraries()
     from lightning.pytorch.utilities import rank_zero_only
 
-    told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
     if rank_zero_only.rank:  # Lightning has started this process to help rank 0, which does all the rest
         _use_threads(config, trial)
-        with suppress(Stopped):  # which rank 0 tells; it would be killed if this process ended in error
+        with suppress(Stopped, Diverged):  # which rank 0 tells; it would be killed if this process ended in error
             _fit(config, runs, trial, prepared, told)
         return 0
     with trial.lock(), _logged(trial):
         try:
-            if rerun and trial.result():
+            if rerun and not trial.needs_training():
                 trial.clear()
             trial.set_status("running")
             result = _run(config, runs, trial, prepared, who, told | {"scale": scale}, rerun)
@@ -135,6 +146,11 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
         except Stopped:
             trial.set_status("stopped")
             raise
+        except Diverged as error:
+            with suppress(OSError):
+                trial.set_status("diverged", step=error.step)
+                print(f"{trial.folder}: {error}; --rerun trains it anew")
+            return 1
         except Exception as error:
             why = unwritable(runs)  # a library may have strange words for a full disk
             why = why or f"{parts.where(error)}: {type(error).__name__}: {error}"
@@ -187,7 +203,7 @@ def _run(
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
     except BaseException as error:
-        tracker.finish(getattr(error, "exit_code", 1))
+        tracker.fail(error)
         raise
     trial.finish(result)
     tracker.finish(0, result)
@@ -238,7 +254,7 @@ def _fit(
     try:
         trainer.fit(module, data, ckpt_path=newest)
     except BaseException as error:
-        tracker.finish(getattr(error, "exit_code", 1))
+        tracker.fail(error)
         raise
     weights = module.weights()
     if trainer.is_global_zero:
@@ -280,7 +296,10 @@ def _same_weights(
 def _evaluate(
     config: Config, trial: Trial, prepared: Prepared
 ) -> tuple[int, dict[str, float], str, list[dict[str, str]]]:
-    """The model's parameters, its metrics on both sets in fp32, sacreBLEU's signature, and a few translations."""
+    """The model's parameters, its metrics on both sets in fp32, sacreBLEU's signature, and a few translations.
+
+    Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
+    """
     from transformer_pl.evaluate import likelihood, outputs, trained
     from transformer_pl.score import corpus_score, sentence_statistics
 
@@ -290,7 +309,10 @@ def _evaluate(
     for name in ("val", "test"):
         split, (sources, references) = prepared.split(name), prepared.text(name)
         nll = likelihood(model, split, config.trainer.eval_tokens)
-        hypotheses = outputs(model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens)
+        if not math.isfinite(nll.loss):
+            raise Diverged(config.steps)
+        with decoding_after(config.steps):
+            hypotheses = outputs(model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens)
         score = corpus_score(hypotheses, references)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}

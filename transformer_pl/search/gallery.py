@@ -1,5 +1,6 @@
 """The figures of a search, and what its page shows."""
 
+import math
 from pathlib import Path
 
 from optuna.trial import TrialState
@@ -19,9 +20,11 @@ SHOWN = 4  # trials, beside base, whose translations and attention the page has
 def hang(outcome: Outcome) -> dict[str, tuple[str, Figure]]:
     """By file name, each with its caption."""
     search, found = outcome.search, dict[str, tuple[str, Figure]]()
-    trials = sorted((trial for trial in outcome.trials if trial.values), key=lambda trial: trial.number)
+    measured = sorted((trial for trial in outcome.trials if trial.values), key=lambda trial: trial.number)
+    trials = [trial for trial in measured if all(map(math.isfinite, trial.values))]
     if not trials:
         return found
+    infinite = [trial.number for trial in measured if trial not in trials]  # those that diverged, above all
     numbers, done = [t.number for t in trials], [t.state == TrialState.COMPLETE for t in trials]
     drawn = {key: [t.params[key] for t in trials] for key in search.space}
     by_logarithm = {key for key, where in search.space.items() if getattr(where, "log", False)}
@@ -31,7 +34,7 @@ def hang(outcome: Outcome) -> dict[str, tuple[str, Figure]]:
             continue
         values, up = [t.values[i] for t in trials], way == "maximize"
         last = f"_{i + 1}" if i else ""
-        history = figures.history(numbers, values, done, goal, up)
+        history = figures.history(numbers, values, done, goal, up, infinite)
         found[f"history{last}"] = (f"{goal} in the course of the search", history)
         parallel = figures.parallel(drawn, by_logarithm, values, goal, up)
         found[f"parallel{last}"] = (f"Every trial: what was drawn, and its {goal}", parallel)
@@ -44,7 +47,7 @@ def hang(outcome: Outcome) -> dict[str, tuple[str, Figure]]:
     if (best := outcome.expected_best()) is not None:
         found["expected_best"] = (f"Expected best {goals[0]} after k trials", figures.best_of(best, goals[0]))
     if len(goals) == 2 and search.goals[goals[1]] == "minimize":
-        points = [_point(record, *goals) for record in outcome.records if record["state"] in ("best", "done")]
+        points = [_point(record, *goals) for record in outcome.records if record["trial"] in numbers]
         up = search.goals[goals[0]] == "maximize"
         found["front"] = (f"{goals[0]} against {goals[1]}", figures.front(points, goals[1], goals[0], up))
     return found

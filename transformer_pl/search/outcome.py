@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 from transformer_pl import stats
 from transformer_pl.config import bare
 from transformer_pl.cost import human
+from transformer_pl.divergence import perplexity
 from transformer_pl.render import Column, Table
 from transformer_pl.results import Trial
 from transformer_pl.search.file import Search
@@ -21,7 +22,7 @@ ENOUGH = 8  # finished trials, before it is said which keys matter
 MEASURED = {  # what the sentences tell of a metric
     "val/bleu": (stats.BLEU, float),
     "val/loss": (stats.LOSS, float),
-    "val/ppl": (stats.LOSS, math.exp),
+    "val/ppl": (stats.LOSS, perplexity),
 }
 Record = dict[str, Any]
 
@@ -33,16 +34,18 @@ class Outcome:
         self.search, self.study = search, study
         self.metrics = list(dict.fromkeys([*search.goals, "val/ppl", "val/bleu", "params"]))  # that are told of a trial
         found = counted(study)
-        done = [trial for trial in found if trial.state == TrialState.COMPLETE]
+        complete = [trial for trial in found if trial.state == TrialState.COMPLETE]
+        done = [trial for trial in complete if "diverged" not in trial.user_attrs]
         sign = next(iter(self._signs().values()))
         self.apart = optuna.create_study(directions=list(search.goals.values()))  # of these trials alone
-        self.apart.add_trials(done)
+        self.apart.add_trials(complete)
         if len(search.goals) > 1:
-            best = [done[trial.number] for trial in self.apart.best_trials]
+            front = [complete[trial.number] for trial in self.apart.best_trials]
+            best = [trial for trial in front if trial in done]
         else:
             best = sorted(done, key=lambda trial: sign * trial.values[0])[:1]
         self.best = {trial.number for trial in best}
-        order = {"best": 0, "done": 1, "pruned": 2}
+        order = {"best": 0, "done": 1, "pruned": 2, "diverged": 3}
         states = {trial.number: self._state(trial) for trial in found}
 
         def rank(trial: FrozenTrial) -> tuple:
@@ -62,6 +65,8 @@ class Outcome:
             return "best"
         if "infeasible" in trial.user_attrs:
             return "infeasible"
+        if trial.state == TrialState.COMPLETE and "diverged" in trial.user_attrs:
+            return "diverged"
         return {TrialState.COMPLETE: "done", TrialState.FAIL: "failed"}.get(trial.state, trial.state.name.lower())
 
     def _record(self, trial: FrozenTrial, state: str, runs: Path) -> Record:
@@ -72,7 +77,8 @@ class Outcome:
         record = {"trial": trial.number, "base": "base" in trial.user_attrs, "state": state} | {
             key: trial.params.get(key) for key in self.search.space
         }
-        told = dict(zip(self.search.goals, trial.values or [], strict=False))
+        values = [] if state == "diverged" else trial.values or []  # its infinity is for Optuna
+        told = dict(zip(self.search.goals, values, strict=False))
         sentences = kept.sentences("val") if result else None
         for metric in self.metrics:
             record[metric] = told.get(metric, metrics.get(metric))
@@ -102,6 +108,8 @@ class Outcome:
         notes = [f"{len(states)} of {self.search.run_cap} trials: {told}. Scale {self.search.scale}."]
         if repeats := sum("repeats" in trial.user_attrs for trial in self.study.get_trials(deepcopy=False)):
             notes.append(f"{repeats} more draws were of a trial that is here already: they cost nothing.")
+        if "diverged" in states:
+            notes.append("diverged: its loss was no longer finite; it counts as the worst in what is drawn next.")
         if len(self.search.goals) > 1:
             notes.append("best: no other trial is better in one goal and not worse in another.")
         if any(metric in MEASURED for metric in self.search.goals):
@@ -109,43 +117,47 @@ class Outcome:
                 f"95 %: for other sentences but the same seed ({self.search.seed}). The best of many trials is "
                 "flattered by being chosen: train it on other seeds before it is believed."
             )
+        trials = len(self.apart.trials)
         for goal, importance in self.importances().items():
             shares = ", ".join(f"{key} {share:.0%}" for key, share in importance.items())
             notes.append(
-                f"What brings {goal} into the best quarter of trials (PED-ANOVA, roughly, of {self._done()}): {shares}."
+                f"What brings {goal} into the best quarter of trials (PED-ANOVA, roughly, of {trials}): {shares}."
             )
         if (best := self.expected_best()) is not None:
             ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k < len(best)] + [len(best)]
             told = ", ".join(f"{k}: {short(float(best[k - 1]))}" for k in ks)
             notes.append(
-                f"Expected best {next(iter(self.search.goals))} after k trials, drawn from these at random "
-                f"(Tang et al. 2020), by k: {told}."
+                f"Expected best {next(iter(self.search.goals))} after k trials, drawn from these at random"
+                f"{' and not diverged' if 'diverged' in states else ''} (Tang et al. 2020), by k: {told}."
             )
         elsewhere = [record for record in self.records if record["state"] in ("best", "done") and not record["params"]]
         if elsewhere:
             notes.append(f"{len(elsewhere)} trials lie in the runs folder of another machine.")
         return notes
 
-    def _done(self) -> int:
-        return sum(record["state"] in ("best", "done") for record in self.records)
-
     def importances(self) -> dict[str, dict[str, float]]:
         """By goal that is not known beforehand, the share each key has in who is good; none while trials are few.
 
-        PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255).
+        PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255). It goes by ranks; a trial that diverged is below all others.
         """
-        if self._done() < ENOUGH or len(self.search.space) < 2:
+        done = sum(record["state"] in ("best", "done") for record in self.records)
+        if done < ENOUGH or len(self.search.space) < 2:
             return {}
+        trials = self.apart.get_trials(deepcopy=False)
         quarter = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
         with warnings.catch_warnings():  # that less of a target is better there: it is here, by its sign
             warnings.simplefilter("ignore", UserWarning)
-            return {
-                goal: optuna.importance.get_param_importances(
-                    self.apart, evaluator=quarter, target=lambda trial, i=i, sign=sign: sign * trial.values[i]
-                )
-                for i, (goal, sign) in enumerate(self._signs().items())
-                if goal not in FORESEEN
-            }
+            shares = {}
+            for i, (goal, sign) in enumerate(self._signs().items()):
+                if goal not in FORESEEN:
+                    finite = [sign * trial.values[i] for trial in trials if math.isfinite(trial.values[i])]
+                    worst = max(finite, default=0.0) + 1  # Optuna leaves infinite values out
+
+                    def target(trial: FrozenTrial, i: int = i, sign: int = sign, worst: float = worst) -> float:
+                        return min(sign * trial.values[i], worst)
+
+                    shares[goal] = optuna.importance.get_param_importances(self.apart, evaluator=quarter, target=target)
+            return shares
 
     def _signs(self) -> dict[str, int]:
         """By goal: times that, less is better."""

@@ -1,8 +1,14 @@
-"""A study at work: what is trained next, and what came of it. Several processes may share one."""
+"""A study at work: what is trained next, and what came of it. Several processes may share one.
 
+Optuna is told that a trial which diverged is complete, with infinity as the worst value of every goal: its samplers
+learn from that. Most of them leave out what failed or was pruned.
+"""
+
+import math
 import os
 import socket
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +20,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.config import bare
 from transformer_pl.errors import InputError
+from transformer_pl.launch import Ending
 from transformer_pl.plan import Estimate, Planned, estimate, planned_trial
 from transformer_pl.results import finished
 from transformer_pl.search.file import Search
@@ -92,9 +99,9 @@ class Study:
                     self._tell(draw.trial.number, values=values, state=twin.state)
                     continue
                 self.draws[draw.planned.who.trial] = draw
-                if draw.planned.trial.result() is None:
+                if draw.planned.trial.needs_training():
                     return draw.planned
-                self.ended(draw.planned, failed=False)
+                self.ended(draw.planned, "done" if draw.planned.trial.result() else "diverged")
             self._silent_since = None
         except LOST as error:
             self._be_patient(error)
@@ -117,7 +124,9 @@ class Study:
     def _draw(self) -> Draw | None:
         """None where run_cap is reached. What breaks a law is told so, and the next one drawn."""
         while self._is_open():
-            trial = self.study.ask(self.search.space)
+            with warnings.catch_warnings():  # a Gaussian process takes the worst that is finite in place of infinity
+                warnings.filterwarnings("ignore", "Clip non-finite values")
+                trial = self.study.ask(self.search.space)
             trial.set_user_attr("host", socket.gethostname())
             trial.set_user_attr("process", f"{_here()} {os.getpid()}")
             if self._is_surplus(trial):  # another process was quicker
@@ -194,19 +203,24 @@ class Study:
         is_base = "base" in trial.user_attrs  # which the others are read beside
         return len(values) > seen and not is_base and trial.should_prune()
 
-    def ended(self, job: Planned, failed: bool, pruned: bool = False) -> None:
+    def ended(self, job: Planned, ending: Ending) -> None:
         draw = self.draws.pop(job.who.trial)
         self._validated.pop(job.who.trial, None)
         self._sizes.pop(job.who.trial, None)
         result = job.trial.result() or {"metrics": {}}
         known = result["metrics"] | {key: result.get(key) for key in ("params", "flops")}
         values = [known.get(goal) for goal in self.search.goals]
-        if pruned:
+        if ending == "pruned":
             job.trial.drop_checkpoints()
             self._tell(draw.trial.number, state=TrialState.PRUNED)
-        elif failed and job.trial.locked():  # another process was quicker to begin with it
+        elif ending == "diverged":
+            with suppress(*LOST, UpdateFinishedTrialError):  # then the report says `done`, with an infinite value
+                draw.trial.set_user_attr("diverged", job.trial.diverged_at())
+            worst = [math.inf if way == "minimize" else -math.inf for way in self.search.goals.values()]
+            self._tell(draw.trial.number, values=worst)
+        elif ending == "failed" and job.trial.locked():  # another process was quicker to begin with it
             self._held = draw
-        elif failed or None in values:
+        elif ending == "failed" or None in values:
             self._tell(draw.trial.number, state=TrialState.FAIL)
         else:
             self._tell(draw.trial.number, values=values)
