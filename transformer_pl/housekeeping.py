@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.results import Trial
+from transformer_pl.results import Trial, planned_folders
 
 
 def show(runs: Path, console: Console) -> None:
@@ -25,9 +25,8 @@ def show(runs: Path, console: Console) -> None:
         return
     table = _table("sweep", "trials", "age")
     for path in sweeps:
-        planned = json.loads(path.read_text(encoding="utf-8"))["trials"]
-        states = Counter(Trial(runs / "trials" / one["folder"]).status()["state"] for one in planned)
-        told = ", ".join(f"{count} {state}" for state, count in states.items())
+        states = Counter(Trial(runs / "trials" / name).status()["state"] for name in planned_folders(path.parent) or ())
+        told = ", ".join(f"{count} {state}" for state, count in states.items()) or "unknown"
         table.add_row(path.parent.name, told, _ago(path.parent))
     console.print(table)
     console.print()
@@ -83,7 +82,7 @@ def find_waste(runs: Path) -> list[Waste]:
     for trial in _trials(runs):
         status, finished = trial.status(), (trial.folder / "result.json").exists()
         if finished and trial.result() is None and os.access(trial.folder / "result.json", os.R_OK):
-            waste.append(Waste(trial.folder, "broken: its result is no JSON"))
+            waste.append(Waste(trial.folder, "broken: its result is damaged"))
         elif finished or any(trial.folder.glob("checkpoints/*.sha256")):
             kept.append(trial)
         elif status["state"] == "failed":
@@ -105,8 +104,8 @@ def find_waste(runs: Path) -> list[Waste]:
         waste += [Waste(path, "orphaned: no trial is of this text") for path in orphans]
     names = {trial.folder.name for trial in kept}
     for path in sorted((runs / "sweeps").glob("*/plan.json")):
-        planned = json.loads(path.read_text(encoding="utf-8"))["trials"]
-        if not names & {one["folder"] for one in planned}:
+        planned = planned_folders(path.parent)
+        if planned is not None and not names & set(planned):
             waste.append(Waste(path.parent, "orphaned: none of its trials is left"))
     return waste
 

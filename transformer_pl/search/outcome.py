@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 from transformer_pl import stats
 from transformer_pl.config import bare
 from transformer_pl.cost import human
+from transformer_pl.errors import InputError
 from transformer_pl.render import Column, Table
 from transformer_pl.results import Trial
 from transformer_pl.search.file import Search
@@ -50,6 +51,7 @@ class Outcome:
             return order.get(states[trial.number], len(order)), value
 
         self.trials = sorted(found, key=rank)
+        self.unread: list[str] = []  # why the sentences of a finished trial cannot be used
         self.records = [self._record(trial, states[trial.number], runs) for trial in self.trials]
 
     @property
@@ -73,7 +75,11 @@ class Outcome:
             key: trial.params.get(key) for key in self.search.space
         }
         told = dict(zip(self.search.goals, trial.values or [], strict=False))
-        sentences = kept.sentences("val") if result else None
+        sentences = None
+        try:
+            sentences = kept.sentences("val") if result else None
+        except InputError as error:
+            self.unread += error.messages
         for metric in self.metrics:
             record[metric] = told.get(metric, metrics.get(metric))
             if metric in MEASURED:
@@ -121,9 +127,12 @@ class Outcome:
                 f"Expected best {next(iter(self.search.goals))} after k trials, drawn from these at random "
                 f"(Tang et al. 2020), by k: {told}."
             )
+        notes += [f"No interval of a trial: {why}." for why in self.unread]
         elsewhere = [record for record in self.records if record["state"] in ("best", "done") and not record["params"]]
         if elsewhere:
-            notes.append(f"{len(elsewhere)} trials lie in the runs folder of another machine.")
+            notes.append(
+                f"{len(elsewhere)} trials have no whole result here: they lie in another runs folder, or are damaged."
+            )
         return notes
 
     def _done(self) -> int:
