@@ -47,6 +47,21 @@ def little_text(folder: Path, train: int, val: int, test: int) -> Path:
     return folder
 
 
+def a_result(**keys: object) -> dict:
+    """What result.json says of a made-up trial; `keys` in the place of some of it."""
+    result = {"id": "0123456789ab", "weights_id": "ba9876543210", "name": "base s1", "tags": ["demo"], "scale": "demo"}
+    result |= {"seed": 1, "config": {}, "metrics": {"val/ppl": 2.0, "val/bleu": 30.0}, "signature": "nrefs:1"}
+    result |= {"params": 1, "steps": 1, "flops": 1.0, "dropped": 0, "tokens_per_s": None, "wall_s": 1.0}
+    return result | {"finished": "2026-11-21 00:00:00"} | keys
+
+
+def flip(path: Path, at: float = 0.5) -> None:
+    """Change a byte of a file: by default the one in its middle."""
+    content = bytearray(path.read_bytes())
+    content[int(at * (len(content) - 1))] ^= 0x41
+    path.write_bytes(content)
+
+
 def read_back(run: Path, *options: str) -> str:
     """What W&B's own reader says of an offline run: its records, or with --summary what they come to."""
     words = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(run)]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from conftest import ROOT, command, wait_for
+from conftest import ROOT, a_result, command, wait_for
 
 from transformer_pl.errors import InputError
 from transformer_pl.plan import plan
@@ -282,15 +282,7 @@ def earlier(runs):
     trial, table = runs / "trials" / "demo-h-4-s1-0123456789ab", runs / "sweeps" / "smoke@demo"
     for folder in (trial, table):
         folder.mkdir(parents=True)
-    result = {
-        "id": "0123456789ab",
-        "weights_id": "ba9876543210",
-        "config": {},
-        "wall_s": 1.0,
-        "flops": 1.0,
-        "metrics": {},
-    }
-    (trial / "result.json").write_text(json.dumps(result))
+    (trial / "result.json").write_text(json.dumps(a_result()))
     (trial / "status.json").write_text('{"state": "done"}')
     (table / "table.md").write_text("| an earlier table |\n")
     return runs

@@ -1,15 +1,17 @@
 import errno
+import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import flip
 
 from transformer_pl import prepare as module
 from transformer_pl.config import Data
 from transformer_pl.errors import InputError
-from transformer_pl.prepare import fingerprint_id, prepare
+from transformer_pl.prepare import Prepared, fingerprint_id, prepare
 from transformer_pl.sources import Corpus
 
 DATA = Data(vocab_size=300)
@@ -174,15 +176,73 @@ def test_an_interrupted_preparation_does_not_count(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["tokenizer.model", "train.source.npy", "train.target.offsets.npy", "val.source.txt"])
-@pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "flipped"])
 def test_a_damaged_file_is_named(prepared, file, damage):
-    path = prepared.folder / file
+    path, opened = prepared.folder / file, Prepared(prepared.folder)
     if damage == "missing":
         path.unlink()
+    elif damage == "flipped":
+        flip(path, at=1)
     else:
         path.write_bytes(path.read_bytes()[:-7] if damage == "cut" else b"")
-    with pytest.raises(InputError, match=rf"{prepared.folder}/.*: cannot be read: .*; remove the folder"):
-        _ = prepared.tokenizer, prepared.split("train"), prepared.text("val")
+    with pytest.raises(InputError, match=rf"{prepared.folder}/{file}: cannot be read: .*; the next training on this"):
+        _ = opened.tokenizer, opened.split("train"), opened.text("val")
+
+
+META = [b"", b"{", b"{}", b"[]", b"\xff\x00", bytes(300), b'{"corpus": "memory", "settings": {}, "splits": {}}']
+
+
+@pytest.mark.parametrize("file", ["tokenizer.model", "train.source.npy", "test.target.offsets.npy", "val.source.txt"])
+def test_what_is_damaged_is_prepared_anew(prepared, tmp_path, capsys, file):
+    """And only that: whoever has the old files open reads on in them."""
+    before = {path.name: path.read_bytes() for path in prepared.folder.iterdir()}
+    flip(prepared.folder / file, at=1)
+    opened = np.load(prepared.folder / "train.source.npy", mmap_mode="r")
+    pieces = opened.tolist()
+    again = prepare(DATA, tmp_path, in_memory())
+    assert f"warning: {prepared.folder / file}: cannot be read: " in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in prepared.folder.iterdir()} == before
+    assert list((tmp_path / "data").iterdir()) == [again.folder] and not again.damage()
+    assert opened.tolist() == pieces
+    prepare(DATA, tmp_path, in_memory())
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, *META])
+def test_a_damaged_meta_is_as_none(prepared, tmp_path, capsys, content):
+    path = prepared.folder / "meta.json"
+    before = path.read_bytes()
+    path.unlink() if content is None else path.write_bytes(content)
+    assert not Prepared(prepared.folder).is_counted()
+    with pytest.raises(InputError, match=rf"{path}: cannot be read: "):
+        _ = Prepared(prepared.folder).meta
+    prepare(DATA, tmp_path, in_memory())
+    assert capsys.readouterr().err.count(f"warning: {path}: cannot be read: ") == 1
+    assert path.read_bytes() == before and Prepared(prepared.folder).is_counted()
+
+
+def test_processes_that_find_the_same_damage_do_not_meet(prepared, tmp_path):
+    flip(prepared.folder / "val.target.npy", at=1)
+    with ThreadPoolExecutor(4) as pool:
+        all_prepared = list(pool.map(lambda _: prepare(DATA, tmp_path, in_memory()), range(4)))
+    assert not any(one.damage() for one in all_prepared)
+    assert list((tmp_path / "data").iterdir()) == [prepared.folder]
+
+
+def test_what_an_older_version_prepared_is_read(prepared, tmp_path, monkeypatch):
+    """It has no digests."""
+    meta = json.loads((prepared.folder / "meta.json").read_text())
+    del meta["digests"]
+    (prepared.folder / "meta.json").write_text(json.dumps(meta))
+    monkeypatch.setattr(module, "train_bpe", None)
+    again = prepare(DATA, tmp_path, in_memory())
+    assert again.text("val") == prepared.text("val") and not again.damage()
+
+
+def test_every_file_has_its_digest(prepared):
+    files = {path for path in prepared.folder.iterdir() if path.name != "meta.json"}
+    expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert prepared.meta["digests"] == expected and len(expected) == 1 + 12 + 4
 
 
 def test_meta_says_what_was_prepared(prepared):

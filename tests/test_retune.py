@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from conftest import command
+from conftest import a_result, command
 
 from transformer_pl.errors import InputError
 from transformer_pl.plan import plan
@@ -94,7 +94,7 @@ def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
     for one, value in zip(tried, (math.nan, 9.0, 7.0, None, math.inf, math.nan), strict=True):
         if value is not None:
             one.trial.folder.mkdir(parents=True)
-            one.trial.finish({"metrics": {"val/ppl": value}})
+            one.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
     best = tuning.best(sweep, tried)
     rates = [row.configs[0].optim.lr_scale for row in best.rows]
     assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]

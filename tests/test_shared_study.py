@@ -12,7 +12,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from conftest import ROOT, command, processes, wait_for
+from conftest import ROOT, a_result, command, processes, wait_for
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -258,9 +258,8 @@ def test_what_was_drawn_before_does_not_count_and_ends_in_a_space_that_is_too_sm
     search = load(tmp_path / "search.yaml", said, None, None, {})
     study = Study(search, create(search, folder, None, optuna.samplers.RandomSampler(seed=1), None), tmp_path / "runs")
     while job := study.next(set()):
-        result = {"metrics": {"val/ppl": 2.0}, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}}
         job.trial.folder.mkdir(parents=True)
-        job.trial.finish(result)
+        job.trial.finish(a_result())
         study.ended(job, "done")
     assert sorted(trial.params["model.h"] for trial in counted(study.study)) == [4, 8]
     assert study.waits() is None
@@ -283,7 +282,7 @@ def test_a_config_that_another_is_at_is_waited_for_and_not_trained_twice(tmp_pat
     (held,) = two._mine()
     one.draws[first.who.trial].trial.set_user_attr("beat", 1)
     first.trial.folder.mkdir(parents=True)
-    first.trial.finish({"metrics": {"val/ppl": 2.0}, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}})
+    first.trial.finish(a_result())
     one.ended(first, "done")
     two._asked_at = -module.ASK_S
     second = two.next(set())

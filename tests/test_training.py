@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from conftest import ROOT, command, little_text, wait_for
+from conftest import ROOT, command, flip, little_text, wait_for
 
 from transformer_pl.batches import EOS, PAD, collate
 from transformer_pl.checkpoint import Checkpoints
@@ -214,6 +214,28 @@ def test_the_end_is_averaged_too_where_no_validation_falls_on_it(prepared, tmp_p
         assert torch.allclose(value, (validated[name] + end[name]) / 2, atol=1e-6), name
 
 
+def test_damaged_weights_are_not_averaged(prepared, tmp_path, capsys):
+    """No checkpoint can make them again: the training begins anew, and comes to what it would have come to."""
+    settings, folder = config(optim__max_steps=18, decode__average=2), tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder, 2)
+    fit(prepared, settings, checkpoints)
+    expected = checkpoints.averaged()
+    assert {path.name for path in folder.glob("weights.*")} == {
+        f"weights.0000000{step}.{kind}" for step in (12, 18) for kind in ("pt", "sha256")
+    }
+    assert checkpoints.newest() == folder / "last.ckpt" and not capsys.readouterr().err
+    (folder / "last.sha256").write_bytes(b"\xff\xfe")  # no text at all
+    assert checkpoints.newest() == folder / "previous.ckpt"
+    assert f"warning: {folder / 'last.ckpt'}: is not whole; going on from previous.ckpt" in capsys.readouterr().err
+    flip(folder / "weights.000000012.pt")
+    with pytest.raises(InputError, match=r"weights\.000000012\.pt: cannot be averaged: .* trains the trial anew"):
+        checkpoints.averaged()
+    assert checkpoints.newest() is None
+    fit(prepared, settings, Checkpoints(folder, 2))
+    for name, value in checkpoints.averaged().items():
+        assert torch.equal(expected[name], value), name
+
+
 class Stuck(Exception):
     pass
 
@@ -403,11 +425,9 @@ def test_which_number_of_threads_is_used(tmp_path, threads, capsys, keys, begun,
     assert warned == (begun == 2)
 
 
-def flip(folder: Path) -> None:
-    """A bit of the newest file."""
-    content = bytearray((folder / "last.ckpt").read_bytes())
-    content[len(content) // 2] ^= 255
-    (folder / "last.ckpt").write_bytes(content)
+def garble(folder: Path) -> None:
+    """A byte of the newest file has changed."""
+    flip(folder / "last.ckpt")
 
 
 def forget(folder: Path) -> None:
@@ -420,7 +440,7 @@ def tear(folder: Path) -> None:
     (folder / "last.ckpt").replace(folder / "previous.ckpt")
 
 
-@pytest.mark.parametrize("damage", [flip, forget, tear])
+@pytest.mark.parametrize("damage", [garble, forget, tear])
 def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path, damage):
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:

@@ -1,7 +1,7 @@
 """What a trial needs to go on after an interruption, exactly where it was."""
 
-import hashlib
 import random
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -13,15 +13,16 @@ import numpy as np
 import torch
 
 from transformer_pl import memory
-from transformer_pl.errors import InputError
+from transformer_pl.errors import InputError, warn
+from transformer_pl.integrity import check, sha256
 from transformer_pl.stopping import Stopped, handle
 
 
 class Checkpoints(L.Callback):
     """Saves at every validation, and when asked to stop by SIGINT or SIGTERM; keeps the last two files.
 
-    Flipped bytes in a checkpoint load in silence, so each file has its sha256 beside it. With `average` k > 1 it
-    keeps the weights of the last k validations too (Section 6.1), the end of the training being one.
+    Each file has its sha256 beside it. With `average` k > 1 it keeps the weights of the last k validations too
+    (Section 6.1), the end of the training being one.
 
     The module is asked before anything is kept whether it has diverged (its validation asks for itself): the files are
     of a state that is good.
@@ -36,15 +37,31 @@ class Checkpoints(L.Callback):
 
     def newest(self) -> Path | None:
         """The newest checkpoint that is whole: that some digest stands for, since a process may die between renames."""
-        digests = {path.read_text() for path in self.folder.glob("*.sha256")}
-        files = (self.folder / "last.ckpt", self.folder / "previous.ckpt")
-        return next((path for path in files if path.exists() and _sha256(path) in digests), None)
+        digests = {path.read_bytes().decode(errors="replace") for path in self.folder.glob("*.sha256")}
+        files = [path for name in ("last.ckpt", "previous.ckpt") if (path := self.folder / name).exists()]
+        whole = next((path for path in files if sha256(path) in digests), None)
+        if files and whole != files[0]:
+            warn(f"{files[0]}: is not whole; going on from {whole.name if whole else 'the beginning'}")
+        return whole
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
-        """The mean of the weights of the last k validations, or of all where there were fewer; None for k = 1."""
+        """The mean of the weights of the last k validations, or of all where there were fewer; None for k = 1.
+
+        Raises an InputError for damaged weights. No checkpoint can make them again, so all are removed.
+        """
         files = sorted(self.folder.glob("weights.*.pt"))[-self.average :]
         if self.average == 1 or not files:
             return None
+        for file in files:
+            digest = file.with_suffix(".sha256")  # an older version wrote none
+            try:
+                check(file, digest.read_bytes().decode(errors="replace") if digest.exists() else None)
+            except ValueError as error:
+                shutil.rmtree(self.folder)
+                raise InputError(
+                    f"{file}: cannot be averaged: {error}; its checkpoints are removed, and the same command trains "
+                    "the trial anew"
+                ) from None
         states = [torch.load(file) for file in files]
         return {name: sum(state[name] for state in states) / len(states) for name in states[0]}
 
@@ -94,8 +111,11 @@ class Checkpoints(L.Callback):
         if weights and trainer.is_global_zero:
             unfinished = self.folder / "new.weights"
             torch.save(weights, unfinished)
-            unfinished.replace(self.folder / f"weights.{trainer.global_step:09d}.pt")
+            kept = self.folder / f"weights.{trainer.global_step:09d}.pt"
+            kept.with_suffix(".sha256").write_text(sha256(unfinished))
+            unfinished.replace(kept)
             for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
+                old.with_suffix(".sha256").unlink(missing_ok=True)
                 old.unlink()
 
     def state_dict(self) -> dict[str, Any]:
@@ -122,7 +142,7 @@ class Checkpoints(L.Callback):
         trainer.save_checkpoint(new)  # on every rank: strategies may gather
         if not trainer.is_global_zero:
             return
-        digest = _sha256(new)
+        digest = sha256(new)
         if last.with_suffix(".sha256").exists():  # else a process has died before it was whole: it is written over
             for suffix in (".ckpt", ".sha256"):
                 with suppress(FileNotFoundError):  # renamed already by a process that died then
@@ -134,11 +154,6 @@ class Checkpoints(L.Callback):
 def _validates(trainer: L.Trainer) -> bool:
     """Whether a validation falls on the step that was just made."""
     return trainer.global_step * trainer.accumulate_grad_batches % trainer.val_check_batch == 0
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _of_every_rank(value: Any) -> list[Any]:

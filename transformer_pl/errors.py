@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, NoReturn
 
 from transformer_pl import stopping
@@ -31,6 +32,12 @@ def together(make: Callable[[Any], Any], values: Iterable[Any]) -> dict[Any, Any
     if messages:
         raise InputError(*messages)
     return made
+
+
+@cache
+def warn(message: str) -> None:
+    """Say on standard error what is left out, or done in another way than was asked; once in a process."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
 class Parser(argparse.ArgumentParser):

@@ -84,8 +84,9 @@ def trained(config: Config, prepared: Prepared, weights: Path) -> Transformer:
     model = Transformer(sizes(config.model, len(prepared.tokenizer)))
     try:
         model.load_state_dict(torch.load(weights))
-    except (OSError, RuntimeError) as error:
-        raise InputError(f"{weights}: cannot be used: {str(error).splitlines()[0]}; train the trial again") from None
+    except Exception as error:  # torch raises nearly anything for bytes that it cannot read
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from transformer_pl import figures
 from transformer_pl.config import bare
+from transformer_pl.errors import InputError, warn
 from transformer_pl.figures import Curve, Figure, Point
 from transformer_pl.plan import Planned
 from transformer_pl.render import Table
+from transformer_pl.results import Trial
 from transformer_pl.sweepfile import Sweep
 from transformer_pl.table import ALPHA
 
@@ -62,13 +64,23 @@ def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float
 
 def _curve(sweep: Sweep, planned: Sequence[Planned], row: int, per_step: float) -> Curve:
     """Of the trials that are finished, for the others may end anywhere; without perplexities that are infinite."""
-    trials = [one.trial for one in planned if one.row == row and one.trial.result()]
+    trials = [one.trial for one in planned if one.row == row and one.trial.result() and _has_curve(one.trial)]
     validated = [
         [line for line in t.metrics() if math.isfinite(line.get("val/ppl", math.inf)) and "val/bleu" not in line]
         for t in trials
     ]
     at = [[line["step"] * per_step for line in lines] for lines in validated if lines]
     return Curve(sweep.rows[row].name, at, [[line["val/ppl"] for line in lines] for lines in validated if lines])
+
+
+def _has_curve(trial: Trial) -> bool:
+    """Whether its metrics are as they were logged; a warning names damaged ones."""
+    try:
+        trial.intact("metrics.jsonl")
+    except InputError as error:
+        warn(str(error))
+        return False
+    return True
 
 
 def _one_number(sweep: Sweep, records: Sequence[Record]) -> str | None:

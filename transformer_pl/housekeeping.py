@@ -139,7 +139,7 @@ def _why_broken(trial: Trial) -> str | None:
     """Why a trial is of no use, and nothing goes on from it; None where that is not so."""
     status, finished = trial.status(), (trial.folder / "result.json").exists()
     if finished and trial.result() is None and os.access(trial.folder / "result.json", os.R_OK):
-        return "broken: its result is no JSON"
+        return "broken: its result is damaged"
     if finished or any(trial.folder.glob("checkpoints/*.sha256")):
         return None
     if status["state"] == "failed":

@@ -21,10 +21,10 @@ _FIGURES = (
     r"figures(/(differences|curves_(steps|flops)|front(_(params|flops))?|grid|(history|parallel|importances)(_\d+)?|"
     r"expected_best)\.(svg|pdf|png))?"
 )
-CHECKPOINT_FILES = re.compile(r"(last|previous|new)\.(ckpt|sha256)|new\.weights|weights\.\d+\.pt")
+CHECKPOINT_FILES = re.compile(r"(last|previous|new)\.(ckpt|sha256)|new\.weights|weights\.\d+\.(pt|sha256)")
 UNFINISHED_TRIAL_FILES = re.compile(rf"\.{_TRIAL_TEXTS}\.\d+|\.weights\.pt")
 TRIAL_FILES = re.compile(
-    rf"{_TRIAL_TEXTS}|log\.txt|lock|weights\.pt|{UNFINISHED_TRIAL_FILES.pattern}|"
+    rf"{_TRIAL_TEXTS}|result\.json\.damaged|log\.txt|lock|weights\.pt|{UNFINISHED_TRIAL_FILES.pattern}|"
     rf"checkpoints(/({CHECKPOINT_FILES.pattern}))?|{_WANDB}",
     re.DOTALL,
 )

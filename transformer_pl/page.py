@@ -3,7 +3,6 @@
 import base64
 import difflib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,8 @@ def page(
     environment = Environment(loader=PackageLoader("transformer_pl"), autoescape=True, trim_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # rows and sites in their own order
     states = [one.trial.status()["state"] for one in planned]
-    sentences, without = _attention(sweep, shown)
+    samples, untranslated = _samples(sweep, shown)
+    sentences, unpictured = _attention(sweep, shown)
     return environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
@@ -50,9 +50,10 @@ def page(
         diverged=states.count("diverged"),
         failed=states.count("failed"),
         figures={caption: _svg(path) for caption, path in pictures.items()},
-        samples=_samples(sweep, shown),
+        samples=samples,
+        untranslated=untranslated,
         attention={"sentences": sentences},
-        without=without,
+        unpictured=unpictured,
         trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
     )
 
@@ -73,17 +74,24 @@ def _trial(sweep: Sweep, one: Planned, state: str) -> dict[str, Any]:
     return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
 
 
-def _samples(sweep: Sweep, shown: Sequence[Planned]) -> list[dict[str, Any]]:
-    """A few sentences with what every row makes of them, of the rows that translate the same ones."""
+def _samples(sweep: Sweep, shown: Sequence[Planned]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A few sentences with what every row makes of them; and why the rows that are not among them are not."""
     outputs: dict[int, list[str]] = {}
+    left_out: dict[str, str] = {}
     text = None
     for one in shown:
-        with suppress(OSError, InputError):
-            own = one.text.text("val")
-            if text is None or own == text:
-                text, outputs[one.row] = own, one.trial.hypotheses("val")
+        try:
+            own, hypotheses = one.text.text("val"), one.trial.hypotheses("val")
+            text = text or own
+            if own != text:
+                raise InputError("it translates another text")
+            if len(hypotheses) != len(own[0]):
+                raise InputError(f"it has {len(hypotheses)} translations of {len(own[0])} sentences")
+            outputs[one.row] = hypotheses
+        except InputError as error:
+            left_out[sweep.rows[one.row].name] = str(error)
     if text is None:
-        return []
+        return [], left_out
     sources, references = text
     base = outputs.get(next((i for i, row in enumerate(sweep.rows) if _is_base(sweep, row)), -1))
     samples = []
@@ -94,7 +102,7 @@ def _samples(sweep: Sweep, shown: Sequence[Planned]) -> list[dict[str, Any]]:
             marked = _marked(hypotheses[i].split(), beside)
             rows.append((sweep.rows[row].name, sentence_bleu(hypotheses[i], references[i]), marked))
         samples.append({"source": sources[i], "reference": references[i], "rows": rows})
-    return samples
+    return samples, left_out
 
 
 def _is_base(sweep: Sweep, row: Row) -> bool:
@@ -107,22 +115,22 @@ def _marked(words: list[str], beside: list[str]) -> list[tuple[str, bool]]:
     return [(" ".join(words[a:b]) or "…", kind != "equal") for kind, _, _, a, b in steps]
 
 
-def _attention(sweep: Sweep, shown: Sequence[Planned]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Pictures of every layer and head, a byte a weight, by sentence, row and site; and the rows that have none.
+def _attention(sweep: Sweep, shown: Sequence[Planned]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Pictures of every layer and head, a byte a weight, by sentence, row and site; and why a row has none.
 
     One model at a time is in memory. Rows of another tokeniser than the first have other positions, so none here.
     """
     sentences: dict[int, dict[str, Any]] = {}
-    without = []
+    left_out: dict[str, str] = {}
     for one in shown:
         name, text = sweep.rows[one.row].name, shown[0].text
         try:
             if one.text.folder != text.folder:
-                raise InputError("another tokeniser")
-            model = trained(one.config, text, one.trial.folder / "weights.pt")
+                raise InputError("its tokeniser is another")
+            model = trained(one.config, text, one.trial.intact("weights.pt"))
             split, sources = text.split("val"), text.text("val")[0]
-        except (OSError, InputError):
-            without.append(name)
+        except InputError as error:
+            left_out[name] = str(error)
             continue
         longest = np.maximum(split.source.lengths, split.target.lengths)
         for i in [i for i in spread(len(sources), SENTENCES) if longest[i] < LONGEST][:PICTURED]:
@@ -132,8 +140,8 @@ def _attention(sweep: Sweep, shown: Sequence[Planned]) -> tuple[list[dict[str, A
                 labels = sentences.setdefault(i, {"text": sources[i], "rows": {}} | _labels(text, batch))
                 labels["rows"][name] = {site: _packed(torch.cat(layers).cpu()) for site, layers in maps.items()}
         if not any(name in sentence["rows"] for sentence in sentences.values()):
-            without.append(name)
-    return list(sentences.values()), without
+            left_out[name] = "its layers tell no weights"
+    return list(sentences.values()), left_out
 
 
 def _labels(text: Prepared, batch: Batch) -> dict[str, list[str]]:

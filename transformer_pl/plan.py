@@ -84,7 +84,7 @@ def estimate(planned: list[Planned], past: Sequence[dict[str, Any]]) -> dict[int
 
     def of_row(index: int) -> Estimate:
         config, text = next((one.config, one.text) for one in planned if one.row == index)
-        known = (text.folder / "meta.json").exists()
+        known = text.is_counted()
         lengths = [text.mean_length("train", side) if known else ASSUMED_LENGTH for side in ("source", "target")]
         model = sizes(config.model, config.data.vocab_size)
         cost = training_cost(model, config.steps, config.data.batch_tokens, *lengths)

@@ -3,7 +3,8 @@
     runs/data/<id>/  tokenizer.model  meta.json
                      {train,val,test}.{source,target}.npy and .offsets.npy  {val,test}.{source,target}.txt
 
-The id follows from the text itself and from how it is cut into pieces, so a folder is never out of date.
+The id follows from the text itself and from how it is cut into pieces, so a folder is never out of date. meta.json
+has the sha256 of every other file: a damaged folder is noticed when it is opened, and a training makes it anew.
 """
 
 import errno
@@ -14,14 +15,16 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, PositiveInt
 
-from transformer_pl.errors import InputError
+from transformer_pl.errors import InputError, warn
+from transformer_pl.integrity import check, load_json, sha256
 from transformer_pl.sources import SPLITS, Corpus, open_corpus
 from transformer_pl.tokens import Tokenizer, train_bpe
 
@@ -71,24 +74,73 @@ class Split(NamedTuple):
     target: Tokens
 
 
+class _Counts(BaseModel, strict=True):
+    pairs: PositiveInt
+    source_pieces: int
+    target_pieces: int
+
+
+class _Splits(BaseModel, strict=True):
+    train: _Counts
+    val: _Counts
+    test: _Counts
+
+
+class _Settings(BaseModel, strict=True):
+    vocab_size: int
+
+
+class _Meta(BaseModel, strict=True):
+    corpus: str
+    settings: _Settings
+    splits: _Splits
+    digests: dict[str, str] = {}  # sha256 by file name; what an older version prepared has none
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared corpus on disk. Arrays are mapped, not read; a damaged file raises an InputError."""
+    """A prepared corpus on disk. Arrays are mapped, not held in memory; a damaged file raises an InputError.
+
+    Each file is checked against its digest when it is first opened, which takes about a second for a GB.
+    """
 
     folder: Path
+    _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """`fingerprint`, `corpus` (in words), `settings`, and for each of `splits`:
+        """`fingerprint`, `corpus` (in words), `settings`, `digests`, and for each of `splits`:
 
         `pairs`, `source_pieces`, `target_pieces`, and `blank`, the pairs without text on a side.
         """
         with self._reading("meta.json") as path:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return load_json(path, _Meta)
+
+    def is_counted(self) -> bool:
+        """Whether meta.json is there and can be read; a warning names a damaged one."""
+        if not (self.folder / "meta.json").exists():
+            return False
+        try:
+            return bool(self.meta)
+        except InputError as error:
+            warn(str(error))
+            return False
+
+    def damage(self) -> str | None:
+        """What is wrong with the first of its files that is missing or damaged; None where all are whole."""
+        try:
+            _ = self.tokenizer
+            for name in SPLITS:
+                self.split(name)
+            for name in EVALUATION:
+                self.text(name)
+        except InputError as error:
+            return str(error)
+        return None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        with self._reading("tokenizer.model") as path:
+        with self._opening("tokenizer.model") as path:
             tokenizer = Tokenizer(path)
             _agree(len(tokenizer), self.meta["settings"]["vocab_size"], "pieces")
         return tokenizer
@@ -108,28 +160,40 @@ class Prepared:
 
     def _tokens(self, name: str, side: str) -> Tokens:
         counts = self.meta["splits"][name]
-        with self._reading(f"{name}.{side}.npy") as path:
+        with self._opening(f"{name}.{side}.npy") as path:
             flat = np.load(path, mmap_mode="r")
             _agree(len(flat), counts[f"{side}_pieces"], "pieces")
-        with self._reading(f"{name}.{side}.offsets.npy") as path:
+        with self._opening(f"{name}.{side}.offsets.npy") as path:
             offsets = np.load(path)
             _agree(len(offsets) - 1, counts["pairs"], "sentences")
         return Tokens(flat, offsets)
 
     def _sentences(self, name: str, side: str) -> list[str]:
-        with self._reading(f"{name}.{side}.txt") as path:
+        with self._opening(f"{name}.{side}.txt") as path:
             sentences = path.read_bytes().decode().split("\n")[:-1]
             _agree(len(sentences), self.meta["splits"][name]["pairs"], "sentences")
         return sentences
+
+    @contextmanager
+    def _opening(self, file: str) -> Iterator[Path]:
+        with self._reading(file) as path:
+            if file not in self._checked:
+                check(path, self.meta.get("digests", {}).get(file))
+                self._checked.add(file)
+            yield path
 
     @contextmanager
     def _reading(self, file: str) -> Iterator[Path]:
         path = self.folder / file
         try:
             yield path
+        except InputError:  # of another file
+            raise
         except (OSError, EOFError, ValueError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{path}: cannot be read: {reason}; remove the folder, it will be made again") from None
+            raise InputError(
+                f"{path}: cannot be read: {reason}; the next training on this text prepares it anew"
+            ) from None
 
 
 def _agree(found: int, expected: int, what: str) -> None:
@@ -153,7 +217,7 @@ def _settings(data: "Data") -> dict[str, Any]:
 
 
 def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
-    """The prepared corpus under `runs`, made now unless it is there.
+    """The prepared corpus under `runs`, made now unless it is there and whole.
 
     Safe beside other processes that do the same: the first to finish wins, and what is unfinished has another name.
     Raises an InputError for text that cannot be used, or not in batches of this size, and for a folder that cannot be
@@ -161,7 +225,10 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
     """
     corpus = corpus or open_corpus(data)
     folder = Path(runs) / "data" / fingerprint_id(data, corpus)
-    if not (folder / "meta.json").exists():
+    prepared, is_new = Prepared(folder), not folder.exists()
+    if damage := prepared.damage():
+        if not is_new:
+            warn(damage)
         try:
             _make(folder, data, corpus)
         except OSError as error:
@@ -169,7 +236,7 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
                 f"{folder.parent}: must be writable, with room for the corpus, but: {error.strerror or error}; "
                 f"make room, or choose another folder with --runs"
             ) from None
-    prepared = Prepared(folder)
+        prepared = Prepared(folder)
     train = prepared.split("train")
     longer = np.maximum(train.source.lengths, train.target.lengths) + 1
     if longer.min() > min(data.max_length, data.batch_tokens):
@@ -193,11 +260,21 @@ def _make(folder: Path, data: "Data", corpus: Corpus) -> None:
         try:
             unfinished.rename(folder)
         except OSError as error:
-            another = error.errno in (errno.ENOTEMPTY, errno.EEXIST) and (folder / "meta.json").exists()
-            if not another:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+            if Prepared(folder).damage():  # else another process was quicker
+                _replace(folder, unfinished)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _replace(folder: Path, anew: Path) -> None:
+    """Put the files of `anew` in the place of damaged ones, one by one.
+
+    Thus another process may do the same at the same time, and one that has the old files open keeps them.
+    """
+    for path in sorted(anew.iterdir(), key=lambda path: path.name == "meta.json"):
+        path.replace(folder / path.name)
 
 
 def _fill(folder: Path, data: "Data", corpus: Corpus) -> None:
@@ -211,6 +288,7 @@ def _fill(folder: Path, data: "Data", corpus: Corpus) -> None:
     for name in SPLITS:
         splits[name] |= _encode(folder, name, corpus, tokenizer)
     meta = {"fingerprint": corpus.fingerprint, "corpus": corpus.describe, "settings": _settings(data), "splits": splits}
+    meta["digests"] = {path.name: sha256(path) for path in folder.iterdir()}
     (folder / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -29,7 +29,7 @@ from transformer_pl.names import (
 )
 from transformer_pl.prepare import digest
 
-STATES = ("running", "stopped", "failed", "done")
+STATES = ("running", "stopped", "failed", "diverged", "done")
 NAMED = 3  # files that a reason to stay names
 
 

@@ -114,8 +114,14 @@ def rows_of(sweep: Sweep, planned: list[Planned]) -> list[Row]:
     for index, row in enumerate(sweep.rows):
         trials = [one.trial for one in planned if one.row == index]
         results = [trial.result() for trial in trials]
-        sentences = _stacked([trial.sentences("val") for trial, result in zip(trials, results, strict=True) if result])
-        rows.append(Row(row.configs[0], results, [trial.status()["state"] for trial in trials], sentences))
+        sentences, unread = [], []
+        for trial, result in zip(trials, results, strict=True):
+            try:
+                sentences += [trial.sentences("val")] if result else []
+            except InputError as error:
+                unread += error.messages
+        states = [trial.status()["state"] for trial in trials]
+        rows.append(Row(row.configs[0], results, states, None if unread else _stacked(sentences), unread))
     return rows
 
 
@@ -152,10 +158,10 @@ def _vectors(pictures: dict[str, Path]) -> dict[str, Path]:
 
 
 def _stacked(seeds: list[Any]) -> Any:
-    """(seeds, sentences, 12); None where a seed's are not there, or of other text."""
+    """(seeds, sentences, 12); None without any, or where a seed's are of other text."""
     import numpy as np
 
-    if not seeds or any(one is None or one.shape != seeds[0].shape for one in seeds):
+    if not seeds or any(one.shape != seeds[0].shape for one in seeds):
         return None
     return np.stack(seeds)
 

@@ -12,14 +12,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
+
 from transformer_pl.divergence import metrics_from_json, metrics_to_json
 from transformer_pl.errors import InputError
+from transformer_pl.integrity import check, read_json, sha256
 from transformer_pl.names import CHECKPOINT_FILES, TRIAL_FILES, broken_rule, trial_folder
 
 if TYPE_CHECKING:
     import numpy as np
 
 RUNS = Path("runs")
+DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # what a trial's numbers are made of
+STATISTICS = 12  # of a sentence: BLEU's ten integers, nats, pieces
 LOCK_S = 0.5  # for which a trial's lock is tried: who only asks whether it is taken has it for an instant
 
 
@@ -84,6 +89,45 @@ def in_use(runs: Path, alone: bool = False) -> Iterator[None]:
         yield
 
 
+# What the files of a trial and of a sweep must hold to be used. They may hold more.
+
+
+class _Metrics(BaseModel, strict=True, extra="allow"):
+    __pydantic_extra__: dict[str, float | None]
+    bleu: float = Field(alias="val/bleu")
+    ppl: float | None = Field(alias="val/ppl")  # null: infinite
+
+
+class _Result(BaseModel, strict=True):
+    id: str
+    weights_id: str
+    name: str
+    tags: list[str]
+    scale: str
+    seed: int
+    config: dict[str, Any]
+    metrics: _Metrics
+    signature: str
+    params: int
+    steps: PositiveInt
+    flops: PositiveFloat
+    dropped: int
+    tokens_per_s: float | None
+    wall_s: float
+    finished: str
+    digests: dict[str, str] = {}  # sha256 by file name; older results have none
+
+
+class _Status(BaseModel, strict=True):
+    state: str
+
+
+class _Environment(BaseModel, strict=True):
+    data: str | None = None
+    packages: dict[str, str] = {}
+    threads: int | None = None
+
+
 class Trial:
     """The folder of one trial, `runs/trials/<readable>-<id>`."""
 
@@ -101,8 +145,10 @@ class Trial:
         return self.folder / "log.txt"
 
     def result(self) -> dict[str, Any] | None:
-        """What result.json says; None unless the trial is finished."""
-        return _read_result(self.folder / "result.json")
+        """What result.json says; None unless the trial is finished. With a damaged one it is not."""
+        otherwise = "the trial counts as not finished, and the command that trained it trains it anew"
+        result = read_json(self.folder / "result.json", _Result, otherwise)
+        return result and result | {"metrics": metrics_from_json(result["metrics"])}
 
     def diverged_at(self) -> int | None:
         """The step at which its training diverged, which is its result; None unless it did."""
@@ -115,7 +161,8 @@ class Trial:
 
     def environment(self) -> dict[str, Any]:
         """Where it ran, as `environment` tells; nothing where it never came to run."""
-        return _read_json(self.folder / "env.json") or {}
+        otherwise = "it is not known where the trial ran, and on which text"
+        return read_json(self.folder / "env.json", _Environment, otherwise) or {}
 
     def data(self) -> str | None:
         """The folder of its text under runs/data; None where it never came to read it."""
@@ -134,10 +181,21 @@ class Trial:
         return config or self.threads_begun() or share
 
     def status(self) -> dict[str, Any]:
-        """`state` is `new`, `running`, `stopped`, `failed`, `done`, or `diverged`, with its `step`."""
-        status = _read_json(self.folder / "status.json") or {"state": "new"}
-        if status["state"] == "running" and not self.locked():
-            status["state"] = "stopped"  # its process ended without a word
+        """`state` is `new`, `running`, `stopped`, `failed`, `diverged` (with its `step`), `done`, or `damaged`
+        where the result is.
+
+        What is told beside it is for people. A trial that no process trains is done if and only if it has a result.
+        """
+        status = read_json(self.folder / "status.json", _Status, "the trial's state is told by its result alone")
+        status = status or {"state": "new"}
+        if status["state"] == "running" and self.locked():
+            return status
+        if self.result():
+            status["state"] = "done"
+        elif (self.folder / "result.json").exists():
+            status["state"] = "damaged"
+        elif status["state"] in ("running", "done"):
+            status["state"] = "stopped"  # its process ended without a word, or its result was removed
         return status
 
     def set_status(self, state: str, **told: Any) -> None:
@@ -192,23 +250,57 @@ class Trial:
         _write_lines(self.folder / f"scores.{split}.jsonl", lines)
 
     def hypotheses(self, split: str) -> list[str]:
-        """The translation of every sentence."""
-        return (self.folder / f"hyp.{split}.txt").read_bytes().decode().split("\n")[:-1]  # there may be a \r in one
+        """The translation of every sentence. Raises as `intact` does."""
+        with self._reading(f"hyp.{split}.txt") as path:
+            return path.read_bytes().decode().split("\n")[:-1]  # there may be a \r in one
 
-    def sentences(self, split: str) -> "np.ndarray | None":
-        """A line a sentence: BLEU's ten integers, nats, pieces; None where that cannot be read."""
+    def sentences(self, split: str) -> "np.ndarray":
+        """(sentences, STATISTICS): BLEU's ten integers, nats, pieces. Raises as `intact` does."""
         import numpy as np
 
+        with self._reading(f"scores.{split}.jsonl") as path, path.open(encoding="utf-8") as file:
+            rows = np.array([[*line["bleu"], line["nll"], line["pieces"]] for line in map(json.loads, file)])
+            if rows.shape[1:] != (STATISTICS,):
+                raise ValueError(f"it does not hold {STATISTICS} numbers of each sentence")
+            return rows
+
+    def intact(self, name: str) -> Path:
+        """The path of a file of a finished trial, once its bytes are known to be those that the result came from.
+
+        Raises an InputError that names the file where they are others, or cannot be read. A result of an older version
+        has no digests: then its files are taken as they are.
+        """
+        with self._reading(name) as path:
+            return path
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        path = self.folder / name
         try:
-            with (self.folder / f"scores.{split}.jsonl").open(encoding="utf-8") as file:
-                return np.array([[*line["bleu"], line["nll"], line["pieces"]] for line in map(json.loads, file)])
-        except (OSError, ValueError, KeyError):
-            return None
+            check(path, (self.result() or {}).get("digests", {}).get(name))
+            yield path
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"{path}: cannot be used: {reason}; to have it again, remove {self.folder} and train the trial anew"
+            ) from None
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Write the result, which makes the trial a finished one; what only served to resume goes."""
-        write_json(self.folder / "result.json", result | {"metrics": metrics_to_json(result["metrics"])})
+        """Write the result, which makes the trial a finished one; what only served to resume goes.
+
+        `digests` is added: the sha256 of every file that numbers are made of, by its name.
+        """
+        files = [path for pattern in DIGESTED for path in sorted(self.folder.glob(pattern))]
+        digests = {path.name: sha256(path) for path in files}
+        metrics = metrics_to_json(result["metrics"])
+        write_json(self.folder / "result.json", result | {"metrics": metrics, "digests": digests})
         self.drop_checkpoints()
+
+    def set_aside_damaged_result(self) -> None:
+        """Make room for a new result; a person may want to look at the damaged one."""
+        path = self.folder / "result.json"
+        if path.exists() and self.result() is None:
+            path.replace(path.with_name("result.json.damaged"))
 
     def drop_checkpoints(self) -> None:
         """It will not be gone on with: its curve stays, what only served to resume does not."""
@@ -238,7 +330,10 @@ class Trial:
         self.drop_checkpoints()
 
     def metrics(self, last: int | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, or about the `last` ones; one that is still being written is left out."""
+        """The lines of metrics.jsonl, or about the `last` ones.
+
+        A damaged line is left out, and so is one that is still being written.
+        """
         try:
             with (self.folder / "metrics.jsonl").open("rb") as file:
                 if last:
@@ -248,7 +343,7 @@ class Trial:
                 lines = file.read().split(b"\n")[:-1]
         except FileNotFoundError:
             return []
-        return [metrics_from_json(json.loads(line)) for line in lines]
+        return [metrics_from_json(line) for line in map(_metrics_line, lines) if line]
 
     def log_end(self, lines: int = 12) -> list[str]:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
@@ -259,7 +354,7 @@ def finished(runs: Path) -> list[dict[str, Any]]:
     """The results of every finished trial under a runs folder, each with its folder's path under `folder`."""
     results = []
     for path in sorted((runs / "trials").glob("*/result.json")):
-        if result := _read_result(path):
+        if result := Trial(path.parent).result():
             results.append(result | {"folder": path.parent})
     return results
 
@@ -271,6 +366,16 @@ def _flock(file: IO, kind: int) -> bool:
         return True
     except BlockingIOError:
         return False
+
+
+def _metrics_line(line: bytes) -> dict[str, float] | None:
+    """The numbers of a line of metrics.jsonl by their names, its step among them; None for a damaged one."""
+    try:
+        numbers = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(numbers, dict) and all(isinstance(number, int | float | None) for number in numbers.values())
+    return numbers if whole and isinstance(numbers.get("step"), int) else None
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -293,16 +398,3 @@ def environment(versions: Iterable[str]) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "packages": {name: version(name) for name in versions},
     }
-
-
-def _read_result(path: Path) -> dict[str, Any] | None:
-    result = _read_json(path)
-    return result and result | {"metrics": metrics_from_json(result.get("metrics", {}))}
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else None
-    except (OSError, ValueError):
-        return None

@@ -5,7 +5,6 @@ A corpus is read as a stream, as often as needed. Whatever is wrong with it is t
 
 import functools
 import gzip
-import hashlib
 import os
 import re
 import zlib
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.errors import InputError
+from transformer_pl.integrity import sha256
 from transformer_pl.network import answers
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
 
 
 def _sha256(path: Path) -> str:
-    with _readable(path), open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with _readable(path):
+        return sha256(path)
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def tell(
     console.print(table.terminal())
     try:
         shown = folder / "table.md"
-        as_before = shown.exists() and shown.read_text(encoding="utf-8") == table.markdown()
+        as_before = shown.exists() and shown.read_bytes() == table.markdown().encode()
         write(folder / "table.tex", table.latex())
         write(folder / "results.csv", table.csv())
         if code in (0, 1) and not (

@@ -35,6 +35,7 @@ class Row(NamedTuple):
     results: list[dict[str, Any] | None]
     states: list[str]
     sentences: "np.ndarray | None" = None  # (finished seeds, sentences, 12): BLEU's integers, nats, pieces
+    unread: Sequence[str] = ()  # why the sentences of a finished seed cannot be used, so that those of none are
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -168,6 +169,7 @@ def against(
         record |= {"val/bleu.difference": line.difference("val/bleu")} | _judged("val/bleu", line.bleu)
     by = " by approximate randomisation" if randomise else ""
     notes = [f"{places[0]} less {places[1]}; p{by} after Holm's correction for {len(p_values)} rows."]
+    notes += _unread([*rows, *others])
     return Table([column for column in columns if any(column.cells)], records, notes)
 
 
@@ -310,7 +312,11 @@ def _notes(lines: list[_Line], paper: Published, randomise: bool) -> list[str]:
         notes.append(
             f"{trials} diverged: a mean is of the finished seeds of a row alone, and flatters a row that diverges."
         )
-    return notes + _on_chance(lines, randomise)
+    return notes + _on_chance(lines, randomise) + _unread([line.row for line in lines])
+
+
+def _unread(rows: Sequence[Row]) -> list[str]:
+    return [f"No interval and no test of a row: {why}." for row in rows for why in row.unread]
 
 
 def _on_chance(lines: list[_Line], randomise: bool) -> list[str]:

@@ -9,7 +9,8 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.divergence import Diverged, metrics_to_json
-from transformer_pl.results import write
+from transformer_pl.errors import warn
+from transformer_pl.results import Trial, write
 from transformer_pl.wandb_run import Run
 
 SAY_EVERY_S = 5.0
@@ -38,9 +39,11 @@ class Tracker(Logger):
         """Open both, at a training that has come to `step`: what was written after it, or of what it came to, goes."""
         path = self._folder / "metrics.jsonl"
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines(True)
-            whole = [(json.loads(line), line) for line in lines if line.endswith("\n")]
-            write(path, "".join(line for told, line in whole if told["step"] <= step and "val/bleu" not in told))
+            lines = Trial(self._folder).metrics()
+            if damaged := path.read_bytes().count(b"\n") - len(lines):
+                warn(f"{path}: {damaged} damaged lines are left out")
+            kept = [line for line in lines if line["step"] <= step and "val/bleu" not in line]
+            write(path, "".join(f"{json.dumps(line)}\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
         self._run = Run(folder=str(self._folder), **self._told)
 

@@ -32,7 +32,7 @@ from transformer_pl.config import (
 )
 from transformer_pl.cost import training_cost
 from transformer_pl.divergence import Diverged, decoding_after
-from transformer_pl.errors import InputError, run
+from transformer_pl.errors import InputError, run, warn
 from transformer_pl.identity import Identity, identity, words
 from transformer_pl.prepare import Prepared, prepare
 from transformer_pl.results import (
@@ -140,6 +140,7 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
         try:
             if rerun and not trial.needs_training():
                 trial.clear()
+            trial.set_aside_damaged_result()
             trial.set_status("running")
             result = _run(config, runs, trial, prepared, who, told | {"scale": scale}, rerun)
             trial.set_status("done")
@@ -279,15 +280,29 @@ def _strategy(config: Config) -> Any:
 def _same_weights(
     config: Config, runs: Path, trial: Trial, who: Identity, told: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]] | None:
-    """The weights of a finished trial that differs from this one in decoding alone, hard-linked; None without one."""
+    """The weights of a finished trial that differs from this one in decoding alone, hard-linked; None without one.
+
+    A trial whose weights or curve are damaged is named and passed over.
+    """
     from transformer_pl.tracking import Tracker
 
+    shared = ("weights.pt", "metrics.jsonl")
+
+    def is_whole(twin: dict[str, Any]) -> bool:
+        try:
+            for name in shared:
+                Trial(twin["folder"]).intact(name)
+        except InputError as error:
+            warn(f"weights are not shared: {error}")
+            return False
+        return True
+
     twins = (r for r in finished(runs) if r["weights_id"] == who.weights and r["id"] != who.trial)
-    twin = next((r for r in twins if (r["folder"] / "weights.pt").exists()), None)
+    twin = next((r for r in twins if (r["folder"] / "weights.pt").exists() and is_whole(r)), None)
     if not twin:
         return None
     print(f"weights: those of {twin['folder']}, which differs in decoding alone", flush=True)
-    trial.link(twin["folder"], "weights.pt", "metrics.jsonl")
+    trial.link(twin["folder"], *shared)
     tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
     tracker.start(config.steps)
     return tracker, {"dropped": twin["dropped"], "tokens_per_s": twin["tokens_per_s"], "earlier_s": 0.0}

@@ -39,14 +39,17 @@ def main(argv: list[str]) -> int:
         )
     lines = _lines(options.file)
     folder: Path = result["folder"]
-    prepared = Prepared(folder.parents[1] / "data" / str(Trial(folder).data()))
+    trial = Trial(folder)
+    if (text := trial.data()) is None:
+        raise InputError(f"{folder / 'env.json'}: must name the trial's text, but does not; train the trial again")
+    prepared = Prepared(folder.parents[1] / "data" / text)
     bleu = result["metrics"]["val/bleu"]
     print(
         f"{folder.name}: {config.data.source} to {config.data.target}, trained for {result['steps']:,} steps on "
         f"{prepared.meta['corpus']}; {bleu:.1f} BLEU on its validation set",
         file=sys.stderr,
     )
-    translate = translator(config, prepared, folder / "weights.pt", max(1, options.n_best))
+    translate = translator(config, prepared, trial.intact("weights.pt"), max(1, options.n_best))
     number = 0
     for sentences in lines:
         for outputs in translate(sentences):

@@ -20,7 +20,7 @@ from transformer_pl.evaluate import translate
 from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.prepare import Prepared, Split, Tokens, prepare
-from transformer_pl.results import RUNS, environment, finished
+from transformer_pl.results import RUNS, Trial, environment, finished
 from transformer_pl.tokens import PAD
 
 
@@ -48,7 +48,7 @@ def main() -> None:
         print(f"decoding: no finished base trial of scale multi30k under {options.runs}")
         return
     model = Transformer(sizes(config.model, len(prepared.tokenizer))).eval()
-    model.load_state_dict(torch.load(trained[0]["folder"] / "weights.pt"))
+    model.load_state_dict(torch.load(Trial(trained[0]["folder"]).intact("weights.pt")))
     source = first(prepared.split("val"), options.sentences).source
     beams = [resolve([scale_level("multi30k"), Level("here", {"decode.beam": beam})]).decode for beam in (4, 1)]
     decodings = {

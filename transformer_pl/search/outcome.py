@@ -12,6 +12,7 @@ from transformer_pl import stats
 from transformer_pl.config import bare
 from transformer_pl.cost import human
 from transformer_pl.divergence import perplexity
+from transformer_pl.errors import InputError
 from transformer_pl.render import Column, Table
 from transformer_pl.results import Trial
 from transformer_pl.search.file import Search
@@ -53,6 +54,7 @@ class Outcome:
             return order.get(states[trial.number], len(order)), value
 
         self.trials = sorted(found, key=rank)
+        self.unread: list[str] = []  # why the sentences of a finished trial cannot be used
         self.records = [self._record(trial, states[trial.number], runs) for trial in self.trials]
 
     @property
@@ -79,7 +81,11 @@ class Outcome:
         }
         values = [] if state == "diverged" else trial.values or []  # its infinity is for Optuna
         told = dict(zip(self.search.goals, values, strict=False))
-        sentences = kept.sentences("val") if result else None
+        sentences = None
+        try:
+            sentences = kept.sentences("val") if result else None
+        except InputError as error:
+            self.unread += error.messages
         for metric in self.metrics:
             record[metric] = told.get(metric, metrics.get(metric))
             if metric in MEASURED:
@@ -130,9 +136,12 @@ class Outcome:
                 f"Expected best {next(iter(self.search.goals))} after k trials, drawn from these at random"
                 f"{' and not diverged' if 'diverged' in states else ''} (Tang et al. 2020), by k: {told}."
             )
+        notes += [f"No interval of a trial: {why}." for why in self.unread]
         elsewhere = [record for record in self.records if record["state"] in ("best", "done") and not record["params"]]
         if elsewhere:
-            notes.append(f"{len(elsewhere)} trials lie in the runs folder of another machine.")
+            notes.append(
+                f"{len(elsewhere)} trials have no whole result here: they lie in another runs folder, or are damaged."
+            )
         return notes
 
     def importances(self) -> dict[str, dict[str, float]]:
