@@ -9,7 +9,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.results import write
-from transformer_pl.wandb_run import Run
+from transformer_pl.wandb_run import SEND_S, Run
 
 SAY_EVERY_S = 5.0
 
@@ -77,7 +77,7 @@ def tell_again(folder: Path, result: dict[str, Any]) -> None:
     run = Run(folder=str(folder), **{key: result[key] for key in ("name", "tags", "config")})
     run.tell(log={"step": result["steps"], **result["metrics"]})
     run.tell(summary=summary(result))
-    run.finish(0)
+    run.finish(0, wait=SEND_S)  # it has everything still to send
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
