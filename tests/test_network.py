@@ -2,10 +2,11 @@
 
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from transformer_pl.network import answers
+from transformer_pl.network import answers, responds
 
 
 @pytest.fixture
@@ -46,3 +47,16 @@ def test_a_name_that_takes_long_to_look_up_is_not_waited_for(server, monkeypatch
     monkeypatch.setattr(socket, "create_connection", slow)
     assert answers("https://slow.invalid", seconds=0.1) == "none in 0.1 s"
     known.set()
+
+
+def test_a_web_server_responds_by_any_status_and_one_that_hangs_does_not(server):
+    """One that hangs still takes connections."""
+    handler = type("Knows", (BaseHTTPRequestHandler,), {"log_message": lambda *_: None})
+    handler.do_HEAD = lambda self: self.send_error(401)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as knows:
+        threading.Thread(target=knows.serve_forever, daemon=True).start()
+        assert responds(f"http://127.0.0.1:{knows.server_port}", seconds=30)
+        knows.shutdown()
+    assert not responds(f"http://127.0.0.1:{knows.server_port}", seconds=30)
+    assert answers(f"http://127.0.0.1:{server}") is None
+    assert not responds(f"http://127.0.0.1:{server}", seconds=0.2)

@@ -11,17 +11,18 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import wandb
 import yaml
-from conftest import GRIDS, ROOT, command, processes, read_back, wait_for
+from conftest import GRIDS, ROOT, command, little_text, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from transformer_pl import wandb_run
+from transformer_pl import launch, wandb_run
 from transformer_pl.config import resolve
+from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import load
 from transformer_pl.tracking import Tracker
 from transformer_pl.train import read_argv
@@ -102,41 +103,179 @@ def test_a_resumed_trial_drops_the_lines_after_its_checkpoint(tmp_path, monkeypa
 # W&B in trouble
 
 
-def core(parent):
-    """The service process of W&B's own that `parent` has started."""
+def descendants(pid):
+    """The processes that `pid` has started, and theirs."""
+    children = [process.pid for process in processes() if process.parent == pid]
+    return [*children, *itertools.chain.from_iterable(map(descendants, children))]
 
-    def found():
-        return [p.pid for p in processes() if p.parent == parent and "wandb-core" in p.command]
 
-    wait_for(found, seconds=20)
-    return found()[0]
+@pytest.fixture
+def w_and_b_of():
+    """The process that a trial talks to W&B by, and all that it has started, W&B's service first."""
+    started = []
+
+    def find(parent, words):
+        return [p.pid for p in processes() if p.parent == parent and words in p.command]
+
+    def of(pid):
+        wait_for(lambda: any(find(own, "wandb-core") for own in find(pid, "transformer_pl.wandb_run")), seconds=120)
+        (own,) = find(pid, "transformer_pl.wandb_run")
+        started.extend([own, *descendants(own)])
+        return own, descendants(own)
+
+    yield of
+    for pid in started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def are_gone(pids):
+    return not set(pids) & {process.pid for process in processes()}
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hanging"])
 @pytest.mark.parametrize("victim", ["core", "own"])
-def test_a_trial_does_not_notice_that_w_and_b_is_gone(tmp_path, monkeypatch, capfd, victim, signum):
-    monkeypatch.setattr(wandb_run, "FINISH_S", 2.0)
-    monkeypatch.setattr(wandb_run, "PIPE_BYTES", 4096)
+def test_a_training_does_not_notice_that_w_and_b_is_gone(w_and_b_of, tmp_path, capfd, victim, signum):
+    """It logs more than the pipe to W&B holds, and waits for nothing, not even at its end."""
     tracker = Tracker(tmp_path, 2000, "name", ["tag"], {"seed": 1})
     tracker.start(0)
     tracker.log_metrics({"train/loss": 1.0}, 0)
-    own = tracker._run._process.pid
-    service = core(own)
+    own, (service, *others) = w_and_b_of(os.getpid())
     os.kill(service if victim == "core" else own, signum)
+    metrics = {f"train/loss{i}": 1.0 for i in range(40)}
+    assert 2000 * len(json.dumps(metrics)) > 1.5 * wandb_run.PIPE_BYTES
     began = time.monotonic()
     for step in range(1, 2000):
-        tracker.log_metrics({"train/loss": 1.0}, step)
+        tracker.log_metrics(metrics, step)
     assert time.monotonic() - began < 5
     tracker.finish(0)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 10
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(2000))
-    for pid in (own, service):  # what hung was ended, and its service ends by itself
-        if pid == service and signum == signal.SIGSTOP:
-            os.kill(pid, signal.SIGCONT)
-        wait_for(lambda pid=pid: pid not in {process.pid for process in processes()}, seconds=10)
+    wait_for(lambda: are_gone([own, service, *others]), seconds=10)
     if victim == "core" or signum == signal.SIGSTOP:
         assert "W&B: lost" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("exit_code", [0, 143])
+@pytest.mark.parametrize("victim", ["core", "own"])
+def test_the_end_of_a_trial_waits_five_seconds_for_w_and_b_that_hangs(w_and_b_of, tmp_path, capfd, victim, exit_code):
+    tracker = Tracker(tmp_path, 10, "name", ["tag"], {"seed": 1})
+    tracker.start(0)
+    own, (service, *others) = w_and_b_of(os.getpid())
+    os.kill({"core": service, "own": own}[victim], signal.SIGSTOP)
+    tracker.log_metrics({"train/loss": 1.0}, 10)
+    began = time.monotonic()
+    tracker.finish(exit_code)
+    assert time.monotonic() - began < 5.2  # and a little for a machine that is busy
+    wait_for(lambda: are_gone([own, service, *others]), seconds=1)
+    assert "W&B: lost (it has not ended in time); all of it is on disk" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("end", ["stop", "done"])
+def test_a_trial_ends_within_ten_seconds_where_w_and_b_hangs(w_and_b_of, tmp_path, end):
+    """From the signal, or from its result. It leaves no process behind.
+
+    Three at once: W&B is well, its service hangs, our process that talks to it hangs. On a machine so busy that the
+    first takes seconds too, the others may take ten more: five for W&B, and five for chance.
+    """
+    runs = tmp_path / "runs"
+    keys = {"model.width": 0.0625, "decode.beam": 1, "decode.extra": 2, "trainer.log_every": 1, "trainer.threads": 1}
+    keys |= {"data.path": little_text(tmp_path, 400, 30, 20), "data.vocab_size": 400}
+    keys |= {"optim.max_steps": 10**6, "trainer.val_every": 10**6} if end == "stop" else {"optim.max_steps": 40}
+    words = [sys.executable, "-m", "transformer_pl.train", *(f"--{key}={value}" for key, value in keys.items())]
+    trials, started = {}, {}
+    with ExitStack() as stack:
+        for seed, victim in enumerate(("none", "core", "own"), 1):
+            log = stack.enter_context((tmp_path / victim).open("wb"))
+            seeded = [*words, f"--runs={runs}", f"--seed={seed}"]
+            trials[victim] = stack.enter_context(subprocess.Popen(seeded, cwd=ROOT, stdout=log, stderr=log))
+            stack.callback(trials[victim].kill)
+        for victim, trial in trials.items():
+            own, (service, *others) = w_and_b_of(trial.pid)
+            if victim != "none":
+                os.kill({"core": service, "own": own}[victim], signal.SIGSTOP)
+            started[victim] = [own, service, *others]
+        if end == "stop":
+            wait_for(lambda: sum(path.stat().st_size > 0 for path in runs.glob("trials/*/metrics.jsonl")) == 3, 120)
+            began = dict.fromkeys(trials, time.time())
+            for trial in trials.values():
+                trial.send_signal(signal.SIGTERM)
+        took, waiting = {}, dict(trials)
+        deadline = time.monotonic() + 240
+        while waiting and time.monotonic() < deadline:
+            for victim in [victim for victim, trial in waiting.items() if trial.poll() is not None]:
+                del waiting[victim]
+                took[victim] = time.time()
+            time.sleep(0.02)
+    assert not waiting
+    wait_for(lambda: are_gone(itertools.chain.from_iterable(started.values())), 5)
+    if end == "done":
+        results = sorted(runs.glob("trials/*/result.json"), key=lambda path: path.parent.name.split("-s")[1])
+        began = {victim: path.stat().st_mtime for victim, path in zip(trials, results, strict=True)}
+    took = {victim: at - began[victim] for victim, at in took.items()}
+    for victim, trial in trials.items():
+        assert trial.returncode == (143 if end == "stop" else 0), (tmp_path / victim).read_text()
+        assert took[victim] < max(10, took["none"] + 10), took
+        assert ("W&B: lost" in (tmp_path / victim).read_text()) == (victim != "none")
+
+
+def test_what_w_and_b_has_started_ends_with_a_trial_that_is_killed(tmp_path):
+    """Its service has a session of its own, and does not notice that its parent is gone where it hangs."""
+    program = """if True:
+        import subprocess, sys, time
+        service = [sys.executable, "-c", "import time; time.sleep(600)"]
+        if sys.argv[1] == "trial":
+            subprocess.Popen([sys.executable, __file__, "own"])
+        else:
+            subprocess.Popen(service, start_new_session=True)
+        time.sleep(600)
+    """
+    (tmp_path / "tree.py").write_text(program)
+    words = [sys.executable, str(tmp_path / "tree.py"), "trial"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as trial:
+        wait_for(lambda: len(descendants(trial.pid)) == 2, 30)
+        own, service = descendants(trial.pid)
+        os.kill(service, signal.SIGSTOP)
+        trial.kill()
+        trial.wait()
+        assert not are_gone([own]) and not are_gone([service])
+        launch._end(trial)
+        wait_for(lambda: are_gone([own, service]), 10)
+
+
+def test_a_signal_ends_the_wait_for_w_and_b_and_w_and_b(w_and_b_of, tmp_path):
+    """A report may wait for longer than a trial does, but not against its user's will."""
+    run = wandb_run.Run(folder=str(tmp_path), name="name", tags=["tag"], config={}, job_type="report")
+    own, (service, *others) = w_and_b_of(os.getpid())
+    os.kill(service, signal.SIGSTOP)
+
+    def stop(signum, frame):
+        raise Stopped(signum)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Stopped):
+            run.finish(0, wait=wandb_run.SEND_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    wait_for(lambda: are_gone([own, service, *others]), 10)
+
+
+@pytest.mark.slow  # it waits for as long as W&B may take to send a report
+def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(w_and_b_of, tmp_path):
+    program = f"""if True:
+        import time
+        from transformer_pl.wandb_run import Run
+        Run(folder={str(tmp_path)!r}, name="name", tags=["tag"], config={{}})
+        time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as trial:
+        own, (service, *others) = w_and_b_of(trial.pid)
+        os.kill(service, signal.SIGSTOP)
+        trial.kill()
+    wait_for(lambda: are_gone([own, service, *others]), wandb_run.SEND_S + 10)
 
 
 def test_a_wrong_key_is_told_and_the_run_kept_offline(tmp_path, monkeypatch, capfd):
@@ -150,11 +289,11 @@ def test_a_wrong_key_is_told_and_the_run_kept_offline(tmp_path, monkeypatch, cap
     tracker = Tracker(tmp_path, 10, "name", ["tag"], {"seed": 1})
     tracker.start(0)
     tracker.log_metrics({"train/loss": 1.0}, 10)
+    wait_for(lambda: list(tmp_path.glob("wandb/offline-run-*/*.wandb")))
     tracker.finish(0)
     server.shutdown()
     server.server_close()
     assert "W&B: offline (" in capfd.readouterr().out
-    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """What a user did wrong, told once and in full; and what a command ends with."""
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NoReturn
 
-from transformer_pl import stopping
+from transformer_pl import passwords, stopping
 
 
 class InputError(ValueError):
@@ -50,16 +49,14 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **{"action": _Once} | options)
 
     def parse_args(self, argv: Any, namespace: Any = None) -> Any:
-        options, unknown = self.parse_known_intermixed_args(argv, namespace)
+        options, unknown = self.parse_known_intermixed_args(passwords.take(argv), namespace)
         if unknown:
             known = [name for name in self._option_string_actions if name.startswith("--")]
             self.error(f"{' '.join(unknown)}: no such option; known: {', '.join(known)}")
         return options
 
     def error(self, message: str) -> NoReturn:
-        # A password in a URL is nobody's to read.
-        hidden = re.sub(r"(://[^\s:/@]*:|[?&]\w*passw\w*=)[^\s&]*(?=@|&|\s|$)", r"\1***", message)
-        raise InputError(f"command line: {hidden}; see {self.prog} --help")
+        raise InputError(f"command line: {message}; see {self.prog} --help")
 
 
 class _Once(argparse.Action):

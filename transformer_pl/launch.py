@@ -15,7 +15,7 @@ from transformer_pl.live import View
 from transformer_pl.machine import gpus
 from transformer_pl.plan import Planned
 from transformer_pl.results import check_writable, unwritable
-from transformer_pl.stopping import ENDS_WITH_STDIN, GRACE_S, Stopped, handle, stop
+from transformer_pl.stopping import ENDS_WITH_STDIN, GRACE_S, Stopped, handle, kill, stop
 
 POLL_S = 0.2
 Argv = Callable[[Planned], list[str]]  # of `python -m transformer_pl.train`
@@ -122,7 +122,7 @@ def launch(source: Source, argv: Argv, places: Slots, view: View) -> None:
             for slot, (process, job) in list(running.items()):
                 code = process.poll()
                 if code is None and slot in asked and time.monotonic() > asked[slot]:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    kill(process.pid)
                 elif code is None and slot not in asked and source.watch(job):
                     asked[slot] = time.monotonic() + GRACE_S
                     os.killpg(process.pid, signal.SIGTERM)
@@ -218,6 +218,5 @@ def _stop(processes: Sequence[subprocess.Popen]) -> None:
 
 def _end(process: subprocess.Popen) -> None:
     """Whatever a trial has left behind in its session ends with it."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill(process.pid)
     process.stdin.close()

@@ -1,10 +1,13 @@
 """Whether a server answers: asked before a library that would take long to give up."""
 
+import http.client
 import queue
 import socket
+import ssl
 import threading
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import Request, getproxies, proxy_bypass, urlopen
 
 PORTS = {"http": 80, "https": 443}
 
@@ -30,3 +33,14 @@ def answers(address: str, seconds: float = 3.0) -> str | None:
         return answer.get(timeout=seconds)
     except queue.Empty:
         return f"none in {seconds:g} s"
+
+
+def responds(address: str, seconds: float) -> bool:
+    """Whether a web server responds to a request, with whatever status. One that hangs may still take connections."""
+    try:
+        urlopen(Request(address, method="HEAD"), timeout=seconds).close()
+    except HTTPError as error:
+        error.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)  # we may lack the certificate that W&B has
+    return True

@@ -47,11 +47,9 @@ def refuse(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
 
 
 def search_of(file: Path, content: dict[str, Any], options: argparse.Namespace) -> "Search":
-    """A sweep file that searches. Where the command line has a password, the process begins anew without it."""
+    """A sweep file that searches."""
     from transformer_pl.search.file import load
-    from transformer_pl.search.storage import hide_password
 
-    hide_password(options.storage)
     if options.retune:
         raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
     return load(file, content, options.scale, options.seeds, options.set)

@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 GRACE_S = 8.0  # from asking a trial to stop to killing it
@@ -45,3 +47,23 @@ def end_with_parent() -> None:
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def kill(leader: int) -> None:
+    """Kill a process, its session and process group, and all their descendants, which may have sessions of their own.
+
+    W&B's service has one: were its parent killed alone, a service that hangs would stay for ever.
+    """
+    processes: dict[int, tuple[int, int]] = {}  # parent and session of each; empty where the system has no /proc
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            _, parent, _, session = path.read_bytes().rpartition(b")")[2].split()[:4]
+            processes[int(path.parent.name)] = int(parent), int(session)
+    doomed = {leader} | {pid for pid, (_, session) in processes.items() if session == leader}
+    while children := {pid for pid, (parent, _) in processes.items() if parent in doomed} - doomed:
+        doomed |= children
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    for pid in sorted(doomed, key=lambda pid: pid == os.getpid()):  # itself last
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)

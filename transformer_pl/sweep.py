@@ -28,7 +28,7 @@ from transformer_pl.results import check_writable, finished, in_use, write, writ
 from transformer_pl.retune import retuning
 from transformer_pl.stopping import Stopped
 from transformer_pl.sweepfile import SEARCHES, Sweep, load
-from transformer_pl.wandb_run import Run
+from transformer_pl.wandb_run import SEND_S, Run
 
 
 def main(words: list[str]) -> int:
@@ -201,7 +201,7 @@ def tell_wandb(sweep: Any, table: Table, pictures: dict[str, Path], folder: Path
     report = Run(folder=str(folder), name=name, tags=[scale], config={}, job_type="report")
     report.tell(tables={"results": table.shown()})
     report.tell(images={caption: str(path) for caption, path in pictures.items()})
-    report.finish(0, wait=60)  # it has everything still to send
+    report.finish(0, wait=SEND_S)  # it has everything still to send
 
 
 def read_options(words: list[str]) -> argparse.Namespace:

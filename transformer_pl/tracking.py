@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from transformer_pl.divergence import Diverged, metrics_to_json
 from transformer_pl.errors import warn
 from transformer_pl.results import Trial, write
-from transformer_pl.wandb_run import Run
+from transformer_pl.wandb_run import SEND_S, Run
 
 SAY_EVERY_S = 5.0
 
@@ -88,14 +88,14 @@ def tell_again(folder: Path, result: dict[str, Any]) -> None:
     run = Run(folder=str(folder), **{key: result[key] for key in ("name", "tags", "config")})
     run.tell(log={"step": result["steps"], **result["metrics"]})
     run.tell(summary=summary(result))
-    run.finish(0)
+    run.finish(0, wait=SEND_S)  # it has everything still to send
 
 
 def tell_diverged(folder: Path, step: int, name: str, tags: list[str], config: dict[str, Any]) -> None:
     """The same of a trial that diverged."""
     run = Run(folder=str(folder), name=name, tags=tags, config=config)
     run.tell(summary=_divergence(step))
-    run.finish(1)
+    run.finish(1, wait=SEND_S)
 
 
 def _divergence(step: int) -> dict[str, int]:

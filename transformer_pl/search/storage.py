@@ -1,8 +1,6 @@
 """Where a study lies, and with what it is drawn and pruned."""
 
 import copy
-import os
-import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,13 +16,13 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
+from transformer_pl import passwords
 from transformer_pl.config import nearest, read_scalar
 from transformer_pl.errors import InputError
 from transformer_pl.search.file import SCHEDULED, Search
 
 JOURNAL = "study.journal"
 LOST = (StorageInternalError, SQLAlchemyError, OSError)  # what is raised while a storage does not answer
-PASSWORD = "TRANSFORMER_PL_STORAGE_PASSWORD"  # an environment variable, which other users of a machine cannot read
 SAMPLERS = {
     "tpe": optuna.samplers.TPESampler,
     "random": optuna.samplers.RandomSampler,
@@ -111,18 +109,6 @@ class Unreachable(Exception):
     """It has not answered for too long; says why."""
 
 
-def hide_password(url: str | None) -> None:
-    """Take a password out of the command line, which anyone on the machine may read: this process begins anew.
-
-    The password is then in the environment, until the study is opened.
-    """
-    if url is None or (parsed := _parsed(url)).password is None or not any(url in word for word in sys.orig_argv):
-        return
-    os.environ[PASSWORD] = parsed.password
-    bare = parsed._replace(password=None).render_as_string()  # `set` takes None for "as it was"
-    os.execv(sys.executable, [word.replace(url, bare) for word in sys.orig_argv])
-
-
 def shown(url: str | None, folder: Path) -> str:
     """What optuna-dashboard takes, but for the password."""
     return str(folder / JOURNAL) if url is None else _parsed(url).render_as_string(hide_password=True)
@@ -177,11 +163,13 @@ def find(search: Search, folder: Path, url: str | None) -> optuna.Study:
 
 
 def _whole(url: str | None) -> str | None:
-    """With the password that `hide_password` put away, which is nobody else's from here on."""
+    """With the password that was taken from the command line, or is in the environment."""
     if url is None:
         return None
-    parsed, password = _parsed(url), os.environ.pop(PASSWORD, None)
-    return (parsed.set(password=password) if password else parsed).render_as_string(hide_password=False)
+    parsed = _parsed(url)
+    if parsed.host or parsed.username is not None:  # a file has none
+        parsed = parsed.set(password=parsed.password or passwords.password())
+    return parsed.render_as_string(hide_password=False)
 
 
 def _storage(whole: str | None, folder: Path) -> BaseStorage:
@@ -192,18 +180,15 @@ def _storage(whole: str | None, folder: Path) -> BaseStorage:
 
 def _parsed(url: str) -> URL:
     try:
-        parsed = make_url(url)
+        if passwords.HIDDEN in url:
+            raise ValueError
+        return make_url(url)
     except (ArgumentError, ValueError):
         raise InputError(
-            "--storage: must be a URL that Optuna takes, such as postgresql://USER@HOST/DATABASE or sqlite:///FILE, "
-            "but is none"
+            "--storage: must be a URL that Optuna takes, such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE or "
+            "sqlite:///FILE, with %40 for an @ in the password, which stands nowhere else; correct it, or leave the "
+            f"password out and set {passwords.PASSWORD}"
         ) from None
-    if "@" in (parsed.host or "") or any("password" in key or key == "passwd" for key in parsed.query):
-        raise InputError(
-            "--storage: must have its password between USER: and @HOST, with %40 for an @ in it; or leave it out, and "
-            f"set {PASSWORD}"
-        )
-    return parsed
 
 
 def _answered(url: str | None, ask: Any) -> Any:
