@@ -33,6 +33,10 @@ def together(make: Callable[[Any], Any], values: Iterable[Any]) -> dict[Any, Any
     return made
 
 
+class HelpShown(Exception):
+    """The command line asked for help alone, which is printed: there is nothing to do."""
+
+
 class Parser(argparse.ArgumentParser):
     """Tells a wrong command line as any wrong input is told. Options are spelled in full and said once."""
 
@@ -48,6 +52,9 @@ class Parser(argparse.ArgumentParser):
             known = [name for name in self._option_string_actions if name.startswith("--")]
             self.error(f"{' '.join(unknown)}: no such option; known: {', '.join(known)}")
         return options
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise HelpShown  # after --help
 
     def error(self, message: str) -> NoReturn:
         # A password in a URL is nobody's to read.
@@ -66,7 +73,10 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
     """Run a command on this process's arguments and end with its exit code."""
     stopping.handle(stopping.stop)
     try:
-        code = main(sys.argv[1:])
+        with stopping.component_code():  # wherever a command may run some: none ends it as if all were done
+            code = main(sys.argv[1:])
+    except HelpShown:
+        code = 0
     except InputError as error:
         sys.stdout.flush()
         for message in error.messages:

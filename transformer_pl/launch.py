@@ -118,10 +118,11 @@ def launch(source: Source, argv: Argv, places: Slots, view: View) -> None:
                 elif code is not None:
                     del running[slot]
                     _end(process)
-                    pruned = asked.pop(slot, None) is not None and code != 0
-                    outcome = "pruned" if pruned else _outcome(code, job)
-                    source.ended(job, code != 0 and not pruned, pruned)
-                    view.ended(job, outcome, failed=code != 0 and not pruned)
+                    finished = code == 0 and job.trial.result() is not None  # a component may end the process with 0
+                    pruned = asked.pop(slot, None) is not None and not finished
+                    failed = not finished and not pruned
+                    source.ended(job, failed, pruned)
+                    view.ended(job, "pruned" if pruned else _outcome(code, job, failed), failed)
     finally:
         if running:
             view.say(f"stopping: {len(running)} trials save and end; once more kills them")
@@ -169,12 +170,13 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
         )
 
 
-def _outcome(code: int, job: Planned) -> str:
-    if code:
+def _outcome(code: int, job: Planned, failed: bool) -> str:
+    if failed:
         end = "\n".join(f"    | {line}" for line in job.trial.log_end())
         if full := unwritable(job.trial.folder.parents[1]):  # then the log may lack it
             end += f"\n    {full}"
-        return f"failed with exit code {code}; the end of {job.trial.log}:\n{end}"
+        without = "" if code else ", without a result"
+        return f"failed with exit code {code}{without}; the end of {job.trial.log}:\n{end}"
     metrics = job.trial.result()["metrics"]
     return f"val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}"
 

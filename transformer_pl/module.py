@@ -12,6 +12,7 @@ from transformer_pl.config import Config, sizes
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.schedule import learning_rate
+from transformer_pl.stopping import component_code
 from transformer_pl.tokens import PAD
 
 
@@ -42,6 +43,9 @@ class TransformerModule(L.LightningModule):
         state = self.trainer.strategy.lightning_module_state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
+    # Guarded below Lightning: it takes a StopIteration for the end of an epoch, and KeyboardInterrupt for Ctrl-C.
+
+    @component_code()
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The smoothed loss per target piece of the global batch.
 
@@ -52,6 +56,10 @@ class TransformerModule(L.LightningModule):
         self._trained[0] += loss.detach()
         self._trained[1] += (batch.target_out != PAD).sum()
         return loss / batch.pieces * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    @component_code()
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
 
     def on_train_start(self) -> None:
         self._trained = self._trained.to(self.device)
@@ -82,6 +90,7 @@ class TransformerModule(L.LightningModule):
         self._validated = torch.zeros(2, device=self.device)
         self._paused = time.perf_counter()
 
+    @component_code()
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         nll = negative_log_likelihood(self.model(batch.source, batch.target_in), batch.target_out)
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])

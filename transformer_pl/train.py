@@ -44,7 +44,7 @@ from transformer_pl.results import (
     write_json,
 )
 from transformer_pl.sources import open_corpus
-from transformer_pl.stopping import Stopped, end_with_parent
+from transformer_pl.stopping import Stopped, component_code, end_with_parent
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 SHOWN = 20  # validation sentences whose translations W&B shows
@@ -127,14 +127,15 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
             if rerun and trial.result():
                 trial.clear()
             trial.set_status("running")
-            result = _run(config, runs, trial, prepared, who, told | {"scale": scale}, rerun)
+            with component_code():
+                result = _run(config, runs, trial, prepared, who, told | {"scale": scale}, rerun)
             trial.set_status("done")
         except Stopped:
             trial.set_status("stopped")
             raise
         except Exception as error:
             why = unwritable(runs)  # a library may have strange words for a full disk
-            why = why or f"{parts.where(error)}: {type(error).__name__}: {error}"
+            why = why or parts.described(error)
             with suppress(OSError):
                 trial.drop_unfinished()
                 trial.set_status("failed", why=why)
