@@ -669,7 +669,7 @@ def test_a_component_that_ends_the_process_is_told_before_anything_starts(module
 )
 def test_a_component_that_ends_the_process_in_training_fails_its_trial(module, tmp_path, when, keys, how):
     path = module(ENDS)
-    code, trial = trials.run(tmp_path / "runs", ends(when, how) | keys)
+    code, trial = trials.train(tmp_path / "runs", ends(when, how) | keys)
     assert code == 1 and trial.result() is None
     status = trial.status()
     assert status["state"] == "failed"

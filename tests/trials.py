@@ -1,44 +1,55 @@
 """Trials made in this process, each in a fraction of a second: the train command itself, on a few sentences."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from conftest import little_text
 
-from transformer_pl import stopping, tracking
+from transformer_pl import stopping, sweep, tracking
 from transformer_pl.results import Trial
 from transformer_pl.train import main
 
-TINY = {"model.N": 2, "model.d_model": 16, "model.d_ff": 32, "model.h": 2, "model.width": 1, "model.depth": 1}
-TINY |= {"data.vocab_size": 300, "data.batch_tokens": 64, "optim.warmup": 4, "optim.max_steps": 4}
-TINY |= {"trainer.val_every": 2, "trainer.log_every": 1, "trainer.threads": 1, "trainer.eval_tokens": 128}
-TINY |= {"decode.extra": 3}
+TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
+    "model.width": "1/32",
+    "model.depth": "1/3",
+    "optim.warmup": 4,
+    "optim.max_steps": 4,
+    "data.vocab_size": 300,
+    "data.batch_tokens": 64,
+    "decode.extra": 3,
+    "trainer.val_every": 2,
+    "trainer.log_every": 1,
+    "trainer.threads": 1,
+}
 
 
 class NoRun:
     """In place of a W&B run, whose process takes longer to start than a trial takes here."""
 
-    def __init__(self, **told: Any):
+    def __init__(self, **about: Any):
         pass
 
-    def tell(self, **told: Any) -> None:
+    def tell(self, **values: Any) -> None:
         pass
 
-    def finish(self, *told: Any) -> None:
+    def finish(self, *values: Any, **options: Any) -> None:
         pass
 
 
 @contextmanager
 def in_a_command() -> Iterator[None]:
-    """As in a command's own process: its signal handlers, no W&B. What a trial changes is as before afterwards."""
+    """As in a command's own process: its signal handlers. No W&B. What a command changes is as before afterwards."""
     threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
         patch.setattr(tracking, "Run", NoRun)
+        patch.setattr(sweep, "Run", NoRun)
         stopping.handle(stopping.stop)
         try:
             yield
@@ -48,18 +59,17 @@ def in_a_command() -> Iterator[None]:
                 signal.signal(signum, handler)
 
 
-def argv(runs: Path, keys: dict[str, Any]) -> list[str]:
-    """The command line of a tiny trial with these keys, on a little text unless they name another."""
+def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
+    """Train a tiny trial with these keys, on a little text beside the runs folder unless they name another.
+
+    Returns the command's exit code, and the trial: the only one of this runs folder.
+    """
     text = runs.parent / "text"
     if "data.path" not in keys and not text.exists():
         text.mkdir()
         little_text(text, 60, 8, 6)
-    return [f"--runs={runs}", *(f"--{key}={value}" for key, value in (TINY | {"data.path": text} | keys).items())]
-
-
-def run(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
-    """Train it; the command's exit code, and the trial, the only one in this runs folder."""
+    said = TINY | {"data.path": text} | keys
     with in_a_command():
-        code = main([*argv(runs, keys), *options])
+        code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in said.items()), *options])
     (folder,) = (runs / "trials").iterdir()
     return code, Trial(folder)

@@ -197,6 +197,7 @@ def _fit(
     """Train to the end of the schedule, from the last checkpoint if there is one, and keep the weights."""
     import lightning as L
     import torch
+    from lightning.pytorch.callbacks import LambdaCallback
 
     from transformer_pl.checkpoint import Checkpoints
     from transformer_pl.data import TranslationData
@@ -209,6 +210,12 @@ def _fit(
     data = TranslationData(config, prepared)
     checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average)
     tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
+
+    def draw_own_dropout(trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.global_rank:  # with the same weights everywhere
+            torch.manual_seed(config.seed + trainer.global_rank)
+
+    own_dropout = LambdaCallback(on_train_start=draw_own_dropout)  # no earlier: Lightning seeds all processes alike
     trainer = L.Trainer(
         accelerator=config.trainer.accelerator,
         devices=config.trainer.devices,
@@ -221,15 +228,13 @@ def _fit(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=tracker,
-        callbacks=[*([BleuSample(config, prepared)] if config.trainer.bleu_sample else []), checkpoints],
+        callbacks=[*([BleuSample(config, prepared)] if config.trainer.bleu_sample else []), checkpoints, own_dropout],
         use_distributed_sampler=False,
         log_every_n_steps=1,  # the module writes its own lines
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    if trainer.global_rank:  # the same weights everywhere, but dropout of its own
-        torch.manual_seed(config.seed + trainer.global_rank)
     newest = checkpoints.newest()
     tracker.start(torch.load(newest, mmap=True)["global_step"] if newest else 0)
     try:
