@@ -139,6 +139,16 @@ def test_holm(given, expected):
     assert holm(given) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("randomise", [False, True])
+def test_p_values_of_several_rows_are_holm_s(randomise):
+    """Each row's alone, corrected for all rows that are tested, and not for one that is not."""
+    known = drawn(np.random.default_rng(1), 4, 3, 80, 0.05, gap=0.3)
+    base, *rows = np.concatenate([known, np.ones((4, 3, 80, 2))], -1)
+    alone = [verdicts([base, row], 0, METRIC, randomise)[1].p_value for row in rows]
+    together = verdicts([base, *rows, None], 0, METRIC, randomise)
+    assert [one.p_value for one in together[1:4]] == pytest.approx(holm(alone)) and holm(alone) != alone
+
+
 # --- The simulation: corpora of which everything is known
 
 

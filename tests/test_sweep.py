@@ -137,19 +137,33 @@ def test_plan_starts_nothing_and_needs_no_torch(tmp_path):
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True).stdout.endswith("False\n")
 
 
+BROKEN = """
+import os, sys
+from transformer_pl.model import SinusoidalPosition
+
+
+class Broken(SinusoidalPosition):
+    def __init__(self, config, site, how: str):
+        super().__init__(config, site)
+        self.end = {"fails": (1).__truediv__, "exits": sys.exit, "vanishes": os._exit}[how]
+
+    def forward(self, x, start=0):
+        if x.shape[0] > 4:
+            self.end(0)
+        return x
+"""
+
+
 @pytest.fixture
 def failing(tmp_path):
-    """A sweep with a part that fails at its first step, in a batch as large as it is there, and one that does not."""
-    (tmp_path / "broken_part.py").write_text(
-        "from transformer_pl.model import SinusoidalPosition\n\n\n"
-        "class Broken(SinusoidalPosition):\n"
-        "    def forward(self, x, start=0):\n"
-        "        if x.shape[0] > 4:\n"
-        "            raise RuntimeError('the part is broken')\n"
-        "        return x\n"
-    )
+    """A sweep with a part that fails at its first step, in a batch as large as it is there, and one that does not.
+
+    It fails in three ways: by an error, and by ending its process as if all were done, which Python can undo or not.
+    """
+    (tmp_path / "broken_part.py").write_text(BROKEN)
     sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
-    sweep["parameters"]["variant"] = {"values": ["base", "model.position=broken_part.Broken"]}
+    broken = [f"model.position=broken_part.Broken model.position.how={how}" for how in ("fails", "exits", "vanishes")]
+    sweep["parameters"]["variant"] = {"values": ["base", *broken]}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
     return tmp_path
 
@@ -157,7 +171,21 @@ def failing(tmp_path):
 def test_a_failed_trial_is_named_with_its_log_and_the_others_go_on(failing):
     told = command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
     assert told.returncode == 1
-    place = f"error: {failing / 'broken_part.py'}, line 7: RuntimeError: the part is broken"
-    assert place in told.stdout and "log.txt" in told.stdout
+    place = f"error: {failing / 'broken_part.py'}, line 13: "
+    for error in ("ZeroDivisionError: ", "RuntimeError: a component must raise errors only, but raised SystemExit(0)"):
+        assert place + error in told.stdout and "failed with exit code 1; the end of" in told.stdout
+    assert "failed with exit code 0, without a result; the end of" in told.stdout
+    assert told.stdout.count("log.txt; the same command tries it again") == 3
     assert "failed" in (failing / "runs" / "sweeps" / "smoke@demo" / "table.md").read_text()
     assert len(results(failing / "runs")) == 1
+
+
+def test_a_part_that_ends_the_process_as_it_is_imported_or_built_starts_nothing(tmp_path):
+    for name, text in (("leaves", "sys.exit(0)"), ("goes", "class Part:\n    def __init__(self, c, s): sys.exit(0)")):
+        (tmp_path / f"{name}.py").write_text(f"import sys\n{text}\n")
+    words = ["sweeps/smoke.yaml", "--runs", tmp_path / "runs", "--set"]
+    imported = command("sweep", *words, "model.ffn=leaves.Part", PYTHONPATH=str(tmp_path))
+    built = command("sweep", *words, "model.ffn=goes.Part", PYTHONPATH=str(tmp_path))
+    for told, line in ((imported, f"{tmp_path / 'leaves.py'}, line 2: "), (built, f"{tmp_path / 'goes.py'}, line 3: ")):
+        assert told.returncode == 2 and f"{line}RuntimeError: a component must raise errors only" in told.stderr
+    assert not (tmp_path / "runs").exists()

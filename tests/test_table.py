@@ -13,7 +13,7 @@ from chance import drawn
 from rich.console import Console
 
 from transformer_pl.config import SCALES, Config, Level, resolve, scale_level
-from transformer_pl.stats import BLEU, bleu, verdicts
+from transformer_pl.stats import BLEU, bleu, holm, verdicts
 from transformer_pl.table import Row, against, build, mean, published, read_published, spread
 
 TABLE3 = read_published().rows
@@ -347,6 +347,18 @@ def test_two_folders_are_held_against_each_other_by_the_test_that_was_asked_for(
     told = {way: read_csv(against(["h=8"], [one], [other], ("new", "old"), way))[0] for way in (False, True)}
     p = {way: float(line["val/bleu.difference.p"]) for way, line in told.items()}
     assert p[True] == pytest.approx(by_hand.p_value) and p[False] != p[True]
+
+
+def test_p_values_are_corrected_for_all_rows_of_a_table():
+    """Of the rows of one folder, and of those that are held against another's."""
+    rows, others = measured([0.0, 0.02, 0.01]), measured([0.0, 0.0, 0.0])
+    for table, pairs in (
+        (build(rows, config()), [(rows[0], row) for row in rows[1:]]),
+        (against(["h=8", "h=1", "h=4"], rows, others, ("new", "old")), zip(others, rows, strict=True)),
+    ):
+        alone = [verdicts([base.sentences, row.sentences], 0, BLEU)[1].p_value for base, row in pairs]
+        found = [float(line["val/bleu.difference.p"]) for line in read_csv(table) if line["val/bleu.difference.p"]]
+        assert found == pytest.approx(holm(alone)) and holm(alone) != pytest.approx(alone)
 
 
 def test_one_seed_beside_several_is_told():

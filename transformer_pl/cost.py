@@ -66,10 +66,11 @@ def _counted(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
 
     from transformer_pl.model import Transformer
     from transformer_pl.rehearsal import failed, rehearse
+    from transformer_pl.stopping import component_code
 
     def count(device: str) -> Cost:
         ids = {"dtype": torch.long, "device": device}
-        with FlopCounterMode(display=False) as counter:
+        with component_code(), FlopCounterMode(display=False) as counter:
             model = Transformer(c).to(device)
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())

@@ -39,6 +39,10 @@ def warn(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
+class HelpShown(Exception):
+    """The command line asked for help alone, which is printed: there is nothing to do."""
+
+
 class Parser(argparse.ArgumentParser):
     """Tells a wrong command line as any wrong input is told. Options are spelled in full and said once."""
 
@@ -55,6 +59,9 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{' '.join(unknown)}: no such option; known: {', '.join(known)}")
         return options
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise HelpShown  # after --help
+
     def error(self, message: str) -> NoReturn:
         raise InputError(f"command line: {message}; see {self.prog} --help")
 
@@ -70,7 +77,10 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
     """Run a command on this process's arguments and end with its exit code."""
     stopping.handle(stopping.stop)
     try:
-        code = main(sys.argv[1:])
+        with stopping.component_code():  # wherever a command may run some: none ends it as if all were done
+            code = main(sys.argv[1:])
+    except HelpShown:
+        code = 0
     except InputError as error:
         sys.stdout.flush()
         for message in error.messages:

@@ -178,7 +178,7 @@ def _start(job: Planned, argv: list[str], places: Slots, slot: int) -> subproces
 
 def _ending(code: int, job: Planned, was_asked: bool) -> Ending:
     """`was_asked`: to end early."""
-    if code == 0:
+    if code == 0 and job.trial.result() is not None:  # a component may end the process with 0
         return "done"
     if job.trial.diverged_at() is not None:
         return "diverged"
@@ -194,7 +194,8 @@ def _outcome(ending: Ending, code: int, job: Planned) -> str:
         end = "\n".join(f"    | {line}" for line in job.trial.log_end())
         if full := unwritable(job.trial.folder.parents[1]):  # then the log may lack it
             end += f"\n    {full}"
-        return f"failed with exit code {code}; the end of {job.trial.log}:\n{end}"
+        without = "" if code else ", without a result"
+        return f"failed with exit code {code}{without}; the end of {job.trial.log}:\n{end}"
     metrics = job.trial.result()["metrics"]
     return f"val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}"
 

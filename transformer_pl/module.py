@@ -15,6 +15,7 @@ from transformer_pl.divergence import Diverged, perplexity
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.schedule import learning_rate
+from transformer_pl.stopping import component_code
 from transformer_pl.tokens import PAD
 
 
@@ -47,6 +48,9 @@ class TransformerModule(L.LightningModule):
         state = self.trainer.strategy.lightning_module_state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
+    # Guarded below Lightning: it takes a StopIteration for the end of an epoch, and KeyboardInterrupt for Ctrl-C.
+
+    @component_code()
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The smoothed loss per target piece of the global batch.
 
@@ -72,6 +76,10 @@ class TransformerModule(L.LightningModule):
         step = self.trainer.strategy.reduce(first, reduce_op="min").item()
         if math.isfinite(step):
             raise Diverged(int(step))
+
+    @component_code()
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
 
     def on_train_start(self) -> None:
         self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
@@ -105,6 +113,7 @@ class TransformerModule(L.LightningModule):
         self._validated = torch.zeros(2, device=self.device)
         self._paused = time.perf_counter()
 
+    @component_code()
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         nll = negative_log_likelihood(self.model(batch.source, batch.target_in), batch.target_out)
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])

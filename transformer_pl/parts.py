@@ -21,6 +21,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from transformer_pl.config import SEAMS, Model, Part, Sizes, is_papers, nearest
 from transformer_pl.errors import InputError
+from transformer_pl.stopping import component_code
 
 CORE = Path(__file__).parent
 READING = ConfigDict(coerce_numbers_to_str=True)  # 16 has been read as a number, wherever it is to go
@@ -29,20 +30,23 @@ READING = ConfigDict(coerce_numbers_to_str=True)  # 16 has been read as a number
 def build(part: Part, config: Sizes, site: str | None) -> Any:
     """The part at its place: site is `encoder`, `decoder` or `cross`; None for the embedding, which all share."""
     made = load(part.path)
-    return made(config, site, **_options(part, made))
+    options = _options(part, made)
+    with component_code():
+        return made(config, site, **options)
 
 
 def load(path: str) -> type:
     """The class at an import path. Raises an InputError that names the file and line where the import fails."""
     module, _, name = path.rpartition(".")
     try:
-        found = importlib.import_module(module)
+        with component_code():
+            found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):
             raise InputError(f"{path}: no module {error.name}; it must be importable from here") from None
         raise InputError(f"{path}: {where(error)}: {error}") from None
     except Exception as error:
-        raise InputError(f"{path}: {where(error)}: {type(error).__name__}: {error}") from None
+        raise InputError(f"{path}: {described(error)}") from None
     if not inspect.isclass(getattr(found, name, None)):
         classes = [
             known for known, value in vars(found).items() if inspect.isclass(value) and value.__module__ == module
@@ -58,9 +62,12 @@ def check(model: Model) -> list[str]:
         part = getattr(model, seam)
         if not is_papers(seam, part):
             try:
-                _options(part, load(part.path))
+                with component_code():
+                    _options(part, load(part.path))
             except InputError as error:
                 messages += [f"model.{seam} = {message}" for message in error.messages]
+            except Exception as error:  # of a signature that cannot be read
+                messages.append(f"model.{seam} = {part.path}: {described(error)}")
     return messages
 
 
@@ -114,7 +121,7 @@ def _is_own(name: str) -> bool:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    with suppress(Exception):  # whatever a package does that is imported on the way
+    with suppress(Exception), component_code():  # whatever a package does that is imported on the way
         return find_spec(name)
     return None
 
@@ -165,8 +172,16 @@ def _accepted(made: type) -> dict[str, inspect.Parameter]:
 
 
 def defined(part: type) -> str:
-    """The file and line at which a class is written."""
-    return f"{inspect.getsourcefile(part)}, line {inspect.getsourcelines(part)[1]}"
+    """The file and line at which a class is written; its module, where no line defines it."""
+    try:
+        return f"{inspect.getsourcefile(part)}, line {inspect.getsourcelines(part)[1]}"
+    except (OSError, TypeError):  # made by a function, or built into Python
+        return f"module {part.__module__}"
+
+
+def described(error: Exception) -> str:
+    """An exception with the file and line that it came from."""
+    return f"{where(error)}: {type(error).__name__}: {error}"
 
 
 def where(error: Exception) -> str:

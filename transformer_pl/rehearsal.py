@@ -11,7 +11,8 @@ from transformer_pl.config import SEAMS, Sizes, is_papers
 from transformer_pl.errors import InputError
 from transformer_pl.evaluate import CachedSteps, attention_maps
 from transformer_pl.model import MultiHeadAttention, Transformer
-from transformer_pl.parts import defined, load, where
+from transformer_pl.parts import defined, described, load
+from transformer_pl.stopping import component_code
 from transformer_pl.tokens import BOS, PAD
 
 PIECES = range(4, 32)  # of the vocabulary; the first are marks
@@ -26,7 +27,8 @@ def rehearse(c: Sizes) -> str:
     messages: list[str] = []
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         try:
-            _play(c._replace(N=1), device)
+            with component_code():
+                _play(c._replace(N=1), device)
             return device
         except InputError:
             raise
@@ -39,7 +41,7 @@ def failed(c: Sizes, error: Exception) -> InputError:
     """What to tell of a model that does not run."""
     parts = {seam: getattr(c, seam) for seam in SEAMS if not is_papers(seam, getattr(c, seam))}
     own = ", ".join(_told(seam, load(part.path)) for seam, part in parts.items())
-    return InputError(f"{own}: must run, but {where(error)}: {type(error).__name__}: {error}")
+    return InputError(f"{own}: must run, but {described(error)}")
 
 
 def _play(c: Sizes, device: str) -> None:

@@ -7,6 +7,7 @@ from transformer_pl.divergence import decoding_after
 from transformer_pl.evaluate import outputs
 from transformer_pl.prepare import Prepared, Tokens, spread
 from transformer_pl.score import corpus_score
+from transformer_pl.stopping import component_code
 
 
 class BleuSample(L.Callback):
@@ -23,6 +24,7 @@ class BleuSample(L.Callback):
         self.source = Tokens.of([source[i].tolist() for i in chosen])
         self.references = [references[i] for i in chosen]
 
+    @component_code()
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         quick = Decode(beam=1, extra=self.config.decode.extra)
         with decoding_after(trainer.global_step):

@@ -4,7 +4,8 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +19,27 @@ class Stopped(BaseException):
     def __init__(self, signum: int):
         super().__init__(f"stopped by {signal.Signals(signum).name}; the same command continues")
         self.exit_code = 128 + signum
+
+
+@contextmanager
+def component_code() -> Iterator[None]:
+    """Around code that may be a user's component: whatever that raises is an error, and never an end.
+
+    SystemExit (`sys.exit`), KeyboardInterrupt and GeneratorExit would end the command, and StopIteration a loop of
+    Lightning's, as if all were done. They come out as a RuntimeError with their own traceback. A signal passes: it
+    raises `Stopped`; or KeyboardInterrupt, where Python's own handler answers it because no command runs.
+    """
+    try:
+        yield
+    except BaseException as error:
+        by_signal = (
+            isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        is_error = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        if is_error or by_signal or isinstance(error, Stopped):
+            raise
+        failure = RuntimeError(f"a component must raise errors only, but raised {error!r}")
+        raise failure.with_traceback(error.__traceback__) from None
 
 
 def handle(handler: Any) -> None:

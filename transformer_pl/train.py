@@ -47,7 +47,7 @@ from transformer_pl.results import (
     write_json,
 )
 from transformer_pl.sources import open_corpus
-from transformer_pl.stopping import Stopped, end_with_parent
+from transformer_pl.stopping import Stopped, component_code, end_with_parent
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 SHOWN = 20  # validation sentences whose translations W&B shows
@@ -142,7 +142,8 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
                 trial.clear()
             trial.set_aside_damaged_result()
             trial.set_status("running")
-            result = _run(config, runs, trial, prepared, who, told | {"scale": scale}, rerun)
+            with component_code():
+                result = _run(config, runs, trial, prepared, who, told | {"scale": scale}, rerun)
             trial.set_status("done")
         except Stopped:
             trial.set_status("stopped")
@@ -154,7 +155,7 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
             return 1
         except Exception as error:
             why = unwritable(runs)  # a library may have strange words for a full disk
-            why = why or f"{parts.where(error)}: {type(error).__name__}: {error}"
+            why = why or parts.described(error)
             with suppress(OSError):
                 trial.drop_unfinished()
                 trial.set_status("failed", why=why)
@@ -217,6 +218,7 @@ def _fit(
     """Train to the end of the schedule, from the last checkpoint if there is one, and keep the weights."""
     import lightning as L
     import torch
+    from lightning.pytorch.callbacks import LambdaCallback
 
     from transformer_pl.checkpoint import Checkpoints
     from transformer_pl.data import TranslationData
@@ -229,6 +231,12 @@ def _fit(
     data = TranslationData(config, prepared)
     checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average)
     tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
+
+    def draw_own_dropout(trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.global_rank:  # with the same weights everywhere
+            torch.manual_seed(config.seed + trainer.global_rank)
+
+    own_dropout = LambdaCallback(on_train_start=draw_own_dropout)  # no earlier: Lightning seeds all processes alike
     trainer = L.Trainer(
         accelerator=_accelerator(config),
         devices=config.trainer.devices,
@@ -241,15 +249,13 @@ def _fit(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=tracker,
-        callbacks=[*([BleuSample(config, prepared)] if config.trainer.bleu_sample else []), checkpoints],
+        callbacks=[*([BleuSample(config, prepared)] if config.trainer.bleu_sample else []), checkpoints, own_dropout],
         use_distributed_sampler=False,
         log_every_n_steps=1,  # the module writes its own lines
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    if trainer.global_rank:  # the same weights everywhere, but dropout of its own
-        torch.manual_seed(config.seed + trainer.global_rank)
     newest = checkpoints.newest()
     tracker.start(torch.load(newest, mmap=True)["global_step"] if newest else 0)
     try:
