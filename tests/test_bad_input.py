@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from conftest import ROOT, a_result, command, wait_for
+from helpers import ROOT, a_result, command, wait_for
 
-from transformer_pl.errors import InputError
-from transformer_pl.plan import plan
-from transformer_pl.sweepfile import load
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.runtime.errors import InputError
 
 TABLE3 = "sweeps/table3_A.yaml"  # of the paper's own parts: planned without torch
 TINY = {"model.N": 1, "model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.width": 1, "model.depth": 1}
@@ -383,7 +383,7 @@ def remount(folder, options):
 
 
 def trials(path, runs):
-    return [one.trial for one in plan(load(path), runs)]
+    return [one.trial for one in plan_trials(read_sweep(path), runs)]
 
 
 def test_a_disk_that_is_full_or_read_only(tmp_path):

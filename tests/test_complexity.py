@@ -6,16 +6,16 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, command
+from helpers import ROOT, command
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.complexity import LENGTHS, growth, main, measure
+from transformer_pl.components import build
 from transformer_pl.config import Level, resolve, sizes
-from transformer_pl.errors import InputError
+from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.model import Mask
-from transformer_pl.parts import build
-from transformer_pl.sweepfile import load
+from transformer_pl.runtime.errors import InputError
 
 PARTS = {
     "attention": [
@@ -106,7 +106,7 @@ def test_the_command_times_every_layer_of_a_sweep(tmp_path):
     assert {path.suffix for path in folder.glob("complexity.*")} == {".md", ".csv", ".svg", ".pdf", ".png"}
     with (folder / "complexity.csv").open() as file:
         records = list(csv.DictReader(file))
-    rows = len(load(ROOT / "sweeps" / "layers.yaml").rows)
+    rows = len(read_sweep(ROOT / "sweeps" / "layers.yaml").rows)
     assert len(records) == rows * 2 * 3 and all(float(record["seconds"]) > 0 for record in records)
     text = (folder / "complexity.md").read_text()
     for order in ("O(n² d)", "O(n d²)", "O(k n d²)", "O(r n d)", "LocalAttention window=8", "d = 64"):

@@ -7,20 +7,20 @@ from pydantic import ValidationError
 from transformer_pl.config import (
     KEYS,
     SCALES,
-    SEAMS,
+    SLOTS,
     Config,
     Level,
-    effective,
+    effective_sizes,
     merge,
-    nominal,
+    nominal_sizes,
+    parse_scalar,
     parse_variant,
-    read_scalar,
     read_yaml,
     resolve,
     scale_level,
     sizes,
 )
-from transformer_pl.errors import InputError
+from transformer_pl.runtime.errors import InputError
 
 SHIPPED = sorted(path.stem for path in SCALES.glob("*.yaml"))
 
@@ -88,7 +88,7 @@ def test_the_base_never_moves():
     assert {key: KEYS[key] for key in paper} == paper
     moving_nothing = {"data", "trainer", "seed"}  # sections that the paper does not speak of may gain keys
     assert {key for key in KEYS if key.partition(".")[0] not in moving_nothing} <= paper.keys()
-    assert effective(Config()) == {
+    assert effective_sizes(Config()) == {
         "effective.N": 6,
         "effective.d_model": 512,
         "effective.d_ff": 2048,
@@ -155,8 +155,8 @@ def test_text_is_read_by_the_declared_type(key, text, value):
 @pytest.mark.parametrize("value", [4, "x", 0.5, None, True, 1e-05, float(3)])
 def test_what_python_spells_is_read_back(value):
     """The agent of W&B spells by `str`; an option of a part has no type here, and yet comes back as it was."""
-    assert read_scalar(str(value)) == value and type(read_scalar(str(value))) is type(value)
-    assert read_scalar(value) is value
+    assert parse_scalar(str(value)) == value and type(parse_scalar(str(value))) is type(value)
+    assert parse_scalar(value) is value
 
 
 @pytest.mark.parametrize(
@@ -254,13 +254,13 @@ def test_h_divides_d_model_while_a_size_of_the_heads_is_unset():
     assert "h must divide d_model while d_k and d_v are unset" in message
     (message,) = mistakes({"model.h": 7, "model.d_k": 5})
     assert "while d_v is unset" in message
-    assert effective(config(model__h=7, model__d_k=5, model__d_v=3))["effective.h"] == 7
+    assert effective_sizes(config(model__h=7, model__d_k=5, model__d_v=3))["effective.h"] == 7
 
 
 def test_h_divides_the_effective_d_model_too():
     (message,) = mistakes({"model.h": 32, "model.width": "1/32"})
     assert "d_model is 16 at width 0.03125" in message
-    assert effective(config(model__h=16, model__width="1/32"))["effective.d_k"] == 1
+    assert effective_sizes(config(model__h=16, model__width="1/32"))["effective.d_k"] == 1
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_product_is_a_whole_number_of_at_least_1(keys, law):
     [(6, "1/3", 2), (6, 1 / 3, 2), (6, 2 / 3, 4), (6, "0.5", 3), (2, 0.5, 1), (10, 0.1, 1), (10, 0.7, 7)],
 )
 def test_a_product_is_exact(size, multiplier, product):
-    assert effective(config(model__N=size, model__depth=multiplier))["effective.N"] == product
+    assert effective_sizes(config(model__N=size, model__depth=multiplier))["effective.N"] == product
     assert config(optim__max_steps=size, optim__duration=multiplier).steps == product
 
 
@@ -301,7 +301,7 @@ def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
     found = sizes(model, 99)
     assert (found.N, found.d_model, found.d_ff, found.h, found.d_k, found.d_v) == (3, 256, 1024, 16, 24, 16)
     assert (found.p_drop, found.vocab_size) == (0.1, 99)
-    paper = nominal(model)
+    paper = nominal_sizes(model)
     assert (paper["model.N"], paper["model.d_model"], paper["model.d_k"], paper["model.d_v"]) == (6, 512, 48, 32)
     assert not {"model.width", "model.depth"} & paper.keys()
 
@@ -331,7 +331,7 @@ def test_precedence():
     }
 
 
-@pytest.mark.parametrize("seam", SEAMS)
+@pytest.mark.parametrize("seam", SLOTS)
 def test_naming_a_part_drops_the_options_of_lower_levels(seam):
     key = f"model.{seam}"
     lower = Level("lower", {key: "mine.Part", f"{key}.window": 4, f"{key}.mode": "near"})
@@ -492,7 +492,7 @@ def test_a_scale_of_ones_own_is_a_path(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("model.width: 1/4\noptim.max_steps: 50\n")
     made = resolve([scale_level(str(path))])
-    assert (made.model.width, made.steps, effective(made)["effective.d_model"]) == (0.25, 50, 128)
+    assert (made.model.width, made.steps, effective_sizes(made)["effective.d_model"]) == (0.25, 50, 128)
     path.write_text("model.widht: 1/4\n")
     (message,) = mistakes(scale_level(str(path)))
     assert str(path) in message and "did you mean model.width?" in message

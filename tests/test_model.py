@@ -2,13 +2,13 @@
 
 import math
 
-import laws
+import invariants
 import pytest
 import torch
 from torch import nn
 
-from transformer_pl.batches import PAD
-from transformer_pl.evaluate import attention_maps
+from transformer_pl.data.batches import PAD
+from transformer_pl.evaluation.evaluate import attention_maps
 from transformer_pl.model import (
     DecoderLayer,
     EncoderLayer,
@@ -24,7 +24,7 @@ every_residual = pytest.mark.parametrize("residual", [POST_NORM, PRE_NORM], ids=
 
 
 def small(**keys):
-    return laws.small({key.replace("__", "."): value for key, value in keys.items()})
+    return invariants.small({key.replace("__", "."): value for key, value in keys.items()})
 
 
 def copy_attention(ours, theirs):
@@ -85,7 +85,7 @@ def test_decoder_layer_equals_torch():
 @torch.no_grad()
 def test_the_whole_equals_torch(residual):
     """Also with the norm before each sub-layer, and one after the last layer of either stack."""
-    ours = laws.built(small(model__residual=residual)).eval()
+    ours = invariants.built(small(model__residual=residual)).eval()
     randomize(ours)
     options = {"batch_first": True, "layer_norm_eps": 1e-6, "norm_first": residual == PRE_NORM}
     layer = nn.TransformerEncoderLayer(24, 4, 40, 0.0, **options)
@@ -100,7 +100,7 @@ def test_the_whole_equals_torch(residual):
     for norm in (ours.encoder_norm, ours.decoder_norm):
         assert isinstance(norm, nn.LayerNorm) == options["norm_first"]
 
-    source, target = laws.batch()
+    source, target = invariants.batch()
     position = SinusoidalPosition.encoding(0, 7, 24)
     x, y = (ours.embedding.weight[ids] * math.sqrt(24) + position[: ids.shape[1]] for ids in (source, target))
     causal = ~torch.ones(6, 6, dtype=torch.bool).tril()
@@ -179,7 +179,7 @@ def test_dropout_stands_where_section_5_4_puts_it():
 @torch.no_grad()
 def test_every_dropout_is_used_and_there_is_no_other(residual):
     """In training, with all of them off, the model is as in evaluation; with any one of them on, it is not."""
-    model, batch = laws.built(small(model__residual=residual)), laws.batch()
+    model, batch = invariants.built(small(model__residual=residual)), invariants.batch()
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     expected = model.eval()(*batch)
     model.train()
@@ -190,18 +190,18 @@ def test_every_dropout_is_used_and_there_is_no_other(residual):
         dropout.p = 0.0
 
 
-@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", invariants.INVARIANTS, ids=lambda law: law.__name__)
 def test_the_paper_s_model_keeps(law):
     law(small())
 
 
 def test_the_paper_s_model_decodes_from_a_cache():
-    assert laws.built(small()).incremental
+    assert invariants.built(small()).incremental
 
 
 def test_attention_can_be_looked_at():
     """A picture a layer and site, of all heads: of nothing that is padding or later, and of one in all."""
-    model, (source, target) = laws.built(laws.small()), laws.batch()
+    model, (source, target) = invariants.built(invariants.small()), invariants.batch()
     maps = attention_maps(model, source, target)
     assert {site: [tuple(one.shape) for one in layers] for site, layers in maps.items()} == {
         "encoder": [(3, 4, 7, 7)] * 2,
@@ -218,4 +218,4 @@ def test_attention_can_be_looked_at():
 
 def test_a_layer_without_weights_has_no_picture():
     lstm = {"model.self_attention": "ablations.recurrent_layer.RecurrentLayer"}
-    assert attention_maps(laws.built(laws.small(lstm)), *laws.batch()).keys() == {"cross"}
+    assert attention_maps(invariants.built(invariants.small(lstm)), *invariants.batch()).keys() == {"cross"}

@@ -5,18 +5,18 @@ import optuna
 import pytest
 import torch
 import yaml
-from conftest import GRIDS, SEARCHES, SHIPPED
+from helpers import GRIDS, SEARCHES, SHIPPED
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.batches import BOS, PAD, Batch
 from transformer_pl.config import sizes
-from transformer_pl.cost import cost
-from transformer_pl.identity import row_identity
+from transformer_pl.data.batches import BOS, PAD, Batch
+from transformer_pl.experiments.cost import forward_cost
+from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.model import Transformer
-from transformer_pl.module import TransformerModule
-from transformer_pl.search import file as searches
-from transformer_pl.search.study import name
-from transformer_pl.sweepfile import load
+from transformer_pl.search import space as searches
+from transformer_pl.search.study import trial_name
+from transformer_pl.training.module import TransformerModule
+from transformer_pl.trials.identity import row_identity
 
 VOCABULARY = 60
 TRAINER = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
@@ -30,7 +30,7 @@ def rows():
     """Every row of any sweep once, with its base; of a search, each of its keys changed alone."""
     found = {}
     for path in GRIDS:
-        sweep = load(path)
+        sweep = read_sweep(path)
         for row in sweep.rows:
             found.setdefault(row_identity(row.configs[0]), (f"{path.stem}: {row.name}", row.configs[0], sweep.base))
     for path in SEARCHES:
@@ -41,7 +41,7 @@ def rows():
             while config.flat()[key] == search.base_draw[key]:
                 trial = study.ask({key: domain})
                 config, _ = search.config(trial.params)
-            found.setdefault(row_identity(config), (f"{path.stem}: {name(trial)}", config, search.base))
+            found.setdefault(row_identity(config), (f"{path.stem}: {trial_name(trial)}", config, search.base))
     return list(found.values())
 
 
@@ -97,7 +97,7 @@ def test_a_row_is_more_than_its_name(config, base):
 
 @every_row
 def test_a_row_s_cost_is_known_before_it_is_built(config, base):
-    found, ids = cost(sizes(config.model, VOCABULARY), 4, 12, 11), batch()[:2]
+    found, ids = forward_cost(sizes(config.model, VOCABULARY), 4, 12, 11), batch()[:2]
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         Transformer(sizes(config.model, VOCABULARY))(*(tensor.to("meta") for tensor in ids))
     assert found.params == sum(parameter.numel() for parameter in built(config).parameters())
@@ -129,5 +129,5 @@ def test_a_sweep_opens_with_what_it_is_and_how_to_run_it(path):
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_base_is_among_the_rows(path):
-    sweep = load(path)
+    sweep = read_sweep(path)
     assert row_identity(sweep.base) in {row_identity(row.configs[0]) for row in sweep.rows}

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import ROOT, command, read_back
+from helpers import ROOT, command, read_back
 
 FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.pt", "log.txt")
 FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, command
+from helpers import ROOT, command
 
-from transformer_pl.prepare import Prepared
-from transformer_pl.results import Trial
+from transformer_pl.data.prepare import Prepared
 from transformer_pl.translate import find
+from transformer_pl.trials.trial import Trial
 
 
 def said(*argv, text):

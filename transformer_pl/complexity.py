@@ -17,16 +17,17 @@ from rich.console import Console
 from scipy.optimize import nnls
 from torch.utils.benchmark import Timer
 
-from transformer_pl import figures, memory
+from transformer_pl.components import build
 from transformer_pl.config import Config, Sizes, sizes
-from transformer_pl.errors import InputError, Parser, run
+from transformer_pl.experiments.cli import add_sweep_options, make_folder
+from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.model import Mask
-from transformer_pl.names import as_folder
-from transformer_pl.options import add_sweep_options, make_folder
-from transformer_pl.parts import build
-from transformer_pl.render import Column, Table
-from transformer_pl.results import check_writable, environment, write
-from transformer_pl.sweepfile import load
+from transformer_pl.reporting import plots
+from transformer_pl.reporting.render import Column, Table
+from transformer_pl.runtime import memory
+from transformer_pl.runtime.errors import CommandParser, InputError, run_command
+from transformer_pl.trials.names import as_folder
+from transformer_pl.trials.trial import check_writable, describe_environment, write_atomically
 
 LENGTHS = tuple(2**i for i in range(5, 13))
 PASSES = ("forward", "training")  # training: forward and backward
@@ -54,7 +55,7 @@ class Growth(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="python -m transformer_pl.complexity", description="Table 1, measured.")
+    parser = CommandParser(prog="python -m transformer_pl.complexity", description="Table 1, measured.")
     parser.add_argument("file", metavar="FILE", type=Path, help="a sweep file: sweeps/layers.yaml")
     add_sweep_options(parser)
     parser.add_argument("--n", type=_lengths, default=LENGTHS, metavar="32,64", help="lengths (32 to 4096)")
@@ -63,13 +64,13 @@ def main(argv: list[str]) -> int:
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: must be a GPU that torch finds, but there is none; leave it out")
-    sweep = load(options.file, options.scale or "wmt14", options.seeds, options.set)
+    sweep = read_sweep(options.file, options.scale or "wmt14", options.seeds, options.set)
     check_writable(options.runs)
     folder = options.runs / "complexity" / as_folder(sweep.name)
     make_folder(folder)
-    memory.keep()  # as a trial does: fresh pages for every large tensor cost more than what is done with it
+    memory.keep_freed()  # as a trial does: fresh pages for every large tensor cost more than what is done with it
     if device == "cpu":
-        memory.limit()
+        memory.limit_memory()
     base = sizes(sweep.base.model, 1)
     layers = measure({row.name: row.configs[0] for row in sweep.rows}, options.n, device)
     of = f"d = {base.d_model} and h = {base.h} where no row says otherwise, fp32, {_machine(device)}"
@@ -78,9 +79,9 @@ def main(argv: list[str]) -> int:
     console = Console(highlight=False, markup=False, emoji=False)
     for table in tables.values():
         console.print(table.terminal(), "")
-    write(folder / "complexity.md", "\n".join(table.markdown() for table in tables.values()))
-    write(folder / "complexity.csv", tables["growth"].csv())
-    figures.save(figures.growth({layer.name: layer.seconds["training"] for layer in layers}), folder / "complexity")
+    write_atomically(folder / "complexity.md", "\n".join(table.markdown() for table in tables.values()))
+    write_atomically(folder / "complexity.csv", tables["growth"].csv())
+    plots.save(plots.growth({layer.name: layer.seconds["training"] for layer in layers}), folder / "complexity")
     console.print(f"tables, times and plot: {folder}", soft_wrap=True)
     return 0
 
@@ -193,7 +194,7 @@ def _seconds(once: Callable[[], None]) -> float | None:
 
 
 def _machine(device: str) -> str:
-    here = environment(["torch"])
+    here = describe_environment(["torch"])
     where = torch.cuda.get_device_name() if device == "cuda" else f"{here['cpu']}, {torch.get_num_threads()} threads"
     return f"{where}, torch {here['packages']['torch']}"
 
@@ -205,4 +206,4 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

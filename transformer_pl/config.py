@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from transformer_pl.errors import InputError
-from transformer_pl.names import broken_rule
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.names import broken_rule
 
 SCALES = Path(__file__).parent / "scales"
-COLUMNS = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
-SEAMS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
+SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
+SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
 def _number(value: object) -> object:
@@ -63,7 +63,7 @@ Real = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Rate = Annotated[Real, Field(ge=0, lt=1)]
 Positive = Annotated[Real, Field(gt=0)]
 Multiplier = Annotated[float, BeforeValidator(_multiplier), Field(gt=0, allow_inf_nan=False)]
-Unset = BeforeValidator(_optional)
+OrNone = BeforeValidator(_optional)
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -71,15 +71,15 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Part(Section):
+class Component(Section):
     """A part of the model: the import path of its class, and the options that its constructor takes."""
 
     path: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
     options: dict[str, Any] = {}
 
 
-def _core(name: str) -> Part:
-    return Part(path=f"transformer_pl.model.{name}")
+def _papers_component(name: str) -> Component:
+    return Component(path=f"transformer_pl.model.{name}")
 
 
 class Model(Section):
@@ -89,15 +89,15 @@ class Model(Section):
     d_model: Count = 512
     d_ff: Count = 2048
     h: Count = 8
-    d_k: Annotated[Count | None, Unset] = Field(None, description="unset: d_model / h")
-    d_v: Annotated[Count | None, Unset] = Field(None, description="unset: d_model / h")
+    d_k: Annotated[Count | None, OrNone] = Field(None, description="unset: d_model / h")
+    d_v: Annotated[Count | None, OrNone] = Field(None, description="unset: d_model / h")
     p_drop: Rate = 0.1
-    attention: Part = _core("ScaledDotProductAttention")
-    ffn: Part = _core("FeedForward")
-    position: Part = _core("SinusoidalPosition")
-    residual: Part = _core("PostNormResidual")
-    self_attention: Part = _core("MultiHeadSelfAttention")
-    embedding: Part = _core("SharedEmbedding")
+    attention: Component = _papers_component("ScaledDotProductAttention")
+    ffn: Component = _papers_component("FeedForward")
+    position: Component = _papers_component("SinusoidalPosition")
+    residual: Component = _papers_component("PostNormResidual")
+    self_attention: Component = _papers_component("MultiHeadSelfAttention")
+    embedding: Component = _papers_component("SharedEmbedding")
     width: Multiplier = Field(1.0, description="multiplies d_model, d_ff and explicit d_k, d_v")
     depth: Multiplier = Field(1.0, description="multiplies N")
 
@@ -119,15 +119,15 @@ class Optim(Section):
 class Data(Section):
     """Section 5.1. A folder (`path`), else a dataset of the hub (`hub`), else the embedded corpus."""
 
-    path: Annotated[Name | None, Unset] = None
-    hub: Annotated[Name | None, Unset, _of_names("NAME or OWNER/NAME", most=2)] = None
-    subset: Annotated[Name | None, Unset, _of_names("NAME", most=1)] = None
-    revision: Annotated[Name | None, Unset, _of_names("a branch, a tag or a commit")] = None
+    path: Annotated[Name | None, OrNone] = None
+    hub: Annotated[Name | None, OrNone, _of_names("NAME or OWNER/NAME", most=2)] = None
+    subset: Annotated[Name | None, OrNone, _of_names("NAME", most=1)] = None
+    revision: Annotated[Name | None, OrNone, _of_names("a branch, a tag or a commit")] = None
     source: Name = "en"
     target: Name = "de"
-    train: Annotated[Name | None, Unset] = Field(None, description="name of the split; unset: found by its beginning")
-    val: Annotated[Name | None, Unset] = None
-    test: Annotated[Name | None, Unset] = None
+    train: Annotated[Name | None, OrNone] = Field(None, description="name of the split; unset: found by its beginning")
+    val: Annotated[Name | None, OrNone] = None
+    test: Annotated[Name | None, OrNone] = None
     vocab_size: Annotated[Count, Field(le=1_000_000)] = 37_000
     batch_tokens: Count = Field(25_000, description="pieces a side in the global batch, padding included")
     max_length: Count = Field(256, description="pieces a side, end mark included; longer training pairs are dropped")
@@ -154,7 +154,7 @@ class Trainer(Section):
     strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accumulate: Count = Field(1, description="parts that a global batch is split into, one after the other")
-    threads: Annotated[Count | None, Unset] = Field(
+    threads: Annotated[Count | None, OrNone] = Field(
         None, description="of each process; unset: its share of the cores, or what an interrupted trial began with"
     )
     val_every: Count = Field(1000, description="steps from one validation and checkpoint to the next")
@@ -185,7 +185,7 @@ class Config(Section):
                 flat["seed"] = values
                 continue
             for name, value in values.items():
-                if name in SEAMS:
+                if name in SLOTS:
                     flat[f"{section}.{name}"] = value["path"]
                     flat |= {f"{section}.{name}.{option}": v for option, v in value["options"].items()}
                 else:
@@ -203,12 +203,12 @@ class Sizes(NamedTuple):
     d_k: int
     d_v: int
     p_drop: float
-    attention: Part
-    ffn: Part
-    position: Part
-    residual: Part
-    self_attention: Part
-    embedding: Part
+    attention: Component
+    ffn: Component
+    position: Component
+    residual: Component
+    self_attention: Component
+    embedding: Component
     vocab_size: int
 
 
@@ -223,23 +223,23 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
         d_k=d_model // model.h if model.d_k is None else round(_exact(model.d_k, model.width)),
         d_v=d_model // model.h if model.d_v is None else round(_exact(model.d_v, model.width)),
         p_drop=model.p_drop,
-        **{seam: getattr(model, seam) for seam in SEAMS},
+        **{seam: getattr(model, seam) for seam in SLOTS},
         vocab_size=vocab_size,
     )
 
 
-def is_papers(seam: str, part: Part) -> bool:
+def is_papers(seam: str, part: Component) -> bool:
     """Whether a part is the paper's own at its own place, without options."""
     return part == Model.model_fields[seam].default
 
 
-def effective(config: Config) -> dict[str, int]:
+def effective_sizes(config: Config) -> dict[str, int]:
     """The sizes that a config comes to once its multipliers are applied, under `effective.*`."""
     found = sizes(config.model, 0)._asdict()
-    return {f"effective.{key}": found[key] for key in COLUMNS} | {"effective.max_steps": config.steps}
+    return {f"effective.{key}": found[key] for key in SIZE_NAMES} | {"effective.max_steps": config.steps}
 
 
-def nominal(model: Model) -> dict[str, Any]:
+def nominal_sizes(model: Model) -> dict[str, Any]:
     """The model's keys in the paper's numbers: d_k and d_v filled in, the multipliers left out."""
     values = {key: value for key, value in Config(model=model).flat().items() if key.startswith("model.")}
     for key in ("model.d_k", "model.d_v"):
@@ -271,7 +271,7 @@ def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
-        for seam in SEAMS:
+        for seam in SLOTS:
             if f"model.{seam}" in values:
                 merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{seam}.")}
         merged |= {key: (value, place) for key, value in values.items()}
@@ -284,9 +284,9 @@ def resolve(levels: Iterable[Level]) -> Config:
     Raises an InputError that lists every unknown key, every value of a wrong type and every broken law.
     """
     merged = merge(levels)
-    config, wrong = _typed(merged)
+    config, wrong = _read_by_type(merged)
     messages = list(wrong.values())
-    for keys, law in _broken_laws(config):
+    for keys, law in _broken_constraints(config):
         if not wrong.keys() & set(keys):
             places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
             values = ", ".join(f"{key} = {config.flat()[key]}" for key in keys)
@@ -296,17 +296,17 @@ def resolve(levels: Iterable[Level]) -> Config:
     return config
 
 
-def mistyped(level: Level) -> list[str]:
+def type_errors(level: Level) -> list[str]:
     """What is wrong with each key by itself: there is none such, or its value is of a wrong type."""
-    return list(_typed(merge([level]))[1].values())
+    return list(_read_by_type(merge([level]))[1].values())
 
 
-def _typed(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
+def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
     """The config of all keys that can be read, and what is wrong with each of the others."""
     wrong = {}
-    for key in [key for key in merged if not known(key)]:
+    for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {value}: no such key{nearest(key, KEYS)}"
+        wrong[key] = f"{place}: {key} = {value}: no such key{suggestion(key, KEYS)}"
     right = {key: told for key, told in merged.items() if key not in wrong}
     try:
         return Config.model_validate(_nest(right)), wrong
@@ -314,22 +314,22 @@ def _typed(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str
         for mistake in error.errors():
             key = ".".join(str(name) for name in mistake["loc"][:2])
             value, place = merged[key]
-            wrong[key] = f"{place}: {key} = {value}: {_law(mistake)}"
+            wrong[key] = f"{place}: {key} = {value}: {_constraint(mistake)}"
     return Config.model_validate(_nest({key: told for key, told in right.items() if key not in wrong})), wrong
 
 
-def known(key: str) -> bool:
+def is_known_key(key: str) -> bool:
     section, _, name = key.partition(".")
     seam, _, option = name.partition(".")
-    return key in KEYS or (section == "model" and seam in SEAMS and option.isidentifier())
+    return key in KEYS or (section == "model" and seam in SLOTS and option.isidentifier())
 
 
-def bare(key: str) -> str:
+def without_section(key: str) -> str:
     """Without its section: `h` of `model.h`; `seed` has none."""
     return key.partition(".")[2] or key
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggestion(name: str, names: Iterable[str]) -> str:
     """The end of an error message: what the user may have meant."""
     names = list(names)
     if not names:
@@ -339,7 +339,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {(by_end or close)[0]}?" if by_end or close else f"; known: {', '.join(names)}"
 
 
-def read_scalar(value: object) -> object:
+def parse_scalar(value: object) -> object:
     """A value whose type is not declared here (a part's option): text is read as Python spells plain values."""
     if not isinstance(value, str):
         return value
@@ -361,10 +361,10 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
         name, _, option = name.partition(".")
         if not name:
             nested[section] = value
-        elif name in SEAMS and section == "model":
+        elif name in SLOTS and section == "model":
             part = nested.setdefault("model", {}).setdefault(name, {"path": getattr(Model(), name).path, "options": {}})
             if option:
-                part["options"][option] = read_scalar(value)
+                part["options"][option] = parse_scalar(value)
             else:
                 part["path"] = value
         else:
@@ -372,7 +372,7 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
     return nested
 
 
-def _law(mistake: Mapping[str, Any]) -> str:
+def _constraint(mistake: Mapping[str, Any]) -> str:
     if mistake["type"] == "string_pattern_mismatch":
         return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
     if mistake["type"] == "value_error":
@@ -383,7 +383,7 @@ def _law(mistake: Mapping[str, Any]) -> str:
     )
 
 
-def _broken_laws(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+def _broken_constraints(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     """The laws between keys: the keys, and the law that they break."""
     model, optim = config.model, config.optim
     by_width = ("d_model", "d_ff", "d_k", "d_v")
@@ -488,7 +488,7 @@ def scale_level(scale: str) -> Level:
     elif scale.endswith((".yaml", ".yml")):
         path = Path(scale)
     else:
-        raise InputError(f"scale = {scale}: no such scale{nearest(scale, names)}; or give the path of a YAML file")
+        raise InputError(f"scale = {scale}: no such scale{suggestion(scale, names)}; or give the path of a YAML file")
     return Level(f"scale {scale}", {str(key): value for key, value in read_yaml(path).items()})
 
 

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_pl.tokens import PAD
+from transformer_pl.data.tokenizer import PAD
 
 
 def smoothed_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (arXiv:1706.03762), in the order and letters of its Section 3.
 
 Shapes: B sentences (or hypotheses), L positions, Lq queries, Lk keys, h heads, V vocabulary.
-Where the paper leaves a choice, a part is built by its import path (see `transformer_pl.parts`): `attention`, `ffn`,
+Where the paper leaves a choice, a component is built by its import path (see `components.py`): `attention`, `ffn`,
 `position` and `residual` are its equations, `self_attention` and `embedding` the doors around them.
 """
 
@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transformer_pl.components import build
 from transformer_pl.config import Sizes
-from transformer_pl.parts import build
-from transformer_pl.tokens import PAD
+from transformer_pl.data.tokenizer import PAD
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; every tensor leads with hypotheses
 

@@ -7,27 +7,34 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from transformer_pl.config import read_yaml
-from transformer_pl.errors import InputError, Parser, run, together
-from transformer_pl.options import add_sweep_options, add_ways_to_search, folder_name, refuse, search_of, sweep_folder
-from transformer_pl.plan import Planned, plan
-from transformer_pl.render import Table
-from transformer_pl.results import write
-from transformer_pl.retune import retuning
-from transformer_pl.sweepfile import SEARCHES, Sweep, load
-from transformer_pl.table import Row, against, build
+from transformer_pl.experiments.cli import (
+    add_search_options,
+    add_sweep_options,
+    folder_name,
+    refuse_options,
+    search_of,
+    sweep_folder,
+)
+from transformer_pl.experiments.plan import PlannedTrial, plan_trials
+from transformer_pl.experiments.retune import plan_retuning
+from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
+from transformer_pl.reporting.render import Table
+from transformer_pl.reporting.table import RowResults, build_table, compare_folders
+from transformer_pl.runtime.errors import CommandParser, InputError, collect_errors, run_command
+from transformer_pl.trials.trial import write_atomically
 
 if TYPE_CHECKING:
-    from transformer_pl.figures import Figure
-    from transformer_pl.search.outcome import Outcome
+    from transformer_pl.reporting.plots import Figure
+    from transformer_pl.search.results import SearchResults
 
 FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="python -m transformer_pl.report", description="The table of a sweep.")
+    parser = CommandParser(prog="python -m transformer_pl.report", description="The table of a sweep.")
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
     add_sweep_options(parser)
-    add_ways_to_search(parser)
+    add_search_options(parser)
     parser.add_argument("--format", choices=("terminal", *FORMATS, "html"), default="terminal")
     parser.add_argument(
         "--test",
@@ -45,7 +52,7 @@ def main(argv: list[str]) -> int:
         raise InputError("--format html: the page is of one runs folder; leave --against out, or take another format")
     if options.format in ("json", "csv") and len(options.files) > 1:
         raise InputError(f"--format {options.format}: must be of one sweep file, but {len(options.files)} are given")
-    told = together(lambda file: _of_file(file, options), dict.fromkeys(options.files))
+    told = collect_errors(lambda file: _of_file(file, options), dict.fromkeys(options.files))
     for title, table in told.values():
         if options.format == "html":
             print(table)
@@ -62,24 +69,24 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
     content = read_yaml(file)
     if content.get("method") in SEARCHES:
         return _of_search(file, content, options)
-    refuse(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = load(file, options.scale, options.seeds, options.set)
+    refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
+    sweep = read_sweep(file, options.scale, options.seeds, options.set)
     if options.retune:
-        tuning = retuning(sweep, options.retune, options.budget, content.get("metric"))
-        tried = plan(tuning.tries(sweep), options.runs)
+        tuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
+        tried = plan_trials(tuning.tries(sweep), options.runs)
         if missing := [one for one in tried if one.trial.status()["state"] not in ("done", "failed", "diverged")]:
             raise InputError(
                 f"--retune: every row must have been tried at every point, but {len(missing)} of {len(tried)} trials "
                 "are missing; run the sweep with it first"
             )
         sweep = tuning.best(sweep, tried)
-    title, planned = f"{sweep.name} at scale {Path(sweep.scale).stem}", plan(sweep, options.runs)
+    title, planned = f"{sweep.name} at scale {Path(sweep.scale).stem}", plan_trials(sweep, options.runs)
     randomise = options.test == "randomisation"
     if options.against:
         folders = (options.runs, options.against)
-        sides = [rows_of(sweep, plan(sweep, folder)) for folder in folders]
+        sides = [rows_of(sweep, plan_trials(sweep, folder)) for folder in folders]
         places = tuple(folder.name if len({f.name for f in folders}) > 1 else str(folder) for folder in folders)
-        return title, against([row.name for row in sweep.rows], *sides, places, randomise)
+        return title, compare_folders([row.name for row in sweep.rows], *sides, places, randomise)
     table = table_of(sweep, planned, randomise)
     if options.format != "html":
         return title, table
@@ -90,12 +97,12 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
 
 def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[str, Table | Path]:
     from transformer_pl.search import storage  # optuna takes a quarter of a second
-    from transformer_pl.search.outcome import Outcome
+    from transformer_pl.search.results import SearchResults
 
-    refuse(options, ["against", "test"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(options, ["against", "test"], f"is for the rows of a grid, but {file} searches")
     found = search_of(file, content, options)
     folder = sweep_folder(found, options)
-    outcome = Outcome(found, storage.find(found, folder, options.storage), options.runs)
+    outcome = SearchResults(found, storage.find_study(found, folder, options.storage), options.runs)
     title, table = f"{found.name} at scale {Path(found.scale).stem}", outcome.table()
     if options.format != "html":
         return title, table
@@ -103,13 +110,13 @@ def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace)
     return title, folder / "report.html"
 
 
-def table_of(sweep: Sweep, planned: list[Planned], randomise: bool = False) -> Table:
+def table_of(sweep: Sweep, planned: list[PlannedTrial], randomise: bool = False) -> Table:
     """The table of a sweep as far as it is there."""
-    table = build(rows_of(sweep, planned), sweep.base, randomise=randomise)
+    table = build_table(rows_of(sweep, planned), sweep.base, randomise=randomise)
     return table._replace(notes=[*table.notes, *sweep.notes])
 
 
-def rows_of(sweep: Sweep, planned: list[Planned]) -> list[Row]:
+def rows_of(sweep: Sweep, planned: list[PlannedTrial]) -> list[RowResults]:
     rows = []
     for index, row in enumerate(sweep.rows):
         trials = [one.trial for one in planned if one.row == index]
@@ -121,36 +128,39 @@ def rows_of(sweep: Sweep, planned: list[Planned]) -> list[Row]:
             except InputError as error:
                 unread += error.messages
         states = [trial.status()["state"] for trial in trials]
-        rows.append(Row(row.configs[0], results, states, None if unread else _stacked(sentences), unread))
+        rows.append(RowResults(row.configs[0], results, states, None if unread else _stacked(sentences), unread))
     return rows
 
 
-def write_page(sweep: Sweep, planned: list[Planned], table: Table, folder: Path) -> dict[str, Path]:
+def write_page(sweep: Sweep, planned: list[PlannedTrial], table: Table, folder: Path) -> dict[str, Path]:
     """`report.html` in the sweep's folder, and its figures as files; returns the pictures by their captions."""
-    from transformer_pl import gallery, page  # which take seconds
+    from transformer_pl.reporting import html_page, sweep_plots  # which take seconds
 
-    pictures = _saved(gallery.hang(sweep, planned, table), folder)
-    write(folder / "report.html", page.page(sweep, planned, page.first_seeds(planned), table, _vectors(pictures)))
+    pictures = _saved(sweep_plots.draw_sweep_plots(sweep, planned, table), folder)
+    write_atomically(
+        folder / "report.html",
+        html_page.render_page(sweep, planned, html_page.first_seeds(planned), table, _vectors(pictures)),
+    )
     return pictures
 
 
-def write_search_page(outcome: "Outcome", table: Table, folder: Path) -> dict[str, Path]:
+def write_search_page(outcome: "SearchResults", table: Table, folder: Path) -> dict[str, Path]:
     """The same of a search."""
-    from transformer_pl import page  # which take seconds
-    from transformer_pl.search import gallery
+    from transformer_pl.reporting import html_page  # which take seconds
+    from transformer_pl.search import plots
 
-    pictures = _saved(gallery.hang(outcome), folder)
-    sweep, planned, shown = gallery.as_sweep(outcome, folder.parents[1])
-    write(folder / "report.html", page.page(sweep, planned, shown, table, _vectors(pictures)))
+    pictures = _saved(plots.draw_search_plots(outcome), folder)
+    sweep, planned, shown = plots.as_sweep(outcome, folder.parents[1])
+    write_atomically(folder / "report.html", html_page.render_page(sweep, planned, shown, table, _vectors(pictures)))
     return pictures
 
 
 def _saved(drawn: "dict[str, tuple[str, Figure]]", folder: Path) -> dict[str, Path]:
     """The pictures of figures, by their captions."""
-    from transformer_pl import figures
+    from transformer_pl.reporting import plots
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    return {caption: figures.save(figure, folder / "figures" / name) for name, (caption, figure) in drawn.items()}
+    return {caption: plots.save(figure, folder / "figures" / name) for name, (caption, figure) in drawn.items()}
 
 
 def _vectors(pictures: dict[str, Path]) -> dict[str, Path]:
@@ -167,4 +177,4 @@ def _stacked(seeds: list[Any]) -> Any:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

@@ -12,48 +12,63 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl import housekeeping
 from transformer_pl.config import Trainer, read_yaml
-from transformer_pl.errors import Parser, run, together
-from transformer_pl.launch import Listed, launch, slots
-from transformer_pl.live import View
-from transformer_pl.machine import accelerator, gpus
-from transformer_pl.names import sweep_title
-from transformer_pl.options import add_sweep_options, add_ways_to_search, make_folder, refuse, search_of, sweep_folder
-from transformer_pl.plan import MATCHES, Estimate, Planned, as_json, estimate, plan, show
-from transformer_pl.prepare import prepare
-from transformer_pl.render import Table
+from transformer_pl.data.prepare import prepare
+from transformer_pl.experiments.cli import (
+    add_search_options,
+    add_sweep_options,
+    make_folder,
+    refuse_options,
+    search_of,
+    sweep_folder,
+)
+from transformer_pl.experiments.launch import GridQueue, available_workers, launch
+from transformer_pl.experiments.plan import (
+    MATCHES,
+    CostEstimate,
+    PlannedTrial,
+    as_json,
+    estimate_costs,
+    plan_trials,
+    print_plan,
+)
+from transformer_pl.experiments.progress import ProgressView
+from transformer_pl.experiments.retune import plan_retuning
+from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report import table_of, write_page, write_search_page
-from transformer_pl.results import check_writable, finished, in_use, write, write_json
-from transformer_pl.retune import retuning
-from transformer_pl.stopping import Stopped
-from transformer_pl.sweepfile import SEARCHES, Sweep, load
-from transformer_pl.wandb_run import SEND_S, Run
+from transformer_pl.reporting.render import Table
+from transformer_pl.runtime.errors import CommandParser, collect_errors, run_command
+from transformer_pl.runtime.machine import accelerator, gpus
+from transformer_pl.runtime.signals import Stopped
+from transformer_pl.training.wandb_process import SEND_S, WandbRun
+from transformer_pl.trials import cleaning
+from transformer_pl.trials.names import sweep_title
+from transformer_pl.trials.trial import check_writable, finished_results, runs_lock, write_atomically, write_json
 
 
 def main(words: list[str]) -> int:
     options = read_options(words)
     console = Console(highlight=False, markup=False, emoji=False)
     if options.list:
-        housekeeping.show(options.runs, console)
+        cleaning.list_runs(options.runs, console)
         return 0
     if options.clean:
-        with in_use(options.runs, alone=True):
-            return housekeeping.clean(options.runs, console)
+        with runs_lock(options.runs, alone=True):
+            return cleaning.clean(options.runs, console)
     console.print(f"checking {options.file}")  # a departure may take seconds to import and count
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
         return search(content, options, console)
-    refuse(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
-    sweep = load(options.file, options.scale, options.seeds, options.set)
-    tuning = options.retune and retuning(sweep, options.retune, options.budget, content.get("metric"))
+    refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
+    sweep = read_sweep(options.file, options.scale, options.seeds, options.set)
+    tuning = options.retune and plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
     first = tuning.tries(sweep) if tuning else sweep
     planned, estimates = show_plan(first, options, console)
     if options.plan:
         return 0
     check_writable(options.runs)
     folder = sweep_folder(sweep, options)
-    with in_use(options.runs):
+    with runs_lock(options.runs):
         code = train_missing(first, planned, estimates, options, folder, console)
         if tuning and code in (0, 1):
             sweep = tuning.best(sweep, planned)  # what failed by now has failed
@@ -69,15 +84,17 @@ def main(words: list[str]) -> int:
     return code
 
 
-def show_plan(sweep: Sweep, options: argparse.Namespace, console: Console) -> tuple[list[Planned], dict[int, Estimate]]:
-    planned = plan(sweep, options.runs)
+def show_plan(
+    sweep: Sweep, options: argparse.Namespace, console: Console
+) -> tuple[list[PlannedTrial], dict[int, CostEstimate]]:
+    planned = plan_trials(sweep, options.runs)
     check_machine(one.config.trainer for one in missing_of(planned, options))
-    estimates = estimate(planned, finished(options.runs))
-    show(sweep, planned, estimates, console, options.match)
+    estimates = estimate_costs(planned, finished_results(options.runs))
+    print_plan(sweep, planned, estimates, console, options.match)
     return planned, estimates
 
 
-def missing_of(planned: Sequence[Planned], options: argparse.Namespace) -> list[Planned]:
+def missing_of(planned: Sequence[PlannedTrial], options: argparse.Namespace) -> list[PlannedTrial]:
     """The trials that are to be trained."""
     return [one for one in planned if options.rerun or one.trial.needs_training()]
 
@@ -85,30 +102,30 @@ def missing_of(planned: Sequence[Planned], options: argparse.Namespace) -> list[
 def check_machine(trainers: Iterable[Trainer]) -> None:
     """Raises one InputError for all that this machine cannot do."""
     found = len(gpus())
-    together(lambda trainer: accelerator(trainer, found), dict.fromkeys(trainers))
+    collect_errors(lambda trainer: accelerator(trainer, found), dict.fromkeys(trainers))
 
 
 def train_missing(
     sweep: Sweep,
-    planned: list[Planned],
-    estimates: dict[int, Estimate],
+    planned: list[PlannedTrial],
+    estimates: dict[int, CostEstimate],
     options: argparse.Namespace,
     folder: Path,
     console: Console,
 ) -> int:
     """Train what is not there, name what failed and what diverged, and return the exit code: 0 where nothing failed."""
     missing = missing_of(planned, options)
-    together(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
+    collect_errors(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
     make_folder(folder)
     write_json(folder / "plan.json", as_json(sweep, planned, estimates))
     os.environ["WANDB_RUN_GROUP"] = sweep.name
     os.environ.setdefault("WANDB_PROJECT", sweep.project)
-    places = slots(options.parallel, [one.config.trainer for one in missing], len(missing))
-    listed = Listed(missing)
+    places = available_workers(options.parallel, [one.config.trainer for one in missing], len(missing))
+    listed = GridQueue(missing)
     try:
         if missing:
             console.print(places.describe(missing), soft_wrap=True)
-        with View(console, missing, len(planned) - len(missing), places.count, estimates) as view:
+        with ProgressView(console, missing, len(planned) - len(missing), places.count, estimates) as view:
             launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
         for one in listed.failed:
             console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again", soft_wrap=True)
@@ -130,13 +147,13 @@ def tell(
     try:
         shown = folder / "table.md"
         as_before = shown.exists() and shown.read_bytes() == table.markdown().encode()
-        write(folder / "table.tex", table.latex())
-        write(folder / "results.csv", table.csv())
+        write_atomically(folder / "table.tex", table.latex())
+        write_atomically(folder / "results.csv", table.csv())
         if code in (0, 1) and not (
             as_before and (folder / "report.html").exists()
         ):  # an interrupted one is to end soon
             tell_wandb(sweep, table, make_page(), folder)
-        write(shown, table.markdown())
+        write_atomically(shown, table.markdown())
         console.print(f"table and results: {folder}", soft_wrap=True)
     except OSError as error:  # the results themselves lie with their trials
         console.print(f"table: cannot be written to {folder}: {error}; the same command writes it")
@@ -152,29 +169,29 @@ def tell_offline(trials: Sequence[Path], runs: Path, console: Console) -> None:
 
 def search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
     """Go on with a search until its run_cap, print its table, and return the exit code."""
-    from transformer_pl.search import file, outcome, storage, study  # optuna takes a quarter of a second
+    from transformer_pl.search import results, space, storage, study  # optuna takes a quarter of a second
 
     found = search_of(options.file, content, options)
-    refuse(options, ["match", "rerun"], f"is for the rows of a grid, but {options.file} searches")
+    refuse_options(options, ["match", "rerun"], f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = storage.sampler(found, options.sampler), storage.pruner(found, options.pruner)
-    storage.rehearse(found, sampler, pruner)
+    storage.try_out(found, sampler, pruner)
     check_machine(found.trainers())
-    file.show(found, console)
+    space.print_search(found, console)
     if options.plan:
         return 0
     check_writable(options.runs)
     folder = sweep_folder(found, options)
-    with in_use(options.runs):
+    with runs_lock(options.runs):
         make_folder(folder)
-        kept = storage.create(found, folder, options.storage, sampler, pruner)
+        kept = storage.create_study(found, folder, options.storage, sampler, pruner)
         prepare(found.base.data, options.runs)
-        at_work = study.Study(found, kept, options.runs)
+        at_work = study.SearchQueue(found, kept, options.runs)
         os.environ["WANDB_RUN_GROUP"] = found.name
         os.environ.setdefault("WANDB_PROJECT", found.project)
-        places = slots(options.parallel, found.trainers(), found.run_cap - len(study.counted(kept)))
+        places = available_workers(options.parallel, found.trainers(), found.run_cap - len(study.counted_trials(kept)))
         code = 0
         try:
-            with View(console, [], 0, places.count, at_work.estimates) as view:
+            with ProgressView(console, [], 0, places.count, at_work.estimates) as view:
                 launch(at_work, lambda one: at_work.argv(one, options.runs), places, view)
         except Stopped as stopped:
             at_work.stopped()
@@ -183,7 +200,7 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
         except storage.Unreachable as error:
             console.print(f"the study cannot be reached: {error}; the same command goes on", soft_wrap=True)
             return 1
-        came_to = outcome.Outcome(found, kept, options.runs)
+        came_to = results.SearchResults(found, kept, options.runs)
         if not came_to.records:
             return code
         table = came_to.table()
@@ -191,24 +208,24 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
         code = code or int(any(record["state"] == "failed" for record in came_to.records))
         code = tell(found, table, lambda: write_search_page(came_to, table, folder), folder, code, console)
     tell_offline([options.runs / "trials" / one["folder"] for one in came_to.trained], options.runs, console)
-    console.print(f"look at it: optuna-dashboard {storage.shown(options.storage, folder)}", soft_wrap=True)
+    console.print(f"look at it: optuna-dashboard {storage.display_url(options.storage, folder)}", soft_wrap=True)
     return code
 
 
 def tell_wandb(sweep: Any, table: Table, pictures: dict[str, Path], folder: Path) -> None:
     """The table and the figures as a run of their own, in the sweep's group."""
     name, scale = sweep_title(sweep.name, sweep.scale), Path(sweep.scale).stem
-    report = Run(folder=str(folder), name=name, tags=[scale], config={}, job_type="report")
+    report = WandbRun(folder=str(folder), name=name, tags=[scale], config={}, job_type="report")
     report.tell(tables={"results": table.shown()})
     report.tell(images={caption: str(path) for caption, path in pictures.items()})
     report.finish(0, wait=SEND_S)  # it has everything still to send
 
 
 def read_options(words: list[str]) -> argparse.Namespace:
-    parser = Parser(prog="python -m transformer_pl.sweep", description="Run a sweep and print its table.")
+    parser = CommandParser(prog="python -m transformer_pl.sweep", description="Run a sweep and print its table.")
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a sweep file: sweeps/table3_A.yaml")
     add_sweep_options(parser)
-    add_ways_to_search(parser)
+    add_search_options(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
     parser.add_argument("--match", choices=MATCHES, help="in the plan: how far each row is from base in that")
     parser.add_argument(
@@ -227,7 +244,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def argv(sweep: Sweep, one: Planned, runs: Path, rerun: bool) -> list[str]:
+def argv(sweep: Sweep, one: PlannedTrial, runs: Path, rerun: bool) -> list[str]:
     """What one trial is told: its merged keys, on the command line and by no other way."""
     keys = [f"--{key}={value}" for key, value in sweep.rows[one.row].keys.items()]
     rest = [f"--seed={one.config.seed}", f"--runs={runs}", *(["--rerun"] if rerun else [])]
@@ -243,4 +260,4 @@ def _parallel(text: str) -> int | None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

@@ -18,36 +18,37 @@ from typing import Any
 
 import yaml
 
-from transformer_pl import machine, memory, parts
-from transformer_pl.budget import matched
+from transformer_pl import components
 from transformer_pl.config import (
     KEYS,
     Config,
     Level,
-    effective,
+    effective_sizes,
     parse_variant,
     resolve,
     scale_level,
     sizes,
 )
-from transformer_pl.cost import training_cost
-from transformer_pl.divergence import Diverged, decoding_after
-from transformer_pl.errors import InputError, run, warn
-from transformer_pl.identity import Identity, identity, words
-from transformer_pl.prepare import Prepared, prepare
-from transformer_pl.results import (
-    RUNS,
+from transformer_pl.data.prepare import Prepared, prepare
+from transformer_pl.data.sources import open_corpus
+from transformer_pl.experiments.cost import training_cost
+from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.runtime import machine, memory
+from transformer_pl.runtime.errors import InputError, run_command, warn
+from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
+from transformer_pl.training.divergence import Diverged, decoding_after
+from transformer_pl.trials.identity import Identity, describe_difference, identity
+from transformer_pl.trials.trial import (
+    DEFAULT_RUNS,
     Trial,
     check_writable,
-    environment,
-    finished,
-    in_use,
-    unwritable,
-    write,
+    describe_environment,
+    finished_results,
+    runs_lock,
+    why_unwritable,
+    write_atomically,
     write_json,
 )
-from transformer_pl.sources import open_corpus
-from transformer_pl.stopping import Stopped, component_code, end_with_parent
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 SHOWN = 20  # validation sentences whose translations W&B shows
@@ -66,13 +67,13 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
     options, levels = read_argv(argv)
     config = resolve(levels)
-    if mistakes := parts.check(config.model):
+    if mistakes := components.check_components(config.model):
         raise InputError(*mistakes)
-    runs = Path(options.get("runs", RUNS))
+    runs = Path(options.get("runs", DEFAULT_RUNS))
     check_writable(runs)
-    name = words(config, resolve(levels[:1]))
-    with in_use(runs):
-        return train(matched(config), runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
+    name = describe_difference(config, resolve(levels[:1]))
+    with runs_lock(runs):
+        return train(match_flops(config), runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
 
 
 def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
@@ -108,23 +109,23 @@ def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:
 def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False) -> int:
     """Train and evaluate one trial, unless it is finished or has diverged; returns the exit code."""
     corpus = open_corpus(config.data)
-    who = identity(config, corpus.fingerprint, parts.sources(config.model))
+    who = identity(config, corpus.fingerprint, components.source_digests(config.model))
     trial = Trial.at(runs, who.trial, f"{scale}-{name}-s{config.seed}")
     if (result := trial.result()) and not rerun:
         print(f"{trial.folder}: finished already")
         _tell(result)
         if os.environ.get("WANDB_SWEEP_ID"):
-            from transformer_pl.tracking import tell_again
+            from transformer_pl.training.logger import log_finished_trial
 
-            tell_again(trial.folder, result)
+            log_finished_trial(trial.folder, result)
         return 0
     told = {"name": f"{name} s{config.seed}", "tags": [scale, name]}
     if (step := trial.diverged_at()) is not None and not rerun:
         print(f"{trial.folder}: diverged at step {step}; --rerun trains it anew")
         if os.environ.get("WANDB_SWEEP_ID"):
-            from transformer_pl.tracking import tell_diverged
+            from transformer_pl.training.logger import tell_diverged
 
-            tell_diverged(trial.folder, step, **told, config=config.flat() | effective(config))
+            tell_diverged(trial.folder, step, **told, config=config.flat() | effective_sizes(config))
         return 1
     _accelerator(config)
     prepared = prepare(config.data, runs, corpus)
@@ -154,8 +155,8 @@ def train(config: Config, runs: Path, name: str, scale: str, rerun: bool = False
                 print(f"{trial.folder}: {error}; --rerun trains it anew")
             return 1
         except Exception as error:
-            why = unwritable(runs)  # a library may have strange words for a full disk
-            why = why or parts.described(error)
+            why = why_unwritable(runs)  # a library may have strange words for a full disk
+            why = why or components.described(error)
             with suppress(OSError):
                 trial.drop_unfinished()
                 trial.set_status("failed", why=why)
@@ -174,8 +175,8 @@ def _run(
 ) -> dict[str, Any]:
     """Weights, then what they are worth, then the result: the last file to be written."""
     began = time.perf_counter()
-    write(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
-    about = environment(PACKAGES) | {"data": prepared.folder.name, "threads": _use_threads(config, trial)}
+    write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+    about = describe_environment(PACKAGES) | {"data": prepared.folder.name, "threads": _use_threads(config, trial)}
     write_json(trial.folder / "env.json", about)
     begun = rerun or (trial.folder / "checkpoints").exists()
     shared = None if begun else _same_weights(config, runs, trial, who, told)
@@ -193,7 +194,7 @@ def _run(
             "weights_id": who.weights,
             **told,
             "seed": config.seed,
-            "config": config.flat() | effective(config),
+            "config": config.flat() | effective_sizes(config),
             "metrics": metrics,
             "signature": signature,
             "params": params,
@@ -220,17 +221,19 @@ def _fit(
     import torch
     from lightning.pytorch.callbacks import LambdaCallback
 
-    from transformer_pl.checkpoint import Checkpoints
-    from transformer_pl.data import TranslationData
-    from transformer_pl.module import TransformerModule
-    from transformer_pl.sample import BleuSample
-    from transformer_pl.tracking import Tracker
+    from transformer_pl.data.datamodule import TranslationDataModule
+    from transformer_pl.training.bleu_sample import BleuSample
+    from transformer_pl.training.checkpoint import Checkpoints
+    from transformer_pl.training.logger import TrialLogger
+    from transformer_pl.training.module import TransformerModule
 
     L.seed_everything(config.seed, verbose=False)
     module = TransformerModule(config, len(prepared.tokenizer))
-    data = TranslationData(config, prepared)
+    data = TranslationDataModule(config, prepared)
     checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average)
-    tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
+    tracker = TrialLogger(
+        trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective_sizes(config)
+    )
 
     def draw_own_dropout(trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.global_rank:  # with the same weights everywhere
@@ -290,7 +293,7 @@ def _same_weights(
 
     A trial whose weights or curve are damaged is named and passed over.
     """
-    from transformer_pl.tracking import Tracker
+    from transformer_pl.training.logger import TrialLogger
 
     shared = ("weights.pt", "metrics.jsonl")
 
@@ -303,13 +306,15 @@ def _same_weights(
             return False
         return True
 
-    twins = (r for r in finished(runs) if r["weights_id"] == who.weights and r["id"] != who.trial)
+    twins = (r for r in finished_results(runs) if r["weights_id"] == who.weights and r["id"] != who.trial)
     twin = next((r for r in twins if (r["folder"] / "weights.pt").exists() and is_whole(r)), None)
     if not twin:
         return None
     print(f"weights: those of {twin['folder']}, which differs in decoding alone", flush=True)
     trial.link(twin["folder"], *shared)
-    tracker = Tracker(trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective(config))
+    tracker = TrialLogger(
+        trial.folder, config.steps, told["name"], told["tags"], config.flat() | effective_sizes(config)
+    )
     tracker.start(config.steps)
     return tracker, {"dropped": twin["dropped"], "tokens_per_s": twin["tokens_per_s"], "earlier_s": 0.0}
 
@@ -321,19 +326,21 @@ def _evaluate(
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
-    from transformer_pl.evaluate import likelihood, outputs, trained
-    from transformer_pl.score import corpus_score, sentence_statistics
+    from transformer_pl.evaluation.evaluate import best_translations, load_trained_model, reference_likelihood
+    from transformer_pl.evaluation.score import corpus_score, sentence_statistics
 
-    model = trained(config, prepared, trial.folder / "weights.pt")
+    model = load_trained_model(config, prepared, trial.folder / "weights.pt")
     metrics: dict[str, float] = {}
     translations: list[dict[str, str]] = []
     for name in ("val", "test"):
         split, (sources, references) = prepared.split(name), prepared.text(name)
-        nll = likelihood(model, split, config.trainer.eval_tokens)
+        nll = reference_likelihood(model, split, config.trainer.eval_tokens)
         if not math.isfinite(nll.loss):
             raise Diverged(config.steps)
         with decoding_after(config.steps):
-            hypotheses = outputs(model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens)
+            hypotheses = best_translations(
+                model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens
+            )
         score = corpus_score(hypotheses, references)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
@@ -380,7 +387,7 @@ def _start_libraries() -> None:
     import torch
 
     torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
-    memory.keep()
+    memory.keep_freed()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     messages = (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*")
@@ -413,4 +420,4 @@ def _logged(trial: Trial) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

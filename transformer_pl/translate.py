@@ -12,24 +12,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_pl import parts
-from transformer_pl.config import Config, Level, known, resolve
-from transformer_pl.errors import InputError, Parser, run
-from transformer_pl.options import folder_name
-from transformer_pl.prepare import Prepared, Tokens
-from transformer_pl.results import RUNS, Trial, finished
+from transformer_pl import components
+from transformer_pl.config import Config, Level, is_known_key, resolve
+from transformer_pl.data.prepare import Prepared, Tokens
+from transformer_pl.experiments.cli import folder_name
+from transformer_pl.runtime.errors import CommandParser, InputError, run_command
+from transformer_pl.trials.trial import DEFAULT_RUNS, Trial, finished_results
 
 CHUNK = 500  # sentences read before the first is translated, where nobody waits at a keyboard
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="python -m transformer_pl.translate", description="Translate lines with a trained trial.")
+    parser = CommandParser(
+        prog="python -m transformer_pl.translate", description="Translate lines with a trained trial."
+    )
     parser.add_argument("trial", metavar="TRIAL", help="a trial's folder, its id, or a part of its name")
     parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="one sentence a line (else standard input)")
     parser.add_argument("--beam", help="hypotheses at a time (as the trial's)")
     parser.add_argument("--alpha", help="length penalty, Section 6.1 (as the trial's)")
     parser.add_argument("--n-best", type=_count, default=0, metavar="N", help="N outputs a line: line, score, text")
-    parser.add_argument("--runs", type=folder_name, default=RUNS, metavar="DIR", help="where trials lie (%(default)s)")
+    parser.add_argument(
+        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="where trials lie (%(default)s)"
+    )
     options = parser.parse_args(argv)
     result = find(options.runs, options.trial)
     config = config_of(result, {"decode.beam": options.beam, "decode.alpha": options.alpha})
@@ -61,10 +65,10 @@ def main(argv: list[str]) -> int:
 
 def find(runs: Path, name: str) -> dict[str, Any]:
     """The result of the one finished trial that `name` means."""
-    results = finished(runs)
+    results = finished_results(runs)
     folder = Path(os.path.abspath(name))  # not resolved: a link is a trial of the folder that it lies in
     if (folder / "result.json").exists():
-        results, name = finished(folder.parent.parent), folder.name
+        results, name = finished_results(folder.parent.parent), folder.name
     exact = [r for r in results if name in (r["id"], r["folder"].name)]
     found = exact or [r for r in results if name in r["folder"].name]
     if len(found) == 1:
@@ -78,7 +82,7 @@ def find(runs: Path, name: str) -> dict[str, Any]:
 
 def config_of(result: dict[str, Any], changes: dict[str, str | None]) -> Config:
     """What a trial was trained as, with the changes that are given."""
-    trained = {key: value for key, value in result["config"].items() if known(key) and value is not None}
+    trained = {key: value for key, value in result["config"].items() if is_known_key(key) and value is not None}
     changed = {key: value for key, value in changes.items() if value is not None}
     return resolve([Level(str(result["folder"]), trained), Level("command line", changed)])
 
@@ -87,12 +91,12 @@ def translator(
     config: Config, prepared: Prepared, weights: Path, n_best: int
 ) -> Callable[[list[str]], list[list[tuple[str, float]]]]:
     """The function from sentences to the texts and scores of their `n_best` translations, best first."""
-    if mistakes := parts.check(config.model):
+    if mistakes := components.check_components(config.model):
         raise InputError(*mistakes)
-    from transformer_pl.decode import Hypothesis
-    from transformer_pl.evaluate import trained, translate
+    from transformer_pl.evaluation.beam_search import Hypothesis
+    from transformer_pl.evaluation.evaluate import load_trained_model, translate
 
-    tokenizer, model = prepared.tokenizer, trained(config, prepared, weights)
+    tokenizer, model = prepared.tokenizer, load_trained_model(config, prepared, weights)
 
     def translated(sentences: list[str]) -> list[list[tuple[str, float]]]:
         spoken = [sentence for sentence in sentences if sentence.strip()]
@@ -137,4 +141,4 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_command(main)

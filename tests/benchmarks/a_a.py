@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_pl.plan import plan
-from transformer_pl.results import RUNS
-from transformer_pl.stats import BLEU, difference, randomisation, sample
-from transformer_pl.sweepfile import load
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.reporting.stats import BLEU, difference, randomisation, sample
+from transformer_pl.trials.trial import DEFAULT_RUNS
 
 SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, default=RUNS)
-    planned = plan(load(SWEEP), parser.parse_args().runs)
+    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
+    planned = plan_trials(read_sweep(SWEEP), parser.parse_args().runs)
     sentences = np.stack([one.trial.sentences("val")[..., BLEU.columns] for one in planned])
     scores = sample(sentences, BLEU.score).scores
     print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")

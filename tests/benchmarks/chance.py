@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from chance import drawn
 
-from transformer_pl.stats import bleu, difference, estimate, randomisation, sample
+from transformer_pl.reporting.stats import bleu, difference, estimate, randomisation, sample
 
 SPREADS = (0.0, 0.015, 0.05)
 SENTENCES = 250

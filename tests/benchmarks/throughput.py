@@ -13,37 +13,37 @@ from pathlib import Path
 
 import torch
 
-from transformer_pl import memory
-from transformer_pl.batches import TrainStream
 from transformer_pl.config import Config, Level, resolve, scale_level, sizes
-from transformer_pl.evaluate import translate
+from transformer_pl.data.batches import TrainStream
+from transformer_pl.data.prepare import Prepared, Split, Tokens, prepare
+from transformer_pl.data.tokenizer import PAD
+from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
-from transformer_pl.prepare import Prepared, Split, Tokens, prepare
-from transformer_pl.results import RUNS, Trial, environment, finished
-from transformer_pl.tokens import PAD
+from transformer_pl.runtime import memory
+from transformer_pl.trials.trial import DEFAULT_RUNS, Trial, describe_environment, finished_results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="training steps a round")
     parser.add_argument("--sentences", type=int, default=200, help="validation sentences to decode a round")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    memory.keep()
+    memory.keep_freed()
     config = resolve([scale_level("multi30k")])
     prepared = prepare(config.data, options.runs)
-    where = environment(["torch"])
+    where = describe_environment(["torch"])
     print(f"{where['cpu']}, {where['cores']} cores, {options.threads} thread(s), torch {where['packages']['torch']}")
 
     trainings = {name: training(config, prepared, name, options.steps) for name in ("bf16-mixed", "32-true")}
     compare("training, target pieces/s", trainings, options.rounds)
 
     same = {key: value for key, value in config.flat().items() if not key.startswith(("data.path", "trainer.", "seed"))}
-    trained = [r for r in finished(options.runs) if same.items() <= r["config"].items()]
+    trained = [r for r in finished_results(options.runs) if same.items() <= r["config"].items()]
     if not trained:
         print(f"decoding: no finished base trial of scale multi30k under {options.runs}")
         return

@@ -16,10 +16,10 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from transformer_pl import passwords
-from transformer_pl.config import nearest, read_scalar
-from transformer_pl.errors import InputError
-from transformer_pl.search.file import SCHEDULED, Search
+from transformer_pl.config import parse_scalar, suggestion
+from transformer_pl.runtime import passwords
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.space import SCHEDULED, Search
 
 JOURNAL = "study.journal"
 LOST = (StorageInternalError, SQLAlchemyError, OSError)  # what is raised while a storage does not answer
@@ -47,7 +47,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)  # what becomes of a trial 
 
 def sampler(search: Search, words: Sequence[str] | None) -> Any:
     """`--sampler`, or what the file's method is to W&B."""
-    return named(SAMPLERS, words or ["random" if search.method == "random" else "tpe"], "--sampler")
+    return construct(SAMPLERS, words or ["random" if search.method == "random" else "tpe"], "--sampler")
 
 
 def pruner(search: Search, words: Sequence[str] | None) -> Any:
@@ -58,11 +58,11 @@ def pruner(search: Search, words: Sequence[str] | None) -> Any:
             f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
         )
     if words or search.early is None:
-        return named(PRUNERS, words or ["none"], "--pruner")
+        return construct(PRUNERS, words or ["none"], "--pruner")
     return PRUNERS["halving"](min_resource=search.early["first"], reduction_factor=search.early["eta"])
 
 
-def rehearse(search: Search, sampler: Any, pruner: Any) -> None:
+def try_out(search: Search, sampler: Any, pruner: Any) -> None:
     """A dozen trials in memory: an option that Optuna refuses when it is first needed is refused here.
 
     Raises an InputError with Optuna's words.
@@ -85,18 +85,18 @@ def rehearse(search: Search, sampler: Any, pruner: Any) -> None:
         ) from None
 
 
-def named(kinds: Mapping[str, Any], words: Sequence[str], what: str) -> Any:
+def construct(kinds: Mapping[str, Any], words: Sequence[str], what: str) -> Any:
     """`tpe n_startup_trials=5`: one of SAMPLERS or PRUNERS, with options of its constructor."""
     name, *options = words
     if name not in kinds:
-        raise InputError(f"{what} {name}: no such one{nearest(name, kinds)}")
+        raise InputError(f"{what} {name}: no such one{suggestion(name, kinds)}")
     if name in NEEDS and not find_spec(NEEDS[name]):
         raise InputError(
             f"{what} {name}: needs the package {NEEDS[name]}, which is not here; pip install {NEEDS[name]}"
         )
     try:
         told = [option.partition("=") for option in options]
-        return kinds[name](**{key: read_scalar(value) for key, _, value in told})
+        return kinds[name](**{key: parse_scalar(value) for key, _, value in told})
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} {' '.join(words)}: {error}") from None
 
@@ -109,12 +109,12 @@ class Unreachable(Exception):
     """It has not answered for too long; says why."""
 
 
-def shown(url: str | None, folder: Path) -> str:
+def display_url(url: str | None, folder: Path) -> str:
     """What optuna-dashboard takes, but for the password."""
     return str(folder / JOURNAL) if url is None else _parsed(url).render_as_string(hide_password=True)
 
 
-def create(search: Search, folder: Path, url: str | None, sampler: Any, pruner: Any) -> optuna.Study:
+def create_study(search: Search, folder: Path, url: str | None, sampler: Any, pruner: Any) -> optuna.Study:
     """The study of a search, made where there is none.
 
     Raises an InputError where the storage does not answer, or has a study of this name that searches something else.
@@ -150,9 +150,11 @@ def create(search: Search, folder: Path, url: str | None, sampler: Any, pruner: 
     return study
 
 
-def find(search: Search, folder: Path, url: str | None) -> optuna.Study:
+def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
     """The study of a search that was begun. Raises an InputError where none was."""
-    missing = InputError(f"{search.path}: must have been searched in {shown(url, folder)}, but was not; run it first")
+    missing = InputError(
+        f"{search.path}: must have been searched in {display_url(url, folder)}, but was not; run it first"
+    )
     if url is None and not (folder / JOURNAL).exists():
         raise missing
     whole = _whole(url)
@@ -204,8 +206,8 @@ def _answered(url: str | None, ask: Any) -> Any:
         except (SQLAlchemyError, OSError) as error:
             why = first_line(error)
         except ImportError as error:
-            raise InputError(f"--storage {shown(url, Path())}: {_needs(error)}") from None
-        raise InputError(f"--storage {shown(url, Path())}: must be a database that answers, but: {why}; mend it")
+            raise InputError(f"--storage {display_url(url, Path())}: {_needs(error)}") from None
+        raise InputError(f"--storage {display_url(url, Path())}: must be a database that answers, but: {why}; mend it")
 
 
 def first_line(error: BaseException) -> str:

@@ -18,32 +18,32 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from transformer_pl.config import bare
-from transformer_pl.errors import InputError
-from transformer_pl.launch import Ending
-from transformer_pl.plan import Estimate, Planned, estimate, planned_trial
-from transformer_pl.results import finished
-from transformer_pl.search.file import Search
+from transformer_pl.config import without_section
+from transformer_pl.data.sources import open_corpus
+from transformer_pl.experiments.launch import Ending
+from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.space import Search
 from transformer_pl.search.storage import LOST, Unreachable, first_line
-from transformer_pl.sources import open_corpus
+from transformer_pl.trials.trial import finished_results
 
-ASK_S = 2.0  # from finding nothing to do to asking again
-BEAT_S = 20.0  # from one sign of life to the next
-GRACE_S = 120.0  # without one a trial is taken over
+RETRY_DRAW_S = 2.0  # from finding nothing to do to asking again
+HEARTBEAT_S = 20.0  # from one sign of life to the next
+HEARTBEAT_TIMEOUT_S = 120.0  # without one a trial is taken over
 PATIENCE_S = 60.0  # for a storage that does not answer, when a trial is done
 RETRIES = 1  # of a trial whose process died
 REPEATS = 2  # times run_cap; then the space is taken to have no more trials in it
 
 
-class Draw(NamedTuple):
+class DrawnTrial(NamedTuple):
     """A trial of the study that is being trained."""
 
     trial: Trial
-    planned: Planned
+    planned: PlannedTrial
     keys: dict[str, Any]  # what `train` is told
 
 
-def counted(study: optuna.Study) -> list[FrozenTrial]:
+def counted_trials(study: optuna.Study) -> list[FrozenTrial]:
     """The trials that count against run_cap: none that waits, was put back, was one too many, or repeats another."""
     trials = study.get_trials(deepcopy=False)
     again = {trial.user_attrs.get("again") for trial in trials}
@@ -56,30 +56,32 @@ def counted(study: optuna.Study) -> list[FrozenTrial]:
     ]
 
 
-class Study:
+class SearchQueue:
     """Says what is trained next, and hears what came of it. `launch` asks and tells."""
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path):
         self.search, self.study, self.runs = search, study, runs
         self.corpus = open_corpus(search.base.data)
-        self.estimates: dict[int, Estimate] = {}  # by the trial's number; for the view
-        self._past = finished(runs)  # which estimates are made by
-        self.draws: dict[str, Draw] = {}  # by the trial's id, as it is on disk
-        self._held: Draw | None = None  # drawn while another process, or another trial here, is at the same weights
+        self.estimates: dict[int, CostEstimate] = {}  # by the trial's number; for the view
+        self._past = finished_results(runs)  # which estimates are made by
+        self.draws: dict[str, DrawnTrial] = {}  # by the trial's id, as it is on disk
+        self._held: DrawnTrial | None = (
+            None  # drawn while another process, or another trial here, is at the same weights
+        )
         self._validated: dict[str, int] = {}  # validations that the pruner has heard of
         self._sizes: dict[str, int] = {}  # of the metrics files, as they were last read
         self._heard: dict[int, tuple[Any, float]] = {}  # others' last signs of life, and when they came
-        self._beat_at, self._asked_at = 0.0, -ASK_S
+        self._beat_at, self._asked_at = 0.0, -RETRY_DRAW_S
         self._silent_since: float | None = None  # when the storage was first found to be lost
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(search.base_draw, user_attrs={"base": True})
-        for trial in counted(study):
+        for trial in counted_trials(study):
             if trial.state == TrialState.FAIL:  # in an earlier command: tried again
                 self._enqueue(trial.number, trial.params, trial.user_attrs, died=0)
 
-    def next(self, taken: set[str]) -> Planned | None:
+    def next(self, taken: set[str]) -> PlannedTrial | None:
         """One to train now; `taken` are the weights that are being trained. None: none now, or none at all."""
-        if time.monotonic() < self._asked_at + ASK_S:
+        if time.monotonic() < self._asked_at + RETRY_DRAW_S:
             return None
         try:
             self._take_over()
@@ -108,11 +110,11 @@ class Study:
         self._asked_at = time.monotonic()
         return None
 
-    def _twin(self, draw: Draw) -> FrozenTrial | None:
+    def _twin(self, draw: DrawnTrial) -> FrozenTrial | None:
         """An earlier trial of the same config, which is at work or has told what it came to."""
         told = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
         folder, before = draw.planned.trial.folder.name, draw.trial.number
-        same = [t for t in counted(self.study) if t.user_attrs.get("folder") == folder and t.number < before]
+        same = [t for t in counted_trials(self.study) if t.user_attrs.get("folder") == folder and t.number < before]
         return next((trial for trial in same if trial.state in told), None)
 
     def _be_patient(self, error: Exception) -> None:
@@ -121,7 +123,7 @@ class Study:
         if time.monotonic() > self._silent_since + PATIENCE_S:
             raise Unreachable(first_line(error)) from error
 
-    def _draw(self) -> Draw | None:
+    def _draw(self) -> DrawnTrial | None:
         """None where run_cap is reached. What breaks a law is told so, and the next one drawn."""
         while self._is_open():
             with warnings.catch_warnings():  # a Gaussian process takes the worst that is finite in place of infinity
@@ -135,19 +137,21 @@ class Study:
                 continue
             try:
                 config, keys = self.search.config(trial.params)
-                planned = planned_trial(trial.number, name(trial), config, self.search.scale, self.runs, self.corpus)
-                self.estimates |= estimate([planned], self._past)
+                planned = plan_trial(trial.number, trial_name(trial), config, self.search.scale, self.runs, self.corpus)
+                self.estimates |= estimate_costs([planned], self._past)
             except InputError as error:
                 trial.set_constraint("laws", 1.0)
                 trial.set_user_attr("infeasible", str(error))
-                same = [t for t in counted(self.study) if "infeasible" in t.user_attrs and t.params == trial.params]
+                same = [
+                    t for t in counted_trials(self.study) if "infeasible" in t.user_attrs and t.params == trial.params
+                ]
                 if same[0].number != trial.number:
                     trial.set_user_attr("repeats", same[0].number)
                 self._tell(trial.number, state=TrialState.PRUNED)
                 continue
             trial.set_constraint("laws", 0.0)
             trial.set_user_attr("folder", planned.trial.folder.name)
-            return Draw(trial, planned, keys)
+            return DrawnTrial(trial, planned, keys)
         return None
 
     def _is_open(self) -> bool:
@@ -155,15 +159,15 @@ class Study:
         trials, cap = self.study.get_trials(deepcopy=False), self.search.run_cap
         if any(trial.state == TrialState.WAITING and "again" in trial.user_attrs for trial in trials):
             return True
-        return len(counted(self.study)) < cap and sum("repeats" in t.user_attrs for t in trials) < REPEATS * cap
+        return len(counted_trials(self.study)) < cap and sum("repeats" in t.user_attrs for t in trials) < REPEATS * cap
 
     def _is_surplus(self, trial: Trial) -> bool:
         """Processes that draw at once may draw one too many, or base twice: the lower number stays."""
-        before = [one for one in counted(self.study) if one.number < trial.number]
+        before = [one for one in counted_trials(self.study) if one.number < trial.number]
         twice = "base" in trial.user_attrs and any("base" in one.user_attrs for one in before)
         return twice or (len(before) >= self.search.run_cap and "again" not in trial.user_attrs)
 
-    def argv(self, job: Planned, runs: Path) -> list[str]:
+    def argv(self, job: PlannedTrial, runs: Path) -> list[str]:
         """What `train` is told."""
         keys = [f"--{key}={value}" for key, value in self.draws[job.who.trial].keys.items()]
         return [f"--scale={self.search.scale}", *keys, f"--seed={self.search.seed}", f"--runs={runs}"]
@@ -181,14 +185,14 @@ class Study:
             self._be_patient(error)
             return "the study does not answer, waiting for it"
 
-    def watch(self, job: Planned) -> bool:
+    def watch(self, job: PlannedTrial) -> bool:
         """Tell the pruner of every new validation; True where the trial is to end."""
         with suppress(*LOST, UpdateFinishedTrialError):  # the next time will do; or another process has taken over
             self._beat()
             return len(self.search.goals) == 1 and self._is_pruned(job)
         return False
 
-    def _is_pruned(self, job: Planned) -> bool:
+    def _is_pruned(self, job: PlannedTrial) -> bool:
         (metric,) = self.search.goals
         trial, seen = self.draws[job.who.trial].trial, self._validated.get(job.who.trial, 0)
         file = job.trial.folder / "metrics.jsonl"
@@ -203,7 +207,7 @@ class Study:
         is_base = "base" in trial.user_attrs  # which the others are read beside
         return len(values) > seen and not is_base and trial.should_prune()
 
-    def ended(self, job: Planned, ending: Ending) -> None:
+    def ended(self, job: PlannedTrial, ending: Ending) -> None:
         draw = self.draws.pop(job.who.trial)
         self._validated.pop(job.who.trial, None)
         self._sizes.pop(job.who.trial, None)
@@ -235,7 +239,7 @@ class Study:
     # What several processes have to know of each other: each trial's process gives a sign of life, a number that
     # changes. No clocks are compared, so these may differ from machine to machine.
 
-    def _mine(self) -> list[Draw]:
+    def _mine(self) -> list[DrawnTrial]:
         return [*self.draws.values(), *([self._held] if self._held else [])]
 
     def _others(self) -> list[FrozenTrial]:
@@ -244,7 +248,7 @@ class Study:
         return [trial for trial in running if trial.number not in mine]
 
     def _beat(self) -> None:
-        if (now := time.monotonic()) >= self._beat_at + BEAT_S:
+        if (now := time.monotonic()) >= self._beat_at + HEARTBEAT_S:
             self._beat_at = now
             for draw in self._mine():
                 with suppress(UpdateFinishedTrialError):  # another process has taken it over
@@ -258,7 +262,7 @@ class Study:
             last, since = self._heard.setdefault(trial.number, (sign, now))
             if sign != last:
                 self._heard[trial.number] = sign, now
-            elif now > since + GRACE_S or _is_gone(trial.user_attrs.get("process", "")):
+            elif now > since + HEARTBEAT_TIMEOUT_S or _is_gone(trial.user_attrs.get("process", "")):
                 self._put_back(trial.number, trial.params, trial.user_attrs, died=1)
 
     def _put_back(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any], died: int = 0) -> None:
@@ -284,16 +288,16 @@ class Study:
             except LOST as error:
                 if time.monotonic() > until:
                     raise Unreachable(first_line(error)) from error
-                time.sleep(ASK_S)
+                time.sleep(RETRY_DRAW_S)
 
 
-def name(trial: Trial | FrozenTrial) -> str:
+def trial_name(trial: Trial | FrozenTrial) -> str:
     """`#3 h=4 p_drop=0.12`."""
-    drawn = [f"{bare(key)}={short(value)}" for key, value in trial.params.items()]
+    drawn = [f"{without_section(key)}={short_value(value)}" for key, value in trial.params.items()]
     return " ".join([f"#{trial.number}", *drawn])
 
 
-def short(value: Any) -> str:
+def short_value(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -1,0 +1,200 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_pl.data.batches import TrainStream, collate, eval_batches, model_lengths, pairs_that_fit, token_batches
+from transformer_pl.data.prepare import Split, Tokens
+from transformer_pl.data.tokenizer import BOS, EOS, PAD
+from transformer_pl.runtime.errors import InputError
+
+BUDGET, LIMIT = 2048, 60
+
+
+def skewed(pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths as sentences have them: a long tail, and targets about as long as their sources."""
+    rng = np.random.default_rng(seed)
+    sources = np.clip(rng.lognormal(2.7, 0.5, pairs), 2, 200)
+    return sources.astype(int), np.clip(sources * rng.normal(1.1, 0.2, pairs), 2, 200).astype(int)
+
+
+def tokens(counts: list[int], seed: int) -> Tokens:
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return Tokens(np.random.default_rng(seed).integers(4, 99, offsets[-1], dtype=np.uint16), offsets)
+
+
+@pytest.fixture
+def split() -> Split:
+    """50 pairs; the first one's source is empty. Some do not fit a limit of 12."""
+    rng = np.random.default_rng(5)
+    return Split(tokens([0, *rng.integers(1, 14, 49)], 1), tokens(list(rng.integers(1, 14, 50)), 2))
+
+
+def cells(batches, sources, targets) -> int:
+    return sum(len(batch) * int(sources[batch].max() + targets[batch].max()) for batch in batches)
+
+
+def test_every_fitting_pair_comes_once_an_epoch():
+    sources, targets = skewed(5000)
+    batches = token_batches(sources, targets, BUDGET, LIMIT, seed=1, epoch=0)
+    fits = np.flatnonzero((sources <= LIMIT) & (targets <= LIMIT))
+    assert 0 < len(fits) < 5000
+    assert np.array_equal(np.sort(np.concatenate(batches)), fits)
+
+
+def test_both_sides_keep_the_budget_padding_included():
+    sources, targets = skewed(5000)
+    for batch in token_batches(sources, targets, BUDGET, LIMIT, seed=1, epoch=0):
+        assert len(batch) * sources[batch].max() <= BUDGET
+        assert len(batch) * targets[batch].max() <= BUDGET
+
+
+def test_a_batch_is_as_large_as_the_budget_allows():
+    sources = targets = np.full(100, 10)
+    sizes = [len(batch) for batch in token_batches(sources, targets, 205, 256, seed=1, epoch=0)]
+    assert sorted(sizes) == [20] * 5
+
+
+def test_little_is_padding():
+    sources, targets = skewed(20_000)
+    batches = token_batches(sources, targets, BUDGET, 200, seed=1, epoch=0)
+    real = int((sources + targets).sum())
+    shuffled = np.random.default_rng(0).permutation(len(sources))
+    random = cells(np.array_split(shuffled, len(batches)), sources, targets)
+    assert 1 - real / cells(batches, sources, targets) < 0.05
+    assert 1 - real / random > 0.4
+
+
+def test_the_plan_follows_from_seed_and_epoch():
+    def plan(seed, epoch):
+        return [batch.tolist() for batch in token_batches(*skewed(2000), BUDGET, LIMIT, seed, epoch)]
+
+    assert plan(1, 0) == plan(1, 0)
+    others = [plan(1, 1), plan(2, 0), plan(0, 1)]
+    assert all(one != other for one, other in itertools.combinations([plan(1, 0), *others], 2))
+    # not only the order of the batches: which pairs of one length meet changes as well
+    assert {frozenset(batch) for batch in plan(1, 0)} != {frozenset(batch) for batch in plan(1, 1)}
+
+
+def test_a_pair_beyond_the_limit_on_one_side_does_not_fit():
+    fits = pairs_that_fit(np.array([5, 6, 5, 4]), np.array([5, 5, 6, 3]), batch_tokens=100, max_length=5)
+    assert fits.tolist() == [True, False, False, True]
+
+
+def test_a_pair_beyond_a_whole_batch_does_not_fit():
+    assert pairs_that_fit(np.array([8, 9]), np.array([8, 8]), batch_tokens=8, max_length=256).tolist() == [True, False]
+
+
+def test_when_nothing_fits_the_error_names_the_keys_and_the_shortest():
+    with pytest.raises(InputError, match=r"data\.max_length = 4, data\.batch_tokens = 100: .* of 2 has 7 pieces"):
+        token_batches(np.array([9, 7]), np.array([8, 7]), 100, 4, seed=1, epoch=0)
+
+
+def test_evaluation_keeps_every_sentence_sorted_within_the_budget():
+    sources, targets = skewed(1000)
+    batches = eval_batches(sources, targets, 60)
+    assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(1000))
+    longest = np.maximum(sources, targets)
+    assert np.all(np.diff(longest[np.concatenate(batches)]) >= 0)
+    assert any(longest[batch].max() > 60 for batch in batches)
+    assert all(len(batch) == 1 or len(batch) * longest[batch].max() <= 60 for batch in batches)
+
+
+def test_evaluation_without_targets_counts_sources():
+    batches = eval_batches(np.array([9, 3, 3, 5]), None, 10)
+    assert [batch.tolist() for batch in batches] == [[1, 2], [3], [0]]
+
+
+def test_no_sentences_make_no_batches():
+    assert eval_batches(np.array([], dtype=int), None, 10) == []
+
+
+def test_a_batch_holds_the_sentences_with_their_marks():
+    split = Split(
+        Tokens(np.array([11, 12, 13, 14], dtype=np.uint16), np.array([0, 3, 3, 4])),
+        Tokens(np.array([21, 22, 23, 24], dtype=np.uint16), np.array([0, 1, 3, 4])),
+    )
+    batch = collate(split, np.array([1, 0]))
+    assert batch.source.tolist() == [[EOS, PAD, PAD, PAD], [11, 12, 13, EOS]]
+    assert batch.target_in.tolist() == [[BOS, 22, 23], [BOS, 21, PAD]]
+    assert batch.target_out.tolist() == [[22, 23, EOS], [21, EOS, PAD]]
+    assert batch.pieces == 5
+    assert {tensor.dtype for tensor in batch[:3]} == {torch.int64}
+
+
+def stream(split, **changes) -> TrainStream:
+    return TrainStream(**{"split": split, "batch_tokens": 40, "max_length": 12, "seed": 3, "steps": 60} | changes)
+
+
+def listed(batches) -> list:
+    return [(b.source.tolist(), b.target_in.tolist(), b.target_out.tolist(), b.pieces) for b in batches]
+
+
+def targets(batches) -> list[tuple]:
+    """The sentences that a list of batches predicts."""
+    rows = [tuple(x for x in row if x != PAD) for batch in batches for row in batch.target_out.tolist()]
+    return sorted(row for row in rows if row)
+
+
+def test_a_stream_is_as_long_as_it_says(split):
+    assert len(list(stream(split))) == len(stream(split)) == 60
+    assert len(list(stream(split, accumulate=3))) == len(stream(split, accumulate=3)) == 180
+
+
+def test_a_stream_follows_the_plan_epoch_by_epoch(split):
+    sizes = model_lengths(split.source), model_lengths(split.target)
+    plan = [b for epoch in range(9) for b in token_batches(*sizes, 40, 12, 3, epoch)]
+    assert listed(stream(split)) == listed(collate(split, batch) for batch in plan[:60])
+
+
+def test_a_stream_counts_the_pairs_that_it_leaves_out(split):
+    longest = np.maximum(model_lengths(split.source), model_lengths(split.target))
+    assert stream(split).dropped == (longest > 12).sum() > 0
+
+
+@pytest.mark.parametrize(("world", "accumulate"), [(1, 2), (2, 1), (3, 2), (2, 50)])
+def test_the_parts_of_a_global_batch_are_the_whole(split, world, accumulate):
+    whole = list(stream(split, steps=20))
+    ranks = [list(stream(split, steps=20, rank=r, world=world, accumulate=accumulate)) for r in range(world)]
+    assert {len(parts) for parts in ranks} == {20 * accumulate}
+    for step, batch in enumerate(whole):
+        parts = [part for rank in ranks for part in rank[step * accumulate : (step + 1) * accumulate]]
+        assert targets(parts) == targets([batch])
+        assert {part.pieces for part in parts} == {batch.pieces}
+        assert sum(int((part.target_out != PAD).sum()) for part in parts) == batch.pieces
+
+
+def test_a_part_without_a_sentence_predicts_nothing(split):
+    part = next(iter(stream(split, rank=49, world=50)))
+    assert len(part.source) == 1
+    assert (part.target_out == PAD).all()
+    assert (part.target_in != PAD).any()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_resumed_stream_yields_what_was_left(split, accumulate):
+    whole = listed(stream(split, accumulate=accumulate))
+    epoch = len(stream(split)._epoch(0)) * accumulate
+    assert 2 < epoch < len(whole) - 2
+    for done in (0, 1, 2, epoch - 1, epoch, epoch + 1, len(whole) - 1, len(whole)):
+        first = stream(split, accumulate=accumulate)
+        begun = listed(itertools.islice(first, done))
+        second = stream(split, accumulate=accumulate)
+        second.load_state_dict(first.state_dict())
+        assert begun + listed(second) == whole
+
+
+def test_the_state_at_an_epochs_end_is_the_next_epochs_beginning(split):
+    one = stream(split)
+    epoch = len(one._epoch(0))
+    list(itertools.islice(one, epoch))
+    assert one.state_dict() == {"step": epoch, "epoch": 1, "batch": 0, "part": 0}
+
+
+def test_a_stream_resumes_on_another_number_of_parts(split):
+    first = stream(split, accumulate=2)
+    list(itertools.islice(first, 2 * 7))
+    second = stream(split)
+    second.load_state_dict(first.state_dict())
+    assert listed(second) == listed(stream(split))[7:]

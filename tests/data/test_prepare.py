@@ -1,0 +1,252 @@
+import errno
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import flip
+
+from transformer_pl.config import Data
+from transformer_pl.data import prepare as module
+from transformer_pl.data.prepare import Prepared, fingerprint_id, prepare
+from transformer_pl.data.sources import Corpus
+from transformer_pl.runtime.errors import InputError
+
+DATA = Data(vocab_size=300)
+PAIRS = {
+    "train": [("low lower", "tief tiefer"), (" \t", "leer"), ("newest widest", "neuest"), ("empty", "")] * 10,
+    "val": [("  lowest ", "tiefst"), ("", "leer"), ("<s>\u2028▁", "\rneu 😀")],
+    "test": [("wide", "weit")],
+}
+
+
+def in_memory(pairs=PAIRS, name="memory") -> Corpus:
+    return Corpus({"corpus": name}, f"corpus {name}", lambda split: iter(pairs[split]))
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    return prepare(DATA, tmp_path, in_memory())
+
+
+def test_the_arrays_are_the_text(prepared):
+    split = prepared.split("val")
+    for side, tokens in enumerate(split):
+        expected = [pair[side] for pair in PAIRS["val"]]
+        assert prepared.tokenizer.decode([tokens[i] for i in range(len(tokens))]) == expected
+        assert prepared.text("val")[side] == expected
+
+
+def test_a_blank_side_leaves_training_and_stays_in_evaluation(prepared):
+    assert len(prepared.split("train").source) == len(prepared.split("train").target) == 20
+    assert len(prepared.split("val").source) == 3
+    assert prepared.split("val").source.lengths[1] == 0
+    assert {name: split["blank"] for name, split in prepared.meta["splits"].items()} == {
+        "train": 20,
+        "val": 1,
+        "test": 0,
+    }
+
+
+def test_tokens_are_a_sequence_with_lengths(prepared):
+    tokens = prepared.split("train").source
+    assert tokens.lengths.tolist() == [len(tokens[i]) for i in range(len(tokens))] == [len(row) for row in tokens]
+    assert tokens.lengths.sum() == len(tokens.flat) == prepared.meta["splits"]["train"]["source_pieces"]
+    with pytest.raises(IndexError):
+        tokens[len(tokens)]
+
+
+def test_arrays_are_small_and_mapped(prepared):
+    tokens = prepared.split("train").source
+    assert isinstance(tokens.flat, np.memmap)
+    assert tokens.flat.dtype == np.uint16
+    assert tokens.offsets.dtype == np.int64
+
+
+def test_a_large_vocabulary_takes_wider_numbers(tmp_path):
+    writer = module._Writer(tmp_path, "x", 2**16 + 1, keep_text=False)
+    writer.write(["a"], [[2**16]])
+    assert writer.finish() == 1
+    assert np.load(tmp_path / "x.npy").tolist() == [2**16]
+
+
+def test_chunks_leave_no_seam(tmp_path, monkeypatch, prepared):
+    monkeypatch.setattr(module, "CHUNK", 3)
+    other = prepare(DATA, tmp_path / "other", in_memory())
+    for name in PAIRS:
+        for one, two in zip(prepared.split(name), other.split(name), strict=True):
+            assert np.array_equal(one.flat, two.flat)
+            assert np.array_equal(one.offsets, two.offsets)
+
+
+def test_a_corpus_is_prepared_once(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "train_bpe", None)
+    again = prepare(DATA, tmp_path, in_memory())
+    assert again.folder == prepared.folder == tmp_path / "data" / fingerprint_id(DATA, in_memory())
+    assert len(again.folder.name) == 16
+
+
+def test_the_id_follows_from_the_text_and_the_pieces():
+    def name(corpus="memory", **changes):
+        return fingerprint_id(Data(**{"vocab_size": 300} | changes), in_memory(name=corpus))
+
+    assert name() == name(batch_tokens=7, max_length=9, path="elsewhere")
+    assert len({name(), name("other"), name(vocab_size=301), name(source="de", target="en")}) == 4
+
+
+def test_the_vocabulary_of_a_huge_corpus_comes_from_evenly_spaced_sentences(tmp_path, monkeypatch):
+    taught = []
+
+    def train(sentences, vocab_size):
+        taught.extend(sentences)
+        raise InputError("enough")
+
+    monkeypatch.setattr(module, "train_bpe", train)
+    monkeypatch.setattr(module, "BPE_SENTENCES", 10)
+    pairs = PAIRS | {"train": [(f"s{i}", f"t{i}") for i in range(20)]}
+    with pytest.raises(InputError):
+        prepare(DATA, tmp_path, in_memory(pairs))
+    assert taught == [f"{side}{i}" for i in range(0, 20, 4) for side in "st"]
+
+
+def test_processes_at_the_same_time_do_not_meet(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        all_prepared = list(pool.map(lambda _: prepare(DATA, tmp_path, in_memory()), range(4)))
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [all_prepared[0].folder.name]
+    assert len(all_prepared[3].split("train").source) == 20
+
+
+def test_a_mistake_in_any_split_is_found_before_the_work(tmp_path, monkeypatch):
+    def pairs(split):
+        if split == "test":
+            raise InputError("test.en line 7 is wrong")
+        return iter(PAIRS[split])
+
+    monkeypatch.setattr(module, "train_bpe", None)
+    with pytest.raises(InputError, match="line 7"):
+        prepare(DATA, tmp_path, Corpus({}, "", pairs))
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_split_without_text(tmp_path, split):
+    with pytest.raises(InputError, match=rf"^corpus memory: {split} must hold a pair with text on both sides"):
+        prepare(DATA, tmp_path, in_memory(PAIRS | {split: []}))
+
+
+def test_training_pairs_that_are_all_blank(tmp_path):
+    with pytest.raises(InputError, match=r"train must hold .* none of 2"):
+        prepare(DATA, tmp_path, in_memory(PAIRS | {"train": [("a", " "), ("", "b")]}))
+
+
+def test_a_vocabulary_that_does_not_fit_leaves_nothing(tmp_path):
+    with pytest.raises(InputError, match=r"data\.vocab_size = 9999: must be at most"):
+        prepare(Data(vocab_size=9999), tmp_path, in_memory())
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(InputError, match=rf"^{tmp_path}/runs/data: must be writable, .*--runs"):
+        prepare(DATA, tmp_path / "runs", in_memory())
+
+
+def test_a_disk_that_fills_up_midway_is_told_and_tidied(tmp_path, monkeypatch):
+    def full(self, sentences, pieces):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module._Writer, "write", full)
+    with pytest.raises(InputError, match=r"but: No space left on device; make room"):
+        prepare(DATA, tmp_path, in_memory())
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_an_interrupted_preparation_does_not_count(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_encode", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(DATA, tmp_path, in_memory())
+    assert list((tmp_path / "data").iterdir()) == []
+    assert len(prepare(DATA, tmp_path, in_memory()).split("test").source) == 1
+
+
+@pytest.mark.parametrize("file", ["tokenizer.model", "train.source.npy", "train.target.offsets.npy", "val.source.txt"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "flipped"])
+def test_a_damaged_file_is_named(prepared, file, damage):
+    path, opened = prepared.folder / file, Prepared(prepared.folder)
+    if damage == "missing":
+        path.unlink()
+    elif damage == "flipped":
+        flip(path, at=1)
+    else:
+        path.write_bytes(path.read_bytes()[:-7] if damage == "cut" else b"")
+    with pytest.raises(InputError, match=rf"{prepared.folder}/{file}: cannot be read: .*; the next training on this"):
+        _ = opened.tokenizer, opened.split("train"), opened.text("val")
+
+
+META = [b"", b"{", b"{}", b"[]", b"\xff\x00", bytes(300), b'{"corpus": "memory", "settings": {}, "splits": {}}']
+
+
+@pytest.mark.parametrize("file", ["tokenizer.model", "train.source.npy", "test.target.offsets.npy", "val.source.txt"])
+def test_what_is_damaged_is_prepared_anew(prepared, tmp_path, capsys, file):
+    """And only that: whoever has the old files open reads on in them."""
+    before = {path.name: path.read_bytes() for path in prepared.folder.iterdir()}
+    flip(prepared.folder / file, at=1)
+    opened = np.load(prepared.folder / "train.source.npy", mmap_mode="r")
+    pieces = opened.tolist()
+    again = prepare(DATA, tmp_path, in_memory())
+    assert f"warning: {prepared.folder / file}: cannot be read: " in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in prepared.folder.iterdir()} == before
+    assert list((tmp_path / "data").iterdir()) == [again.folder] and not again.damage()
+    assert opened.tolist() == pieces
+    prepare(DATA, tmp_path, in_memory())
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, *META])
+def test_a_damaged_meta_is_as_none(prepared, tmp_path, capsys, content):
+    path = prepared.folder / "meta.json"
+    before = path.read_bytes()
+    path.unlink() if content is None else path.write_bytes(content)
+    assert not Prepared(prepared.folder).is_counted()
+    with pytest.raises(InputError, match=rf"{path}: cannot be read: "):
+        _ = Prepared(prepared.folder).meta
+    prepare(DATA, tmp_path, in_memory())
+    assert capsys.readouterr().err.count(f"warning: {path}: cannot be read: ") == 1
+    assert path.read_bytes() == before and Prepared(prepared.folder).is_counted()
+
+
+def test_processes_that_find_the_same_damage_do_not_meet(prepared, tmp_path):
+    flip(prepared.folder / "val.target.npy", at=1)
+    with ThreadPoolExecutor(4) as pool:
+        all_prepared = list(pool.map(lambda _: prepare(DATA, tmp_path, in_memory()), range(4)))
+    assert not any(one.damage() for one in all_prepared)
+    assert list((tmp_path / "data").iterdir()) == [prepared.folder]
+
+
+def test_what_an_older_version_prepared_is_read(prepared, tmp_path, monkeypatch):
+    """It has no digests."""
+    meta = json.loads((prepared.folder / "meta.json").read_text())
+    del meta["digests"]
+    (prepared.folder / "meta.json").write_text(json.dumps(meta))
+    monkeypatch.setattr(module, "train_bpe", None)
+    again = prepare(DATA, tmp_path, in_memory())
+    assert again.text("val") == prepared.text("val") and not again.damage()
+
+
+def test_every_file_has_its_digest(prepared):
+    files = {path for path in prepared.folder.iterdir() if path.name != "meta.json"}
+    expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert prepared.meta["digests"] == expected and len(expected) == 1 + 12 + 4
+
+
+def test_meta_says_what_was_prepared(prepared):
+    meta = json.loads(Path(prepared.folder, "meta.json").read_text())
+    assert meta["fingerprint"] == {"corpus": "memory"}
+    assert meta["settings"]["vocab_size"] == 300 == len(prepared.tokenizer)
+    assert meta["splits"]["val"]["pairs"] == 3

@@ -1,0 +1,119 @@
+import random
+
+import pytest
+
+from transformer_pl.data.tokenizer import BOS, EOS, PAD, Tokenizer, train_bpe
+from transformer_pl.runtime.errors import InputError
+
+# The example of Sennrich et al. 2016, Section 3.2: `e s` is merged first, then `es t`.
+WORDS = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
+CHARACTERS = len(set("".join(WORDS))) + 1  # and the blank
+ODD = [
+    "",
+    " ",
+    "  low   lower  ",
+    "\tlow\t",
+    "<s> </s> <pad> <unk> <0x41>",
+    "▁",
+    "▁▁ low ▁",
+    "\x1b \x1b_ \x1b\x1b_▁",
+    "\x00\x01\x7f",
+    "😀 👩‍👩‍👧 e\u0301 é",
+    "low\u2028low\u2029\x0b\x0c\x85\r",
+    "\ufeff low \u00a0 low \u3000",
+    "⁇ ▅",
+    "low" * 5000,
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(train_bpe([*WORDS, "low lower newest widest"], 280))
+
+
+@pytest.mark.parametrize("text", ODD, ids=ascii)
+def test_every_text_comes_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode([text])) == [text]
+
+
+def test_random_text_comes_back(tokenizer):
+    pick = random.Random(1)
+    ranges = [(0, 0x7F), (0x80, 0x2FFF), (0x2580, 0x2590), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
+    texts = [
+        "".join(chr(pick.randint(*pick.choice(ranges))) for _ in range(pick.randint(0, 40))).replace("\n", "")
+        for _ in range(500)
+    ]
+    assert tokenizer.decode(tokenizer.encode(texts)) == texts
+
+
+def test_text_comes_back_when_training_saw_the_odd_signs():
+    tokenizer = Tokenizer(train_bpe([*ODD, *ODD], 330))
+    assert tokenizer.decode(tokenizer.encode(ODD)) == ODD
+
+
+def test_the_first_merges_are_those_of_the_paper():
+    learned = Tokenizer(train_bpe(WORDS, 4 + CHARACTERS + 2, byte_fallback=False)).pieces()
+    assert learned[4:6] == ["es", "est"]
+
+
+def test_bytes_come_before_merges():
+    learned = Tokenizer(train_bpe(WORDS, 4 + 256 + CHARACTERS + 2)).pieces()
+    assert learned[4 + 256 : 4 + 256 + 2] == ["es", "est"]
+
+
+def test_the_same_text_gives_the_same_model():
+    assert train_bpe(WORDS, 280) == train_bpe(iter(WORDS), 280)
+
+
+def test_the_vocabulary_has_the_size_asked_for(tokenizer):
+    assert len(tokenizer) == 280
+
+
+def test_no_long_sentence_is_skipped():
+    tokenizer = Tokenizer(train_bpe(["a b", "xyz " * 20_000], 270))
+    assert "xyz" in "".join(tokenizer.pieces())
+
+
+def test_a_model_is_read_from_its_file(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(train_bpe([*WORDS, "low lower newest widest"], 280))
+    assert Tokenizer(path).encode(["low"]) == tokenizer.encode(["low"])
+
+
+def test_decoding_passes_over_the_marks(tokenizer):
+    pieces = tokenizer.encode(["low"])[0]
+    assert tokenizer.decode([[BOS, *pieces, EOS, PAD, PAD], [EOS], []]) == ["low", "", ""]
+
+
+def test_a_model_cannot_write_a_second_line(tokenizer):
+    newline = tokenizer.pieces().index("<0x0A>")
+    assert tokenizer.decode([tokenizer.encode(["low"])[0] + [newline] + tokenizer.encode(["er"])[0]]) == ["low  er"]
+
+
+def test_a_vocabulary_below_the_characters_names_the_least():
+    least = 4 + 256 + CHARACTERS
+    with pytest.raises(InputError, match=rf"^data\.vocab_size = 100: must be at least {least} .*; raise it$"):
+        train_bpe(WORDS, 100)
+    train_bpe(WORDS, least)
+
+
+def test_a_vocabulary_beyond_the_merges_names_the_greatest():
+    with pytest.raises(InputError, match=r"^data\.vocab_size = 5000: must be at most \d+, .*; lower it$") as error:
+        train_bpe(WORDS, 5000)
+    greatest = int(str(error.value).split("at most ")[1].split(",")[0])
+    assert len(Tokenizer(train_bpe(WORDS, greatest))) == greatest
+
+
+@pytest.mark.parametrize("text", [[], ["", ""]])
+def test_no_text_is_an_error(text):
+    with pytest.raises(InputError, match="must hold at least one sentence"):
+        train_bpe(text, 300)
+
+
+def test_a_mistake_found_while_reading_is_told_as_it_is():
+    def sentences():
+        yield "low"
+        raise InputError("line 2 is wrong")
+
+    with pytest.raises(InputError, match="line 2 is wrong"):
+        train_bpe(sentences(), 300)

@@ -1,0 +1,314 @@
+"""Beam search against a plain search, against every output there is, and its laws."""
+
+import itertools
+import math
+import operator
+
+import pytest
+import torch
+
+from transformer_pl.evaluation.beam_search import Hypothesis, beam_search, length_penalty
+
+BOS, EOS = 0, 1
+INF = math.inf
+
+
+class Toy:
+    """A small random recurrent net: the next piece depends on the sentence and on the whole prefix.
+
+    `eos_bias` differs by sentence, so that they end at different times.
+    """
+
+    def __init__(self, seed, sentences, V, width=6, sharpness=2.0, eos_bias=(-2.0, 3.0)):
+        rng = torch.Generator().manual_seed(seed)
+        self.V, self.sentences = V, sentences
+        self.first = torch.randn(sentences, width, generator=rng)
+        self.mix = torch.randn(width, width, generator=rng)
+        self.embedding = torch.randn(V, width, generator=rng)
+        self.out = sharpness * torch.randn(width, V, generator=rng)
+        self.eos_bias = torch.linspace(*eos_bias, sentences)[torch.randperm(sentences, generator=rng)]
+        self.known = {}
+
+    def advance(self, hidden, piece):
+        return torch.tanh(hidden @ self.mix + self.embedding[piece])
+
+    def logprobs(self, hidden, sentence):
+        logits = hidden @ self.out
+        logits[:, EOS] += self.eos_bias[sentence]
+        return logits.log_softmax(-1)
+
+    def after(self, sentence, prefixes):
+        """Log-probabilities (rows, V) after whole prefixes (rows, t), of the sentences (rows,)."""
+        hidden = self.first[sentence]
+        for piece in prefixes.T:
+            hidden = self.advance(hidden, piece)
+        return self.logprobs(hidden, sentence)
+
+    def __call__(self, sentence, pieces):
+        """The same of one prefix, as a list."""
+        key = (sentence, *pieces)
+        if key not in self.known:
+            prefix = torch.tensor([[BOS, *pieces]])
+            self.known[key] = self.after(torch.tensor([sentence]), prefix)[0].tolist()
+        return self.known[key]
+
+
+class Recomputing:
+    """A step that computes from whole prefixes; of the past it keeps only whose row is whose, and counts rows."""
+
+    def __init__(self, toy, beam, sentences=None):
+        self.toy, self.rows = toy, []
+        sentences = torch.arange(toy.sentences) if sentences is None else torch.tensor(sentences)
+        self.sentence = sentences.repeat_interleave(beam)
+
+    def __call__(self, prefixes, origin):
+        self.rows.append(len(prefixes))
+        self.sentence = self.sentence[origin]
+        return self.toy.after(self.sentence, prefixes)
+
+
+class Cached(Recomputing):
+    """A step that reads only the last piece and follows its hidden state through `origin`."""
+
+    def __init__(self, toy, beam):
+        super().__init__(toy, beam)
+        self.hidden = toy.first[self.sentence]
+
+    def __call__(self, prefixes, origin):
+        self.sentence = self.sentence[origin]
+        self.hidden = self.toy.advance(self.hidden[origin], prefixes[:, -1])
+        return self.toy.logprobs(self.hidden, self.sentence)
+
+
+def script(table, beam):
+    """A step for one sentence that reads from {pieces so far: {next piece: probability}}, else says EOS.
+
+    Every call must extend rows of the one before it.
+    """
+    seen = []
+
+    def step(prefixes, origin):
+        if seen:
+            assert torch.equal(prefixes[:, :-1], seen[-1][origin])
+        else:
+            assert origin.tolist() == list(range(beam))
+        seen.append(prefixes)
+        logprobs = torch.full((len(prefixes), 5), -INF)
+        for row, (_, *pieces) in zip(logprobs, prefixes.tolist(), strict=True):
+            for piece, probability in table.get(tuple(pieces), {EOS: 1.0}).items():
+                row[piece] = math.log(probability)
+        return logprobs
+
+    return step
+
+
+def plain_search(toy, sentence, longest, beam, alpha, n_best):
+    """The same search by lists: one sentence, no early end."""
+    live, finished = [(0.0, [])], []
+    for length in range(1, longest + 1):
+        candidates = [
+            (logprob + more, [*pieces, piece])
+            for logprob, pieces in live
+            for piece, more in enumerate(toy(sentence, pieces))
+            if length < longest or piece == EOS
+        ]
+        candidates.sort(key=operator.itemgetter(0), reverse=True)
+        live = []
+        for logprob, pieces in candidates[: 2 * beam]:
+            if pieces[-1] == EOS:
+                finished.append(Hypothesis(logprob / ((5 + length) / 6) ** alpha, logprob, pieces[:-1]))
+            elif len(live) < beam:
+                live.append((logprob, pieces))
+    return sorted(finished, reverse=True)[:n_best]
+
+
+def all_outputs(toy, sentence, longest, alpha):
+    """Every output of at most `longest` pieces, EOS counted, best first."""
+    found = []
+    for length in range(1, longest + 1):
+        for pieces in itertools.product([v for v in range(toy.V) if v != EOS], repeat=length - 1):
+            whole = [*pieces, EOS]
+            logprob = sum(toy(sentence, pieces[:i])[piece] for i, piece in enumerate(whole))
+            found.append(Hypothesis(logprob / ((5 + length) / 6) ** alpha, logprob, list(pieces)))
+    return sorted(found, reverse=True)
+
+
+def assert_same(got, expected):
+    assert [[h.pieces for h in outputs] for outputs in got] == [[h.pieces for h in outputs] for outputs in expected]
+    for field in ("score", "logprob"):
+        values, right = ([getattr(h, field) for outputs in x for h in outputs] for x in (got, expected))
+        assert values == pytest.approx(right, rel=1e-5, abs=1e-6)
+
+
+def search(toy, max_lengths, step=Recomputing, **settings):
+    return beam_search(step(toy, settings["beam"]), torch.tensor(max_lengths), bos=BOS, eos=EOS, **settings)
+
+
+@pytest.mark.parametrize("alpha", [0, 0.6, 1.0])
+@pytest.mark.parametrize("beam", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("V", [3, 7, 40])
+def test_equals_a_plain_search(V, beam, alpha):
+    max_lengths = [9, 1, 4, 12, 2, 7, 12]
+    toy = Toy(seed=V + beam, sentences=len(max_lengths), V=V)
+    for n_best in {1, beam}:
+        expected = [plain_search(toy, s, longest, beam, alpha, n_best) for s, longest in enumerate(max_lengths)]
+        assert_same(search(toy, max_lengths, beam=beam, alpha=alpha, n_best=n_best), expected)
+
+
+@pytest.mark.parametrize("alpha", [0, 0.6, 2.5])
+@pytest.mark.parametrize(("V", "longest", "beam"), [(2, 6, 2), (3, 5, 16), (4, 4, 54)])
+def test_a_beam_that_loses_nothing_finds_the_best_of_all_outputs(V, longest, beam, alpha):
+    toy = Toy(seed=V, sentences=3, V=V, eos_bias=(-3.0, 1.0))
+    max_lengths = [longest, longest - 2, longest - 1]
+    outputs = [all_outputs(toy, s, limit, alpha) for s, limit in enumerate(max_lengths)]
+    for n_best in (1, 2, beam):
+        assert_same(search(toy, max_lengths, beam=beam, alpha=alpha, n_best=n_best), [o[:n_best] for o in outputs])
+
+
+def test_a_cache_follows_its_hypotheses_by_origin():
+    toy = Toy(seed=5, sentences=6, V=11)
+    max_lengths, settings = [3, 13, 8, 1, 11, 13], dict(beam=4, alpha=0.6, n_best=3)
+    assert_same(search(toy, max_lengths, Cached, **settings), search(toy, max_lengths, **settings))
+
+
+def test_a_sentence_does_not_depend_on_its_companions():
+    toy = Toy(seed=6, sentences=7, V=9, eos_bias=(0.0, 5.0))  # they end early, some by their own greatest length
+    max_lengths, settings = [5, 60, 2, 9, 3, 14, 6], dict(bos=BOS, eos=EOS, beam=3, alpha=0.6, n_best=2)
+    step, rows_alone = Recomputing(toy, 3), 0
+    together = beam_search(step, torch.tensor(max_lengths), **settings)
+    for s, longest in enumerate(max_lengths):
+        step_alone = Recomputing(toy, 3, [s])
+        assert_same(beam_search(step_alone, torch.tensor([longest]), **settings), [together[s]])
+        rows_alone += sum(step_alone.rows)
+    assert sum(step.rows) == rows_alone  # nor does the work
+
+
+def test_finished_sentences_are_dropped():
+    toy = Toy(seed=7, sentences=5, V=8, eos_bias=(-9.0, -9.0))  # EOS comes only when it is forced
+    step = Recomputing(toy, beam=3)
+    outputs = beam_search(step, torch.tensor([4, 1, 6, 4, 2]), bos=BOS, eos=EOS, beam=3, alpha=0.6)
+    assert step.rows == [15, 12, 9, 9, 3, 3]
+    assert [len(best.pieces) + 1 for [best] in outputs] == [4, 1, 6, 4, 2]
+
+
+def test_ends_early_when_nothing_can_win_any_more():
+    toy = Toy(seed=8, sentences=2, V=8, eos_bias=(12.0, 40.0))
+    step = Recomputing(toy, beam=4)
+    [[likely], [certain]] = beam_search(step, torch.tensor([30, 30]), bos=BOS, eos=EOS, beam=4, alpha=0.6)
+    assert likely.pieces == certain.pieces == []
+    assert len(step.rows) < 5
+
+
+def test_waits_for_a_longer_output_that_the_penalty_will_favour():
+    """Both outputs have probability 1/2; only the penalty at the greatest length shows that the longer may win."""
+    table = {(): {EOS: 0.5, 2: 0.5}} | {(2,) * i: {2: 1.0} for i in range(1, 9)}
+    for beam, alpha, pieces in [(1, 0.6, [2] * 9), (3, 0.6, [2] * 9), (3, 0, [])]:
+        [[best]] = beam_search(script(table, beam), torch.tensor([10]), bos=BOS, eos=EOS, beam=beam, alpha=alpha)
+        assert best.pieces == pieces
+        assert best.score == pytest.approx(math.log(0.5) / ((5 + len(pieces) + 1) / 6) ** alpha)
+
+
+def test_equal_scores_rank_the_shorter_first():
+    table = {(): {EOS: 0.5, 2: 0.5}}
+    [outputs] = beam_search(script(table, 2), torch.tensor([10]), bos=BOS, eos=EOS, beam=2, alpha=0, n_best=2)
+    assert [h.pieces for h in outputs] == [[], [2]]
+
+
+def test_looks_at_twice_the_beam_so_that_endings_do_not_crowd_out_the_living():
+    """Both live hypotheses end best, yet beam 2 still carries two others on."""
+    table = {
+        (): {2: 0.6, 3: 0.4},
+        (2,): {EOS: 0.9, 4: 0.1},
+        (3,): {EOS: 0.9, 4: 0.1},
+    }
+    step, lives = script(table, 2), []
+
+    def watched(prefixes, origin):
+        lives.append({tuple(row) for row in prefixes.tolist()})
+        return step(prefixes, origin)
+
+    [outputs] = beam_search(watched, torch.tensor([40]), bos=BOS, eos=EOS, beam=2, alpha=3.0, n_best=2)
+    assert lives[2] == {(BOS, 2, 4), (BOS, 3, 4)}
+    assert [h.pieces for h in outputs] == [[2], [3]]
+
+
+def test_fewer_outputs_where_no_more_exist():
+    toy = Toy(seed=9, sentences=2, V=3)
+    assert [len(outputs) for outputs in search(toy, [1, 2], beam=5, alpha=0.6, n_best=5)] == [1, 3]
+    only_eos = beam_search(lambda p, o: torch.zeros(len(p), 1), torch.tensor([4]), bos=0, eos=0, beam=2, alpha=0.6)
+    assert only_eos == [[Hypothesis(0.0, 0.0, [])]]
+    assert beam_search(lambda p, o: 1 / 0, torch.tensor([], dtype=torch.long), bos=0, eos=1, beam=2, alpha=0.6) == []
+
+
+def test_length_counts_eos_and_the_last_piece_is_forced_to_be_eos():
+    toy = Toy(seed=10, sentences=3, V=6, eos_bias=(-30.0, -30.0))
+    for s, [best] in enumerate(search(toy, [5, 1, 3], beam=2, alpha=1.0)):
+        length = [5, 1, 3][s]
+        assert len(best.pieces) == length - 1 and EOS not in best.pieces and best.logprob < -15
+        logprob = sum(toy(s, best.pieces[:i])[piece] for i, piece in enumerate([*best.pieces, EOS]))
+        assert best.logprob == pytest.approx(logprob)
+        assert best.score == pytest.approx(logprob * 6 / (5 + length))
+
+
+def test_one_beam_is_at_least_as_good_as_greedy():
+    """Beam 1 looks at two extensions, so it follows the greedy path past its EOS: it may do better, never worse."""
+    max_lengths = [8] * 40
+    toy, better = Toy(seed=11, sentences=40, V=6, sharpness=0.5, eos_bias=(-1.0, 1.5)), 0
+    for s, [best] in enumerate(search(toy, max_lengths, beam=1, alpha=0.6)):
+        pieces, logprob = [], 0.0
+        while not pieces or pieces[-1] != EOS:
+            row = toy(s, pieces)
+            pieces.append(EOS if len(pieces) == 7 else row.index(max(row)))
+            logprob += row[pieces[-1]]
+        greedy = logprob / length_penalty(len(pieces), 0.6)
+        assert best.score >= greedy - 1e-6
+        better += best.score > greedy + 1e-6
+    assert 0 < better < 40
+
+
+def test_length_penalty():
+    assert length_penalty(1, 0.6) == 1
+    assert length_penalty(7, 1) == 2
+    torch.testing.assert_close(length_penalty(torch.tensor([1, 7, 19]), 0.5), torch.tensor([1, 2**0.5, 2]))
+
+
+def test_bos_may_be_the_same_piece_as_eos():
+    def step(prefixes, origin):
+        last = prefixes.shape[1] == 3
+        return torch.tensor([0.1, 0.5, 0.4] if not last else [0.9, 0.05, 0.05]).log().expand(len(prefixes), 3)
+
+    [[best]] = beam_search(step, torch.tensor([3]), bos=0, eos=0, beam=2, alpha=0.6)
+    assert best.pieces == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(alpha=-0.1), r"alpha >= 0 must hold, .*alpha=-0.1"),
+        (dict(alpha=math.nan), r"alpha >= 0 must hold, .*alpha=nan"),
+        (dict(beam=0), r"1 <= n_best <= beam must hold, .*n_best=1, beam=0"),
+        (dict(beam=2, n_best=3), r"1 <= n_best <= beam must hold, .*n_best=3, beam=2"),
+        (dict(n_best=0), r"1 <= n_best <= beam must hold, .*n_best=0, beam=4"),
+        (dict(max_lengths=torch.tensor([3, 0])), r"max_lengths >= 1 must hold, .*got 0"),
+    ],
+)
+def test_settings_outside_their_laws(wrong, message):
+    settings = dict(max_lengths=torch.tensor([3, 5]), bos=BOS, eos=EOS, beam=4, alpha=0.6) | wrong
+    with pytest.raises(ValueError, match=message):
+        beam_search(lambda prefixes, origin: pytest.fail("the search began"), **settings)
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.75, INF])
+@pytest.mark.parametrize("when", [1, 3])
+def test_values_that_are_no_log_probabilities(bad, when):
+    toy = Toy(seed=12, sentences=2, V=30, eos_bias=(-9.0, -9.0))
+    step = Recomputing(toy, beam=2)
+
+    def broken(prefixes, origin):
+        logprobs = step(prefixes, origin)
+        if prefixes.shape[1] == when:
+            logprobs[2, 17] = bad
+        return logprobs
+
+    with pytest.raises(FloatingPointError, match=rf"log-probabilities <= 0, but got {bad} at length {when}"):
+        beam_search(broken, torch.tensor([3, 4]), bos=BOS, eos=EOS, beam=2, alpha=0.6)

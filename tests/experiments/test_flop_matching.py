@@ -1,0 +1,69 @@
+"""Equal budgets: rows that cost the same, and what the plan says of those that do not."""
+
+import re
+
+import pytest
+from helpers import ROOT, command
+
+from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.experiments.cost import forward_cost, training_cost
+from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.trials.trial import finished_results
+
+SWEEPS = [ROOT / "sweeps" / f"{name}.yaml" for name in ("table3", "layers")]
+
+
+def spent(config):
+    return training_cost(sizes(config.model, config.data.vocab_size), config.steps, 512, 25, 25).flops
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_rows_of_a_matched_sweep_cost_the_same(path):
+    rows = read_sweep(path, sets={"optim.match": "flops"}).rows
+    costs = [spent(row.configs[0]) for row in rows]
+    assert max(costs) / min(costs) < 1.01  # steps are whole
+    plain = read_sweep(path)
+    assert [row.name for row in rows] == [row.name for row in plain.rows]
+    assert max(map(spent, (row.configs[0] for row in plain.rows))) > 1.05 * min(costs)
+
+
+def test_a_matched_row_is_the_trial_that_has_so_many_steps():
+    keys = {"model.N": 2, "optim.duration": 3, "optim.max_steps": 1000}
+    row = match_flops(resolve([Level("test", keys | {"optim.match": "flops"})]))
+    assert row.steps > 1000
+    assert row == resolve([Level("test", {"model.N": 2, "optim.max_steps": row.steps})])
+    assert match_flops(row) == row
+    base = resolve([Level("test", {"optim.match": "flops"})])
+    assert match_flops(base) == resolve([])
+
+
+@pytest.mark.parametrize("match", ["params", "flops", "steps"])
+def test_the_plan_says_how_far_a_row_is_off(tmp_path, match):
+    rows = [row.configs[0] for row in read_sweep(ROOT / "sweeps" / "table3.yaml").rows]
+    costs = [forward_cost(sizes(config.model, config.data.vocab_size), 1, 25, 25) for config in rows]
+    has = {"params": lambda i: costs[i].params, "flops": lambda i: spent(rows[i]), "steps": lambda i: rows[i].steps}
+    expected = [f"{has[match](i) / has[match](0) - 1:+.0%}" for i in range(len(rows))]
+    said = command("sweep", "sweeps/table3.yaml", "--plan", "--match", match, "--runs", tmp_path, COLUMNS="200")
+    assert said.returncode == 0 and f"{match} off" in said.stdout, said.stderr
+    assert re.findall(r"[+-]\d+%", said.stdout) == expected
+
+
+def test_a_matched_trial_trains_for_its_budget(tmp_path):
+    """Through the command: what the sweep planned is what train does."""
+    sets = ["optim.match=flops", "optim.max_steps=8", "trainer.val_every=100", "model.width=0.25", "decode.beam=1"]
+    said = command("sweep", "sweeps/table3_B.yaml", "--seeds", 1, "--set", *sets, "decode.extra=2", "--runs", tmp_path)
+    assert said.returncode == 0, said.stdout + said.stderr
+    rows = read_sweep(ROOT / "sweeps" / "table3_B.yaml", sets=dict(pair.split("=") for pair in sets)).rows
+    planned = [row.configs[0].steps for row in rows]
+    assert len(set(planned)) > 1
+    assert sorted(result["steps"] for result in finished_results(tmp_path)) == sorted(planned)
+
+
+def test_rows_of_other_batches_cannot_be_matched(tmp_path):
+    sweep = (ROOT / "sweeps" / "table3_B.yaml").read_text().replace("model.d_k=16", "data.batch_tokens=2048")
+    (tmp_path / "sweep.yaml").write_text(sweep)
+    said = command(
+        "sweep", tmp_path / "sweep.yaml", "--plan", "--set", "optim.match=flops", "--runs", tmp_path / "runs"
+    )
+    assert said.returncode == 2 and "data.batch_tokens = 2048: must be the same in all rows" in said.stderr

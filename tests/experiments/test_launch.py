@@ -1,0 +1,92 @@
+"""Where trials run: the share of the machine that each has, and how that is told."""
+
+import json
+
+import pytest
+from helpers import ROOT
+
+from transformer_pl.config import Level, resolve
+from transformer_pl.experiments import launch
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.sweep import argv
+from transformer_pl.train import read_argv
+
+
+def jobs_of(runs, keys, begun):
+    """The trials of the smallest sweep. `begun`: by trial, how many threads it began with."""
+    jobs = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), runs)
+    for number, threads in begun.items():
+        jobs[number].trial.folder.mkdir(parents=True)
+        (jobs[number].trial.folder / "env.json").write_text(json.dumps({"threads": threads}))
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("keys", "begun", "threads"),
+    [({}, {}, 3), ({"trainer.threads": "2"}, {}, 2), ({}, {0: 1}, 1), ({"trainer.threads": "2"}, {0: 1}, 2)],
+    ids=["its share", "as the config says", "as it began", "as the config says, not as it began"],
+)
+def test_how_many_threads_a_trial_has(tmp_path, monkeypatch, keys, begun, threads):
+    started = []
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
+    sweep, job = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), jobs_of(tmp_path, keys, begun)[0]
+    launch._start(job, argv(sweep, job, tmp_path, False), launch.Workers(1, 3, []), 0)
+    ((words, environment),) = started
+    assert environment["OMP_NUM_THREADS"] == str(threads)
+    _, (_, (_, keys_given)) = read_argv(words[3:])
+    assert keys_given.get("trainer.threads") == keys.get("trainer.threads")  # else `train` takes it for the user's
+
+
+def test_a_finished_trial_that_is_trained_anew_has_its_share(tmp_path):
+    job = jobs_of(tmp_path, {}, {0: 1})[0]
+    (job.trial.folder / "result.json").write_text('{"id": "1"}')
+    assert launch.Workers(1, 3, []).threads_of(job) == 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "begun", "words"),
+    [
+        ({}, {}, ["3 threads each"]),
+        ({}, {0: 3}, ["3 threads each"]),
+        ({}, {0: 1, 2: 2}, ["1 or 2 or 3 threads each", "2 interrupted: resumed with as many threads as before"]),
+        ({"trainer.threads": "2"}, {0: 2}, ["2 threads each"]),
+        ({"trainer.threads": "2"}, {0: 1, 2: 2}, ["2 threads each", "1 interrupted: resumed with trainer.threads"]),
+    ],
+    ids=str,
+)
+def test_a_sweep_says_how_many_threads_its_trials_have(tmp_path, keys, begun, words):
+    parts = launch.Workers(2, 3, []).describe(jobs_of(tmp_path, keys, begun)).split("; ")
+    assert len(parts) == len(words) and parts[0] == f"4 trials, 2 at a time with {words[0]}"
+    assert all(part.startswith(word) for part, word in zip(parts[1:], words[1:], strict=True))
+
+
+def trainers(*keys):
+    return [resolve([Level("test", {f"trainer.{key}": v for key, v in of_one.items()})]).trainer for of_one in keys]
+
+
+@pytest.mark.parametrize(
+    ("keys", "parallel", "places"),
+    [
+        ([{}], None, ["0", "1", "2", "3"]),
+        ([{}], 2, ["0", "1"]),
+        ([{"devices": 2}], None, ["0,1", "2,3"]),
+        ([{}, {"devices": 2}], None, ["0,1", "2,3"]),  # whichever trial it is
+        ([{"devices": 3}], 2, ["0,1,2", "3,0,1"]),
+        ([{"accelerator": "cpu"}], 2, []),
+    ],
+    ids=str,
+)
+def test_each_place_has_the_gpus_of_its_trials(monkeypatch, keys, parallel, places):
+    monkeypatch.setattr(launch, "gpus", lambda: ["0", "1", "2", "3"])
+    slots = launch.available_workers(parallel, trainers(*keys), 9)
+    assert slots.gpus == places and slots.count == (parallel or len(places))
+
+
+def test_without_a_gpu_each_place_has_its_cores(monkeypatch):
+    monkeypatch.setattr(launch, "gpus", lambda: [])
+    monkeypatch.setattr(launch.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert launch.available_workers(None, trainers({}), 9) == (8, 1, [])
+    assert launch.available_workers(None, trainers({}, {"devices": 2}), 9) == (4, 1, [])
+    assert launch.available_workers(2, trainers({"devices": 2}), 9) == (2, 2, [])
+    assert launch.available_workers(None, trainers({}), 1) == (1, 8, [])

@@ -1,0 +1,249 @@
+"""A sweep while it runs: what it shows, when it says it will end, and how it stops."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyte
+import pytest
+import yaml
+from helpers import ROOT, processes, read_back
+from rich.console import Console
+
+from transformer_pl.experiments import progress
+from transformer_pl.experiments.cost import Cost
+from transformer_pl.experiments.plan import CostEstimate, plan_trials
+from transformer_pl.experiments.progress import ProgressView, format_duration
+from transformer_pl.experiments.sweep_file import read_sweep
+
+TABLE = ROOT / "sweeps" / "table3_A.yaml"
+
+
+class Clock:
+    """Time that passes when it is told to, for `live` alone."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(progress.time, "time", lambda: self.now)
+
+
+@pytest.fixture
+def planned(tmp_path):
+    return plan_trials(read_sweep(TABLE), tmp_path / "runs")
+
+
+def estimates(planned, flops=lambda row: 1e12):
+    return {one.row: CostEstimate(Cost(1, flops(one.row)), False, None, True) for one in planned}
+
+
+def view(planned, slots, **flops):
+    return ProgressView(Console(file=io.StringIO(), width=80), planned, 0, slots, estimates(planned, **flops))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_end_is_known_once_a_trial_of_every_row_is_done(planned, monkeypatch, slots, seed):
+    """Rows differ in length by six times and more, seeds of a row by a tenth."""
+    rng, clock = random.Random(seed), Clock(monkeypatch)
+    lengths = {one.name: (30 + 40 * one.row) * rng.uniform(0.95, 1.05) for one in planned}
+    seen = view(planned, slots)
+    running, waiting, told, began = {}, list(planned), None, clock.now
+    while running or waiting:
+        while waiting and len(running) < slots:
+            one = waiting.pop(0)
+            seen.started(one)
+            running[one.name] = (one, clock.now + lengths[one.name])
+        one, clock.now = min(running.values(), key=lambda pair: pair[1])
+        del running[one.name]
+        seen.ended(one, "done", "")
+        if told is None and len(seen.took) == 5:
+            told = (clock.now, seen.left())
+    at, left = told
+    assert at - began + left == pytest.approx(clock.now - began, rel=0.05)
+
+
+def test_before_a_row_is_measured_its_cost_stands_for_it(planned, monkeypatch):
+    clock = Clock(monkeypatch)
+    seen = view(planned, 1, flops=lambda row: (row + 1) * 1e12)
+    assert seen.left() is None  # nothing tells
+    seen.started(planned[0])
+    clock.now += 10
+    seen.ended(planned[0], "done", "")
+    assert seen.left() == pytest.approx(10 * (2 + 3 * (2 + 3 + 4 + 5)))
+
+
+def test_what_diverged_is_counted_and_tells_nothing_of_how_long_a_trial_takes(planned, monkeypatch):
+    clock, seen = Clock(monkeypatch), view(planned, 1)
+    for one, ending in zip(planned, ("done", "diverged", "failed", "pruned"), strict=False):
+        seen.started(one)
+        clock.now += 10
+        seen.ended(one, ending, ending)
+    assert seen._counts().startswith("2 done, 1 diverged, 1 failed, 11 waiting")
+    assert seen.took == {planned[0].row: [10], planned[3].row: [10]}
+    assert f"[2/15] {planned[1].name}  0:10  diverged" in seen.console.file.getvalue()
+
+
+def test_a_trial_s_line_says_where_it_is_and_fits(planned, monkeypatch):
+    clock, one = Clock(monkeypatch), planned[0]
+    seen = ProgressView(Console(file=io.StringIO(), width=80, force_terminal=True), planned, 3, 2, estimates(planned))
+    seen.started(one)
+    one.trial.folder.mkdir(parents=True)
+    lines = [{"step": 50 * i, "train/loss": 4.25, "tokens_per_s": 1e4, "time": clock.now + i} for i in range(1, 5)]
+    (one.trial.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    clock.now += 4
+    for width in (80, 50, 120):
+        seen.console.width = width
+        with seen.console.capture() as capture:
+            seen.console.print(seen._drawn())
+        screen = pyte.Screen(width, 5)
+        pyte.Stream(screen).feed(capture.get().replace("\n", "\r\n"))
+        assert "h=1 s1" in screen.display[0] and "3 cached, 1 running, 14 waiting" in screen.display[1]
+        assert not screen.display[2].strip()  # nothing was broken into a second line
+        if width >= 80:
+            assert "200/700" in screen.display[0] and "loss 4.250" in screen.display[0]
+            assert "0:10 left" in screen.display[0]  # 500 steps, 50 a second
+
+
+def test_clock():
+    assert [format_duration(s) for s in (0, 59.6, 61, 3600, 86399)] == ["0:00", "1:00", "1:01", "1:00:00", "23:59:59"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In a terminal
+
+
+@pytest.fixture
+def two_rows(tmp_path):
+    """A sweep of two short trials."""
+    sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
+    sweep["parameters"]["variant"] = {"values": ["base", "model.h=4"]}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
+    return tmp_path
+
+
+@contextmanager
+def terminal(folder: Path, *argv: str, columns: int = 80):
+    """The sweep command in a terminal of its own."""
+    words = [sys.executable, "-m", "transformer_pl.sweep", str(folder / "sweep.yaml"), "--runs", str(folder / "runs")]
+    ours, theirs = pty.openpty()
+    resize(ours, columns)
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | {"TERM": "xterm-256color"}
+    sides = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    words = ["setsid", "--ctty", *words, *argv]  # its controlling terminal: Ctrl-C is a key there
+    with subprocess.Popen(words, cwd=ROOT, env=environment, **sides) as process:
+        os.close(theirs)
+        try:
+            yield process, ours
+        finally:
+            os.close(ours)
+            process.kill()
+
+
+def resize(fd: int, columns: int, lines: int = 24) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+
+def read(fd: int, seconds: float) -> bytes:
+    """What the terminal was sent within that time, or until it was closed."""
+    until, sent = time.monotonic() + seconds, b""
+    while time.monotonic() < until:
+        if select.select([fd], [], [], 0.1)[0]:
+            try:
+                sent += os.read(fd, 65536)
+            except OSError:  # the other side is closed
+                break
+    return sent
+
+
+def test_a_terminal_shows_every_trial_and_is_left_tidy(two_rows):
+    with terminal(two_rows) as (process, fd):
+        sent, widths = read(fd, 4), [60, 100, 80]
+        while process.poll() is None:
+            if widths:
+                resize(fd, widths.pop(0))
+            sent += read(fd, 2)
+        sent += read(fd, 1)
+    assert process.returncode == 0
+    text = sent.decode()
+    assert "1 running" in text or "2 running" in text
+    screen = pyte.HistoryScreen(100, 24, history=1000)
+    pyte.Stream(screen).feed(text)
+    past = ["".join(row[column].data for column in range(100)) for row in screen.history.top]
+    final = [line.rstrip() for line in [*past, *screen.display]]
+    assert not any(" running" in line or "starting" in line for line in final)
+    assert sum("val/bleu" in line for line in final) == 2  # each trial has left its line
+    assert any(line.startswith("table and results") for line in final)
+    assert not screen.cursor.hidden
+
+
+def trials(folder: Path) -> list[int]:
+    """The processes of trials that have begun to train."""
+    running = [path.parent for path in folder.glob("runs/trials/*/metrics.jsonl") if "train/loss" in path.read_text()]
+    return [json.loads((path / "status.json").read_text())["pid"] for path in running]
+
+
+def alive(leaders: list[int]) -> list[str]:
+    """The processes that are left in the sessions of these trials."""
+    return [process.command for process in processes() if process.session in leaders]
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "Ctrl-C twice", "SIGTERM", "SIGKILL"])
+def test_a_stopped_sweep_saves_and_leaves_no_process(two_rows, how):
+    argv = ["--set", "optim.max_steps=50000", "trainer.val_every=50000"]
+    with terminal(two_rows, *argv) as (process, fd):
+        deadline = time.monotonic() + 120
+        while len(trials(two_rows)) < 2:
+            read(fd, 0.5)
+            assert time.monotonic() < deadline and process.poll() is None
+        leaders, began, sent = trials(two_rows), time.monotonic(), b""
+        if how.startswith("Ctrl-C"):
+            os.write(fd, b"\x03")
+            if how == "Ctrl-C twice":
+                sent += read(fd, 0.3)
+                os.write(fd, b"\x03")
+        else:
+            process.send_signal(getattr(signal, how))
+        while process.poll() is None or alive(leaders):
+            sent += read(fd, 0.2)
+            assert time.monotonic() - began < 10, (alive(leaders), sent.decode())
+        sent += read(fd, 0.5)
+    assert process.returncode == {"SIGTERM": 143, "SIGKILL": -9}.get(how, 130)
+    if how in ("Ctrl-C", "SIGTERM"):
+        assert "the same command continues" in sent.decode()
+        for run in two_rows.glob("runs/trials/*/wandb/offline-run-*"):
+            records = [json.loads(line) for line in read_back(run).splitlines()]
+            assert any(record["type"] == "preempting" for record in records)
+            assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [143]
+    if how != "Ctrl-C twice":  # which saves what it can
+        assert len(list(two_rows.glob("runs/trials/*/checkpoints/last.sha256"))) == 2
+        states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]
+        assert states == ["stopped", "stopped"]
+
+
+def test_a_sweep_stops_while_its_trials_start(two_rows):
+    with terminal(two_rows) as (process, fd):
+        sent = b""
+        while b"at a time" not in sent:
+            sent += read(fd, 0.2)
+        sent += read(fd, 1.0)
+        began = time.monotonic()
+        os.write(fd, b"\x03")
+        while process.poll() is None:
+            sent += read(fd, 0.2)
+    assert process.returncode == 130 and time.monotonic() - began < 10
+    assert "Traceback" not in sent.decode()
+    assert not [process for process in processes() if str(two_rows) in process.command]
+    assert not any("Traceback" in path.read_text() for path in two_rows.glob("runs/trials/*/log.txt"))

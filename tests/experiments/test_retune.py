@@ -1,0 +1,151 @@
+"""Every row at its own best: the same points for all, with a seed of their own."""
+
+import math
+import os
+import re
+
+import pytest
+import yaml
+from helpers import a_result, command
+
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.retune import REACH, plan_retuning
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.trial import finished_results
+
+KEYS = ["optim.lr_scale", "optim.warmup"]
+SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    path = tmp_path / "rows.yaml"
+    fixed = {key: {"value": value} for key, value in SMALL.items()}
+    rows = {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [0, 2]}}
+    said = {"name": "rows", "method": "grid", "metric": {"name": "val/ppl"}, "parameters": fixed | rows}
+    path.write_text(yaml.safe_dump(said, sort_keys=False))
+    return path
+
+
+def test_every_row_tries_the_same_points_with_a_seed_of_their_own(sweep_file):
+    sweep = read_sweep(sweep_file)
+    tuning = plan_retuning(sweep, KEYS, 9, {"name": "val/ppl", "goal": "minimize"})
+    base = sweep.base.flat()
+    assert tuning.points[0] == {key: base[key] for key in KEYS} and len(tuning.points) == 9
+    for key in KEYS:
+        assert len({point[key] for point in tuning.points}) == 9  # none is wasted
+        assert all(base[key] / REACH <= point[key] <= base[key] * REACH for point in tuning.points)
+    tries = tuning.tries(sweep)
+    tried = [[{key: row.configs[0].flat()[key] for key in KEYS} for row in tries.rows[at : at + 9]] for at in (0, 9)]
+    assert tried[0] == tried[1] == tuning.points
+    assert [row.configs[0].model.h for row in tries.rows] == [8] * 9 + [4] * 9
+    assert {config.seed for config in tries.configs} == {1}  # the file has 0 and 2
+    for row in tries.rows:  # what `train` is told is what it comes to
+        assert all(row.keys[key] == row.configs[0].flat()[key] for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    ("keys", "metric", "told"),
+    [
+        (["optim.lr_scal"], None, "optim.lr_scal: no such key; did you mean optim.lr_scale?"),
+        (["seed"], None, "seed: must be of model or optim"),
+        (["model.h"], None, "model.h: must be the same in all rows, but row `h=4` is about it"),
+        (["model.d_k"], None, "model.d_k: must be a number other than 0 in base, but is None"),
+        (KEYS, {"name": "params"}, "metric.name = params: must be one of val/bleu"),
+    ],
+)
+def test_what_cannot_be_tuned_is_told(sweep_file, keys, metric, told):
+    with pytest.raises(InputError, match=re.escape(told)):
+        plan_retuning(read_sweep(sweep_file), keys, 4, metric)
+
+
+def test_rows_are_trained_at_their_best_and_the_table_says_so(sweep_file, tmp_path):
+    runs = tmp_path / "runs"
+    words = [sweep_file, "--runs", runs, "--retune", "optim.lr_scale", "--budget", 2, "--seeds", 2]
+    runs.mkdir()
+    early = command("report", *words)
+    assert early.returncode == 2 and "4 of 4 trials are missing" in early.stderr
+    told = command("sweep", *words, WANDB_MODE="disabled")
+    assert told.returncode == 0, told.stdout + told.stderr
+
+    results = {
+        (r["config"]["model.h"], r["config"]["optim.lr_scale"], r["config"]["seed"]): r for r in finished_results(runs)
+    }
+    best = {}
+    for h in (8, 4):
+        tries = {rate: r["metrics"]["val/ppl"] for (row, rate, seed), r in results.items() if row == h and seed == 0}
+        assert len(tries) == 2
+        best[h] = min(tries, key=tries.get)
+        assert {rate for row, rate, seed in results if row == h and seed == 2} == {best[h]}
+    assert len(results) == 2 * (2 + 1)
+
+    shown = command("report", *words, "--format", "md").stdout
+    assert "Every row at its own best of the same 2 points of optim.lr_scale" in shown and "with seed 0" in shown
+    (folder,) = (runs / "sweeps").iterdir()
+    assert (folder / "table.md").read_text() == shown and (folder / "report.html").exists()
+    again = command("sweep", *words, WANDB_MODE="disabled")
+    assert again.returncode == 0 and " 0 to train" in again.stdout
+
+
+def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
+    """Nor one that failed or diverged; a row that failed everywhere stays where the file has it."""
+    sweep = read_sweep(sweep_file)
+    tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, {"name": "val/ppl"})
+    tried = plan_trials(tuning.tries(sweep), tmp_path)
+    for one, value in zip(tried, (math.nan, 9.0, 7.0, None, math.inf, math.nan), strict=True):
+        if value is not None:
+            one.trial.folder.mkdir(parents=True)
+            one.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
+    best = tuning.best(sweep, tried)
+    rates = [row.configs[0].optim.lr_scale for row in best.rows]
+    assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
+    assert "diverged" not in best.notes[-1]
+
+
+@pytest.fixture
+def part_that_diverges(tmp_path, monkeypatch):
+    """A part whose training diverges where P_drop is above 0.15, in a batch as large as it is there."""
+    (tmp_path / "explosive.py").write_text(
+        "from transformer_pl.model import SinusoidalPosition\n\n\n"
+        "class Explosive(SinusoidalPosition):\n"
+        "    def __init__(self, config, site):\n"
+        "        super().__init__(config, site)\n"
+        "        self.too_much = config.p_drop > 0.15\n\n"
+        "    def forward(self, x, start=0):\n"
+        "        x = super().forward(x, start)\n"
+        "        return x * float('inf') if self.too_much and self.training and x.shape[0] > 4 else x\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return "explosive.Explosive"
+
+
+def test_a_try_that_diverges_is_the_worst_and_the_row_goes_on_at_its_best(sweep_file, tmp_path, part_that_diverges):
+    """Of 0.1, 0.058 and 0.173. That a try diverges is what tries are for: the command has done what it was to do."""
+    said = yaml.safe_load(sweep_file.read_text())
+    said["parameters"]["variant"] = {"values": [f"model.position={part_that_diverges}"]}
+    sweep_file.write_text(yaml.safe_dump(said, sort_keys=False))
+    words = [sweep_file, "--runs", tmp_path / "runs", "--retune", "model.p_drop", "--budget", 3, "--seeds", 2]
+    told = command("sweep", *words, WANDB_MODE="disabled")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "p_drop=0.173 s0 at step 1, see" in told.stdout and "failed" not in told.stdout
+    tried = {(r["config"]["model.p_drop"], r["config"]["seed"]): r for r in finished_results(tmp_path / "runs")}
+    tries = {p_drop: r["metrics"]["val/ppl"] for (p_drop, seed), r in tried.items() if seed == 0}
+    assert len(tries) == 2 and {p_drop for p_drop, seed in tried if seed == 2} == {min(tries, key=tries.get)}
+    shown = command("report", *words, "--format", "md").stdout
+    assert "Of these 3 tries 1 diverged, which counts as the worst." in shown
+
+
+@pytest.mark.parametrize(
+    ("program", "file", "option", "kind"),
+    [
+        ("sweep", "search_size", ["--retune", "optim.warmup"], "the rows of a grid"),
+        ("sweep", "search_size", ["--rerun"], "the rows of a grid"),
+        ("report", "search_size", ["--test", "randomisation"], "the rows of a grid"),
+        ("sweep", "smoke", ["--sampler", "tpe"], "a search"),
+        ("report", "smoke", ["--storage", "sqlite:///study.db"], "a search"),
+    ],
+)
+def test_an_option_of_the_other_kind_of_sweep_is_refused(tmp_path, program, file, option, kind):
+    told = command(program, f"sweeps/{file}.yaml", *option, "--runs", tmp_path)
+    assert told.returncode == 2 and f"{option[0]}: is for {kind}" in told.stderr

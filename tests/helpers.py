@@ -1,0 +1,85 @@
+"""What several tests share: commands as their user runs them, little text, waiting, processes."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))
+GRIDS = [path for path in SHIPPED if "\nmethod: grid\n" in path.read_text()]
+SEARCHES = [path for path in SHIPPED if path not in GRIDS]
+
+for name in ("WANDB_API_KEY", "WANDB_MODE", "TRANSFORMER_PL_DATA", "CUDA_VISIBLE_DEVICES"):
+    os.environ.pop(name, None)
+os.environ.update(HF_HUB_OFFLINE="1", OMP_WAIT_POLICY="PASSIVE", NETRC=os.devnull, COLUMNS="120")
+
+
+def command(name: str, *argv: object, **environment: str) -> subprocess.CompletedProcess:
+    """Run `python -m transformer_pl.<name> ARGV` in a process of its own."""
+    words = [sys.executable, "-m", f"transformer_pl.{name}", *map(str, argv)]
+    return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come in time"
+        time.sleep(0.05)
+
+
+def little_text(folder: Path, train: int, val: int, test: int) -> Path:
+    """So many sentences of one to eight words, and what they are in a language that says them backwards."""
+    rng = np.random.default_rng(1)
+    words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
+    for split, count in (("train", train), ("val", val), ("test", test)):
+        rows = [[words[i] for i in rng.integers(0, 60, rng.integers(1, 9))] for _ in range(count)]
+        (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
+        (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
+    return folder
+
+
+def a_result(**keys: object) -> dict:
+    """What result.json says of a made-up trial; `keys` in the place of some of it."""
+    result = {"id": "0123456789ab", "weights_id": "ba9876543210", "name": "base s1", "tags": ["demo"], "scale": "demo"}
+    result |= {"seed": 1, "config": {}, "metrics": {"val/ppl": 2.0, "val/bleu": 30.0}, "signature": "nrefs:1"}
+    result |= {"params": 1, "steps": 1, "flops": 1.0, "dropped": 0, "tokens_per_s": None, "wall_s": 1.0}
+    return result | {"finished": "2026-11-21 00:00:00"} | keys
+
+
+def flip(path: Path, at: float = 0.5) -> None:
+    """Change a byte of a file: by default the one in its middle."""
+    content = bytearray(path.read_bytes())
+    content[int(at * (len(content) - 1))] ^= 0x41
+    path.write_bytes(content)
+
+
+def read_back(run: Path, *options: str) -> str:
+    """What W&B's own reader says of an offline run: its records, or with --summary what they come to."""
+    words = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(run)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    command: str
+
+
+def processes() -> list[Process]:
+    """Every process that is alive; one that has ended and only waits to be heard of is not."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked
+            state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if state not in "ZX":
+                found.append(Process(int(folder.name), int(parent), int(session), command))
+    return found

@@ -1,0 +1,471 @@
+import csv
+import io
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from chance import drawn
+from rich.console import Console
+
+from transformer_pl.config import SCALES, Config, Level, resolve, scale_level
+from transformer_pl.reporting.stats import BLEU, bleu, compare_rows, holm
+from transformer_pl.reporting.table import (
+    RowResults,
+    build_table,
+    compare_folders,
+    mean,
+    published,
+    read_published,
+    standard_deviation,
+)
+
+TABLE3 = read_published().rows
+SIGNATURE = "nrefs:1|case:mixed|tok:13a"
+LEARNED = {"model.position": "ablations.learned_position.LearnedPosition"}
+
+
+def config(scale="demo", /, **keys):
+    """A config at a scale; `model__h` stands for `model.h`."""
+    return resolve([scale_level(scale), Level("test", {key.replace("__", "."): value for key, value in keys.items()})])
+
+
+def result(config, bleu, ppl=3.0, **more):
+    metrics = {"val/ppl": ppl, "val/bleu": bleu, "val/chrf": 50.0, "test/bleu": bleu - 1}
+    return {"metrics": metrics, "params": 1_490_000, "signature": SIGNATURE, "steps": config.steps} | more
+
+
+def row(config, *bleus, state="new"):
+    """A row whose seeds came to these BLEUs; where one is None, there is no result and this is the trial's state."""
+    results = [None if bleu is None else result(config, bleu) for bleu in bleus]
+    return RowResults(config, results, [state if r is None else "done" for r in results])
+
+
+def column(table, name):
+    return next(column.cells for column in table.columns if column.name == name)
+
+
+def names(table):
+    return [column.name for column in table.columns]
+
+
+def read_csv(table):
+    return list(csv.DictReader(io.StringIO(table.csv())))
+
+
+def told(table, width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table.terminal(width))
+    return console.file.getvalue()
+
+
+# --- What was published
+
+
+def test_table_3_is_whole():
+    assert Counter(row.label for row in TABLE3) == {"base": 1, "A": 4, "B": 2, "C": 7, "D": 4, "E": 1, "big": 1}
+    assert all(row.ppl and row.bleu for row in TABLE3)
+    assert sum(row.params is not None for row in TABLE3) == 11  # base, B, C and big
+
+
+@pytest.mark.parametrize(
+    "keys, label, ppl, bleu, params",
+    [
+        ({}, "base", 4.92, 25.8, 65),
+        ({"model.h": 1}, "A", 5.29, 24.9, None),
+        ({"model.d_k": 16}, "B", 5.16, 25.1, 58),
+        ({"model.d_model": 1024}, "C", 4.66, 26.0, 168),
+        ({"optim.eps_ls": 0.0}, "D", 4.67, 25.3, None),
+        (LEARNED, "E", 4.92, 25.7, None),
+    ],
+)
+def test_some_of_its_numbers(keys, label, ppl, bleu, params):
+    found = published(resolve([Level("test", keys)]))
+    assert (found.label, found.ppl, found.bleu, found.params) == (label, ppl, bleu, params)
+
+
+@pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
+@pytest.mark.parametrize("index", range(len(TABLE3)))
+def test_every_row_runs_at_every_scale_and_is_found_again(index, scale):
+    config = resolve([scale_level(scale), Level("published", TABLE3[index].differs)])
+    assert published(config).model_dump() == TABLE3[index].model_dump()
+
+
+def test_matching_is_by_the_paper_s_numbers():
+    assert published(config(model__d_k=64, model__d_v="64")).label == "base"  # base, spelled out
+    assert published(config(model__d_k=512, model__d_v=512, model__h=1)).label == "A"
+    assert published(config(decode__beam=1, optim__duration=3, seed=7)).label == "base"  # not of the model
+    assert published(config(model__h=2)) is None
+    assert published(config(model__h=1, model__p_drop=0.0)) is None
+    assert published(config(model__attention="ablations.local.LocalAttention")) is None
+
+
+# --- What differs
+
+
+def test_h_1_is_told_in_the_paper_s_numbers():
+    table = build_table([row(config(), 60.0), row(config(model__h=1), 59.0)], config())
+    assert names(table)[:4] == ["row", "h", "d_k", "d_v"]
+    assert column(table, "row") == ["base", "(A)"]
+    assert [column(table, name) for name in ("h", "d_k", "d_v")] == [["8", "1"], ["64", "512"], ["64", "512"]]
+
+
+def test_only_what_differs_is_shown_and_in_the_paper_s_order():
+    changes = [{}, {"decode__beam": 1}, LEARNED, {"optim__eps_ls": 0.2}, {"model__p_drop": 0.0}, {"model__N": 2}]
+    rows = [row(config(**keys), 60.0) for keys in changes]
+    table = build_table(rows, config())
+    shown = ["N", "P_drop", "eps_ls", "position", "beam"]
+    assert names(table)[1:6] == shown
+    assert {"params", "width", "d_k", "max_steps"} & set(names(table)) == {"params"}
+    base, *others = zip(*(column(table, name) for name in shown), strict=True)
+    assert base == ("6", "0.1", "0.1", "SinusoidalPosition", "4")
+    assert ["".join(cells) for cells in others] == ["1", "LearnedPosition", "0.2", "0.0", "2"]  # a cell a row
+
+
+def test_options_of_a_part_are_columns():
+    local = {"model__attention": "ablations.local.LocalAttention"}
+    rows = [row(config(), 60.0), *(row(config(**local, model__attention__window=w), 59.0) for w in (4, 16))]
+    table = build_table(rows, config())
+    assert column(table, "attention") == ["ScaledDotProductAttention", "LocalAttention", "LocalAttention"]
+    assert column(table, "attention.window") == ["", "4", "16"]
+
+
+def test_a_part_of_the_same_name_from_elsewhere_differs():
+    rows = [row(config(model__ffn=f"ablations.{place}.Gated"), 60.0) for place in ("a", "b")]
+    assert column(build_table(rows, rows[0].config), "ffn") == ["Gated", "Gated"]
+
+
+def test_precision_makes_a_row_and_devices_do_not():
+    rows = [row(config(), 60.0), row(config(trainer__precision="bf16-mixed", trainer__devices=2), 60.0)]
+    assert names(build_table(rows, config()))[1:3] == ["precision", "params"]
+
+
+def test_without_a_base_row_every_cell_is_filled_and_nothing_is_a_difference():
+    rows = [row(config(model__h=h), 60.0 + h) for h in (1, 2, 4)]
+    for table in (build_table(rows), build_table(rows, config())):
+        assert column(table, "row") == ["(A)", "", "(A)"]
+        assert column(table, "h") == ["1", "2", "4"]
+        assert "Δ BLEU" not in names(table)
+        assert {line["val/bleu.difference"] for line in read_csv(table)} == {""}
+
+
+def test_rows_that_nobody_printed():
+    table = build_table(
+        [row(config(model__h=2), 60.0), row(config(model__h=2, model__p_drop=0.3), 59.5)], config(model__h=2)
+    )
+    assert column(table, "row") == ["base", ""]
+    assert not any("paper" in name for name in names(table))
+    assert not any(line["paper/bleu"] for line in read_csv(table))
+
+
+def test_the_paper_has_one_base():
+    """A row that differs from it in its training alone is not what the paper printed as base."""
+    table = build_table([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
+    assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
+
+
+def test_base_is_what_differences_are_to_whatever_the_paper_calls_it():
+    table = build_table([row(config(model__h=4), 60.0), row(config(), 61.0)], config(model__h=4))
+    assert column(table, "row") == ["base (A)", "base"]
+    assert column(table, "Δ BLEU") == ["", "+1.0"]
+
+
+# --- What came out
+
+
+def test_mean_and_spread():
+    numbers = [60.5, 61.25, 63.0]
+    assert mean(numbers) == statistics.mean(numbers)
+    assert standard_deviation(numbers) == statistics.stdev(numbers)
+    assert mean([]) is None
+    assert standard_deviation([]) is standard_deviation([60.0]) is None
+
+
+def test_means_spreads_and_differences():
+    table = build_table([row(config(), 60.0, 62.0, 64.0), row(config(model__h=1), 61.0, 60.0, 59.0)], config())
+    assert column(table, "BLEU") == ["62.0 ± 2.0", "60.0 ± 1.0"]
+    assert column(table, "Δ BLEU") == ["", "-2.0"]
+    assert column(table, "seeds") == ["3", "3"]
+    assert column(table, "params") == ["1.49M", "1.49M"]
+    assert column(table, "paper BLEU") == ["25.8", "24.9"]
+    assert column(table, "paper Δ BLEU") == ["", "-0.9"]
+    assert column(table, "paper params") == ["65M", ""]
+    assert any("3 seeds" in note for note in table.notes)
+
+
+def test_one_seed_has_no_spread_and_says_so():
+    table = build_table([row(config(), 60.0), row(config(model__h=1), 61.0)], config())
+    assert column(table, "BLEU") == ["60.0", "61.0"]
+    assert any("chance" in note for note in table.notes)
+    assert "±" not in table.markdown() + told(table, 100)
+
+
+def test_what_was_not_measured_is_never_a_number():
+    rows = [
+        row(config(), 60.0, 62.0),
+        row(config(model__h=1), None, None, state="failed"),
+        row(config(model__h=4), None, None),
+        row(config(model__h=16), 61.0, None, state="failed"),
+        row(config(model__h=32), None, None, state="running"),
+    ]
+    table = build_table(rows, config())
+    assert column(table, "BLEU") == ["61.0 ± 1.4", "failed", "-", "61.0", "-"]
+    assert column(table, "PPL") == ["3.00", "failed", "-", "3.00", "-"]
+    assert column(table, "params")[1:3] == column(table, "Δ BLEU")[1:3] == ["-", "-"]
+    assert column(table, "seeds") == ["2", "0/2", "0/2", "1/2", "0/2"]
+    lines = read_csv(table)
+    assert [line["failed"] for line in lines] == ["0", "2", "0", "1", "0"]
+    assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
+
+
+def test_a_row_that_diverged_says_so_and_its_mean_is_of_the_seeds_that_finished():
+    rows = [
+        row(config(), 60.0, 62.0),
+        row(config(model__h=1), None, None, state="diverged"),
+        row(config(model__h=4), 61.0, None, 63.0, state="diverged"),
+    ]
+    table = build_table(rows, config())
+    assert column(table, "BLEU") == ["61.0 ± 1.4", "diverged", "62.0 ± 1.4"]
+    assert column(table, "PPL") == ["3.00", "diverged", "3.00"] and column(table, "Δ BLEU") == ["", "-", "+1.0"]
+    assert column(table, "seeds") == ["2", "0/2, 2 diverged", "2/3, 1 diverged"]
+    assert [(line["done"], line["diverged"]) for line in read_csv(table)] == [("2", "0"), ("0", "2"), ("2", "1")]
+    (note,) = [note for note in table.notes if "diverged" in note]
+    assert note.startswith("3 trials diverged: a mean is of the finished seeds of a row alone")
+    failed = RowResults(config(model__h=1), [None] * 2, ["failed", "diverged"])
+    assert column(build_table([rows[0], failed], config()), "BLEU")[1] == "diverged"  # which is known
+
+
+def test_nothing_trained_yet():
+    table = build_table([row(config(), None), row(config(model__h=1), None)], config())
+    assert column(table, "BLEU") == ["-", "-"]
+    assert "Δ BLEU" not in names(table)
+    assert not any("sacreBLEU" in note or "seed" in note for note in table.notes)
+
+
+def test_an_infinite_perplexity_does_not_hide_the_others():
+    c = config()
+    infinite = RowResults(c, [result(c, 0.0, ppl=float("inf")), result(c, 2.0)], ["done", "done"])
+    table = build_table([infinite, row(config(model__h=1), 60.0)], c)
+    assert column(table, "PPL") == ["inf", "3.00"]
+    assert read_csv(table)[0]["val/ppl.sd"] == "nan"
+    table = compare_folders(["h=8"], [infinite], [row(c, 2.0, 3.0)], ("new", "old"))
+    assert column(table, "PPL new") == ["inf"] and column(table, "PPL old") == ["3.00 ± 0.00"]
+
+
+@pytest.mark.parametrize(("sign", "rho"), [(1, "+1.00 by BLEU (4 rows)"), (-1, "-1.00 by BLEU (4 rows)")])
+def test_the_order_of_rows_is_held_against_the_paper_s(sign, rho):
+    """(A) in the paper's own differences, and turned round; h = 64 is nobody's row, and counts for nothing."""
+    heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
+    own = row(config(model__h=64), 90.0)
+    (note,) = [n for n in build_table([row(config(), 60.0), own, *heads], config()).notes if "Rank" in n]
+    assert rho in note and "PPL" not in note  # which is the same for all here
+    for fewer in ([row(config(), 60.0), *heads[:2]], heads):
+        assert not any("Rank" in n for n in build_table(fewer, config()).notes)
+
+
+def test_notes_say_what_is_not_alike():
+    big = config(optim__duration=3)
+    other = RowResults(big, [result(big, 60.0, signature="nrefs:1|case:lc|tok:13a")], ["done"])
+    notes = " ".join(build_table([row(config(), 60.0), other], config()).notes)
+    assert f"{config().steps:,}, {3 * config().steps:,}" in notes
+    assert "not comparable" in notes and "case:lc" in notes and "case:mixed" in notes
+    notes = " ".join(build_table([row(config(), 60.0)], config()).notes)
+    assert notes.count(SIGNATURE) == 1 and "different numbers" not in notes
+
+
+def test_the_scale_is_told():
+    c = config()
+    note = build_table([row(c, 60.0)], c).notes[0]
+    assert f"width {c.model.width:g} (d_model 512 is {512 * c.model.width:.0f})" in note
+    assert f"{c.steps:,} steps" in note
+    assert "width" not in build_table([row(Config(), 26.0)], Config()).notes[0]
+
+
+# --- What is chance
+
+
+def measured(gaps, seeds=3, **keys):
+    """Rows of h = 8 (base), 1, 4, ... on 400 sentences: each better than base by its gap, as a logit."""
+    rng, rows = np.random.default_rng(1), []
+    shared = drawn(rng, len(gaps), seeds, 400, 0.02)  # the same sentences for all
+    for heads, gap, own in zip((8, 1, 4, 16, 32), gaps, shared, strict=False):
+        matching = np.minimum(own[..., 4:8], own[..., :4] + rng.binomial(own[..., 4:8] - own[..., :4], gap))
+        nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
+        sentences = np.concatenate([matching, own[..., 4:], nats], -1)
+        c = config(model__h=heads)
+        results = [result(c, float(bleu(one[:, :10].sum(0)))) for one in sentences]
+        rows.append(RowResults(c, results, ["done"] * seeds, sentences))
+    return rows
+
+
+def test_what_chance_does_not_explain_is_marked():
+    rows = measured([0.0, 0.3, 0.0])
+    table = build_table(rows, config())
+    base, better, same = zip(column(table, "Δ BLEU"), column(table, "p"), column(table, "P(better)"), strict=True)
+    assert base == ("", "", "") and better[0].endswith("*") and better[1] == "<0.001" and float(better[2]) > 0.99
+    assert not same[0].endswith("*") and float(same[1]) > 0.05 and 0.02 < float(same[2]) < 0.98
+    assert [cell.endswith("*") for cell in column(table, "PPL")] == [False, True, False]
+    for line, row in zip(read_csv(table), rows, strict=True):
+        assert float(line["val/bleu.low"]) < mean(row.values("val/bleu")) < float(line["val/bleu.high"])
+    line, verdict = read_csv(table)[1], compare_rows([row.sentences for row in rows], 0, BLEU)[1]
+    assert float(line["val/bleu.difference.p"]) == pytest.approx(verdict.p_value)
+    assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
+    notes = " ".join(table.notes)
+    assert "t-test" in notes and "for 2 rows" in notes and "Undecided rows: 1" in notes
+    assert "approximate randomisation" in " ".join(build_table(rows, config(), randomise=True).notes)
+
+
+def test_with_one_seed_only_sentences_are_chance():
+    table = build_table(measured([0.0, 0.3], seeds=1), config())
+    notes = " ".join(table.notes)
+    assert column(table, "Δ BLEU")[1].endswith("*")
+    assert "seeds were not sampled" in notes and "approximate randomisation" in notes and "Undecided" not in notes
+
+
+def test_rows_on_other_text_are_not_compared():
+    base, other = measured([0.0, 0.3])
+    other.sentences[..., 9] += 1
+    table = build_table([base, other], config())
+    assert "p" not in names(table) and "BLEU 95 %" in names(table)
+
+
+def test_a_diverged_row_is_not_judged():
+    base, other = measured([0.0, 0.3])
+    other.sentences[0, 0, 10] = np.inf
+    table = build_table([base, other], config())
+    assert column(table, "p")[1] == "<0.001" and column(table, "PPL")[1] == "3.00"
+
+
+def test_two_folders_are_held_against_each_other_row_by_row():
+    rows, others = measured([0.0, 0.3, 0.0]), measured([0.0, 0.0, 0.0])
+    table = compare_folders(["h=8", "h=1", "h=4"], rows, others, ("new", "old"))
+    assert names(table)[:5] == ["row", "PPL new", "PPL old", "BLEU new", "BLEU old"]
+    assert [cell.endswith("*") for cell in column(table, "Δ BLEU")] == [False, True, False]
+    expected = mean(rows[1].values("val/bleu")) - mean(others[1].values("val/bleu"))
+    assert float(read_csv(table)[1]["val/bleu.difference"]) == pytest.approx(expected)
+    half = compare_folders(["h=8", "h=1"], [row(config(), None), rows[1]], others[:2], ("new", "old"))
+    assert column(half, "BLEU new")[0] == "-" and column(half, "Δ BLEU")[0] == ""
+
+
+def test_two_folders_are_held_against_each_other_by_the_test_that_was_asked_for():
+    (one,), (other,) = measured([0.01]), measured([0.0])
+    (by_hand,) = compare_rows([other.sentences, one.sentences], 0, BLEU, randomise=True)[1:]
+    told = {way: read_csv(compare_folders(["h=8"], [one], [other], ("new", "old"), way))[0] for way in (False, True)}
+    p = {way: float(line["val/bleu.difference.p"]) for way, line in told.items()}
+    assert p[True] == pytest.approx(by_hand.p_value) and p[False] != p[True]
+
+
+def test_p_values_are_corrected_for_all_rows_of_a_table():
+    """Of the rows of one folder, and of those that are held against another's."""
+    rows, others = measured([0.0, 0.02, 0.01]), measured([0.0, 0.0, 0.0])
+    for table, pairs in (
+        (build_table(rows, config()), [(rows[0], row) for row in rows[1:]]),
+        (compare_folders(["h=8", "h=1", "h=4"], rows, others, ("new", "old")), zip(others, rows, strict=True)),
+    ):
+        alone = [compare_rows([base.sentences, row.sentences], 0, BLEU)[1].p_value for base, row in pairs]
+        found = [float(line["val/bleu.difference.p"]) for line in read_csv(table) if line["val/bleu.difference.p"]]
+        assert found == pytest.approx(holm(alone)) and holm(alone) != pytest.approx(alone)
+
+
+def test_one_seed_beside_several_is_told():
+    rows = measured([0.0, 0.3, 0.0])
+    rows[1] = RowResults(
+        rows[1].config, [rows[1].results[0], None, None], ["done", "new", "new"], rows[1].sentences[:1]
+    )
+    table = build_table(rows, config())
+    assert column(table, "p")[1] == "" and not column(table, "Δ BLEU")[1].endswith("*") and column(table, "p")[2]
+    assert any("one finished seed" in note for note in table.notes)
+
+
+def test_other_text_and_other_pieces_are_told():
+    other = row(config(data__path="elsewhere"), 61.0)
+    table = build_table([row(config(), 60.0), other], config())
+    assert any("different text" in note for note in table.notes) and "Δ BLEU" not in names(table)
+    table = build_table([row(config(), 60.0), row(config(data__vocab_size=900), 61.0)], config())
+    assert any("different vocabularies" in note for note in table.notes) and column(table, "Δ BLEU") == ["", "+1.0"]
+
+
+# --- How it is told
+
+
+def all_rows():
+    return [row(config(**printed.differs), 60 + i / 3, 61 + i / 7) for i, printed in enumerate(TABLE3)]
+
+
+def test_markdown_has_as_many_cells_on_every_line():
+    table = build_table([*all_rows(), row(config(model__h=2), None)], config())
+    lines = [line for line in table.markdown().splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(TABLE3) + 1
+    assert {len(line.split("|")) for line in lines} == {len(table.columns) + 2}
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [column.cells[0] for column in table.columns]
+
+
+def test_csv_keeps_every_digit():
+    rows = all_rows()
+    lines = read_csv(build_table(rows, config()))
+    base = [r["metrics"]["val/bleu"] for r in rows[0].results]
+    for line, one, printed in zip(lines, rows, TABLE3, strict=True):
+        bleus = [r["metrics"]["val/bleu"] for r in one.results]
+        assert float(line["val/bleu.mean"]) == pytest.approx(statistics.mean(bleus), abs=1e-12)
+        assert float(line["val/bleu.sd"]) == pytest.approx(statistics.stdev(bleus), abs=1e-12)
+        assert (int(line["val/bleu.n"]), int(line["seeds"])) == (2, 2)
+        assert float(line["test/bleu.mean"]) == pytest.approx(statistics.mean(bleus) - 1, abs=1e-12)
+        assert (float(line["paper/ppl"]), float(line["paper/bleu"])) == (printed.ppl, printed.bleu)
+        assert line["paper/params"] == (f"{printed.params * 1e6:.0f}" if printed.params else "")
+        assert int(line["model.h"]) == one.config.model.h  # filled in, whether it differs or not
+        if printed.label != "base":
+            difference = statistics.mean(bleus) - statistics.mean(base)
+            assert float(line["val/bleu.difference"]) == pytest.approx(difference, abs=1e-12)
+
+
+def test_json_is_what_csv_is_and_knows_no_infinity():
+    rows = [*all_rows(), RowResults(config(), [result(config(), 1.0, ppl=float("inf"))], ["done"])]
+    table = build_table(rows, config())
+    found = json.loads(table.json(), parse_constant=lambda name: pytest.fail(name))
+    assert found["notes"] == table.notes and found["rows"][-1]["val/ppl.mean"] is None
+    for line, record in zip(read_csv(table), found["rows"], strict=True):
+        assert line.keys() == record.keys() and line["val/bleu.mean"] == str(record["val/bleu.mean"])
+
+
+def test_latex_compiles(tmp_path):
+    """Every special character among it, and all of the paper's columns."""
+    if not shutil.which("pdflatex"):
+        pytest.skip("no pdflatex: apt-get install texlive-latex-recommended")
+    odd = row(config(data__path="a_b&c%d#e~f^g\\h|i{j}"), 60.0)
+    table = build_table([*measured([0.0, 0.3, 0.0]), *all_rows(), odd], config())
+    (tmp_path / "table.tex").write_text(table.latex())
+    page = r"\documentclass{article}\usepackage[landscape,margin=1cm]{geometry}\usepackage{booktabs}\usepackage[utf8]"
+    page += r"{inputenc}\begin{document}\input{table.tex}\end{document}"
+    (tmp_path / "page.tex").write_text(page)
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stdout[-2000:]
+    assert (tmp_path / "page.pdf").stat().st_size > 10_000 and "Missing character" not in told.stdout
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_terminal_s_width_is_kept_and_no_row_is_lost(width):
+    table = build_table(all_rows(), config())
+    text = told(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for cell in column(table, "BLEU"):
+        assert cell in text
+    assert ("h=32" in text) == (width < 200)
+    assert "Learned" in text
+
+
+def test_rows_of_one_letter_keep_the_paper_s_columns_at_80():
+    text = told(build_table(all_rows()[:5], config()), 80)
+    assert "h=" not in text and "paper" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_needs_no_torch():
+    code = "import sys, transformer_pl.reporting.table; "
+    code += "sys.exit(bool({'torch', 'lightning', 'sacrebleu'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

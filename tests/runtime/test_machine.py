@@ -1,0 +1,164 @@
+"""What this machine can train on, and what is refused because it cannot."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import lightning as L
+import pytest
+import torch
+from helpers import ROOT, command
+
+from transformer_pl import train
+from transformer_pl.config import Level, resolve
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.runtime import machine
+from transformer_pl.runtime.errors import InputError
+
+NAMES = [None, "", "0", "1", "0,1", "1,0", "3,0", "-1", "0,-1,1", "0,0", "1,2,7", "GPU-8d2a,GPU-11aa", "MIG-1", "none"]
+DRIVER = """
+static int started = 0;
+int nvmlInit_v2(void) { started = 1; return FAILS; }
+int nvmlDeviceGetCount_v2(unsigned *count) { if (!started) return 1; *count = 3; return 0; }
+"""
+
+
+def config(**keys):
+    return resolve([Level("test", {f"trainer.{key}": value for key, value in keys.items()})])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 8])
+@pytest.mark.parametrize("names", NAMES)
+def test_the_gpus_that_are_visible_are_those_that_torch_sees(monkeypatch, names, count):
+    if names is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    expected = list(itertools.takewhile(lambda n: isinstance(n, str) or n < count, torch.cuda._parse_visible_devices()))
+    assert machine.visible(count, names) == ([str(name) for name in expected] if count else [])
+
+
+@pytest.mark.parametrize("names", [None, "", "0", "-1"])
+def test_gpus_are_counted_as_torch_counts_them(monkeypatch, names):
+    """Of the machine that runs the tests: mostly none."""
+    if names is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert len(machine.gpus()) == torch.cuda.device_count()
+
+
+@pytest.mark.parametrize(("fails", "count"), [(0, 3), (9, 0)])
+def test_the_driver_is_asked_how_many_gpus_there_are(tmp_path, fails, count):
+    """A library in the place of NVIDIA's, which starts or does not."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    (tmp_path / "driver.c").write_text(DRIVER.replace("FAILS", str(fails)))
+    library = str(tmp_path / "libnvidia-ml.so.1")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "driver.c")], check=True)
+    program = "import sys; from transformer_pl import machine; print(machine.nvidia_gpus(), 'torch' in sys.modules)"
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ran.stdout.split() == [str(count), "False"], ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("keys", "gpus", "expected"),
+    [
+        ({}, 0, "cpu"),
+        ({}, 1, "cuda"),
+        ({"precision": "bf16-mixed"}, 0, "cpu"),
+        ({"precision": "16-mixed"}, 1, "cuda"),
+        ({"accelerator": "cpu"}, 1, "cpu"),
+        ({"accelerator": "gpu"}, 1, "cuda"),
+        ({"devices": 2}, 0, "cpu"),
+        ({"devices": 2}, 2, "cuda"),
+        ({"devices": 8, "accelerator": "cpu"}, 1, "cpu"),
+    ],
+    ids=str,
+)
+def test_a_trial_is_trained_on_gpus_where_there_are_some(keys, gpus, expected):
+    assert machine.accelerator(config(**keys).trainer, gpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "gpus", "messages"),
+    [
+        (
+            {"precision": "16-mixed"},
+            0,
+            ["trainer.precision = 16-mixed: needs a GPU, but torch finds none here; choose bf16-mixed or 32-true"],
+        ),
+        (
+            {"accelerator": "gpu", "precision": "16-mixed"},
+            0,
+            ["trainer.accelerator = gpu: needs a GPU", "trainer.precision = 16-mixed: needs a GPU"],
+        ),
+        ({"devices": 8}, 2, ["trainer.devices = 8: must be at most the number of GPUs that torch finds here, 2"]),
+        ({"devices": 2, "accelerator": "gpu"}, 1, ["trainer.devices = 2: must be at most", "accelerator=cpu"]),
+    ],
+    ids=str,
+)
+def test_what_the_machine_cannot_do_is_refused(keys, gpus, messages):
+    with pytest.raises(InputError) as refused:
+        machine.accelerator(config(**keys).trainer, gpus)
+    for message in messages:
+        assert message in str(refused.value)
+
+
+ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "fsdp2"]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision):
+    """It would rather take another precision, with a warning, which here is an error."""
+    trained = 0
+    for accelerator, strategy, devices in itertools.product(ACCELERATORS, STRATEGIES, [1, 2]):
+        try:
+            one = config(precision=precision, accelerator=accelerator, strategy=strategy, devices=devices)
+            chosen = train._accelerator(one)
+        except InputError:
+            continue
+        trainer = L.Trainer(
+            accelerator=chosen,
+            devices=devices,
+            strategy=train._strategy(one),
+            precision=precision,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+        )
+        assert (trainer.precision, trainer.world_size) == (precision, devices)
+        assert isinstance(trainer.accelerator, L.pytorch.accelerators.CUDAAccelerator) == (chosen == "cuda")
+        trained += 1
+    assert trained or (precision == "16-mixed" and not torch.cuda.is_available())
+
+
+def test_fp32_is_fp32_on_a_gpu_too(monkeypatch):
+    """By default torch rounds what enters convolutions and LSTMs there to 10 bits."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    train._start_libraries()
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_what_is_finished_needs_no_gpu(tmp_path):
+    """It may have been trained elsewhere; only what is missing is refused."""
+    keys = {"trainer.precision": "16-mixed"}
+    words = ["sweep", "sweeps/table3_A.yaml", "--plan", "--seeds=1", "--set", "trainer.precision=16-mixed"]
+    words += ["--runs", tmp_path]
+    trials = [
+        one.trial
+        for one in plan_trials(read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets=keys), tmp_path)
+    ]
+    result = {"weights_id": "1", "config": {}, "wall_s": 1.0, "flops": 1.0, "metrics": {}}
+    for trial in trials[1:]:
+        trial.folder.mkdir(parents=True)
+        (trial.folder / "result.json").write_text(json.dumps(result))
+    refused = command(*words, CUDA_VISIBLE_DEVICES="")
+    assert refused.returncode == 2 and "trainer.precision = 16-mixed: needs a GPU" in refused.stderr
+    trials[0].folder.mkdir()
+    (trials[0].folder / "result.json").write_text(json.dumps(result))
+    planned = command(*words, CUDA_VISIBLE_DEVICES="")
+    assert planned.returncode == 0 and "0 to train" in planned.stdout, planned.stderr

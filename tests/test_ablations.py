@@ -1,0 +1,178 @@
+"""Every departure against the equation of its source, written out once more: with loops, or by torch's own layers."""
+
+import cmath
+import math
+
+import invariants
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ablations.additive_attention import AdditiveAttention
+from ablations.convolutional_layer import ConvolutionalLayer
+from ablations.gated_ffn import GatedFeedForward
+from ablations.learned_position import LearnedPosition
+from ablations.linear_attention import LinearAttention
+from ablations.local_attention import LocalAttention
+from ablations.pre_norm import PreNormResidual
+from ablations.recurrent_layer import RecurrentLayer
+from ablations.relative_attention import RelativeAttention
+from ablations.rotary_attention import RotaryAttention
+from ablations.unscaled_attention import UnscaledAttention
+from ablations.untied_embedding import UntiedEmbedding
+from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.experiments.cost import forward_cost
+from transformer_pl.model import Mask
+
+CONFIG = invariants.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
+H, D_K, D_V = CONFIG.h, CONFIG.d_k, CONFIG.d_v
+
+
+def dot(q, k, i, j, part, head):
+    return q @ k / math.sqrt(D_K)
+
+
+def unscaled(q, k, i, j, part, head):
+    return q @ k
+
+
+def additive(q, k, i, j, part, head):
+    """Bahdanau et al. 2015, appendix A.1.2."""
+    return sum(v * math.tanh(a + b) for v, a, b in zip(part.v[head].tolist(), q, k, strict=True))
+
+
+def rotary(q, k, i, j, part, head):
+    """Su et al. 2021, equation (12): pairs of numbers as complex ones, turned by the distance."""
+    total = sum(
+        (complex(*q[2 * m : 2 * m + 2]) * complex(*k[2 * m : 2 * m + 2]).conjugate()
+         * cmath.exp(1j * (i - j) * 10000 ** (-2 * m / D_K))).real
+        for m in range(D_K // 2)
+    )  # fmt: skip
+    return (total + q[-1] * k[-1]) / math.sqrt(D_K)  # of an odd d_k the last is alone
+
+
+def relative(q, k, i, j, part, head):
+    """Shaw et al. 2018, equation (4)."""
+    return q @ (k + part.a_K[np.clip(j - i, -2, 2) + 2].detach().numpy()) / math.sqrt(D_K)
+
+
+def value(V, i, j, part):
+    """Shaw et al. 2018, equation (3); elsewhere the value alone."""
+    return V[j] + (part.a_V[np.clip(j - i, -2, 2) + 2].detach().numpy() if isinstance(part, RelativeAttention) else 0)
+
+
+def kernel(q, k, i, j, part, head):
+    """Katharopoulos et al. 2020, equation (7): the logarithm of phi(q) . phi(k)."""
+    phi = [np.where(x > 0, x + 1, np.exp(x)) for x in (q, k)]
+    return math.log(phi[0] @ phi[1])
+
+
+def in_window(i, j, site):
+    return -1 <= j - i <= 1 if site == "encoder" else i - 3 < j <= i
+
+
+ATTENTIONS = {
+    AdditiveAttention: (additive, {}),
+    UnscaledAttention: (unscaled, {}),
+    RotaryAttention: (rotary, {}),
+    RelativeAttention: (relative, {"most": 2}),
+    LinearAttention: (kernel, {}),
+    LocalAttention: (dot, {"window": 3}),
+}
+
+
+@pytest.mark.parametrize(("site", "start"), [("encoder", 0), ("decoder", 0), ("decoder", 4)])
+@pytest.mark.parametrize("kind", ATTENTIONS, ids=lambda kind: kind.__name__)
+def test_attention_is_its_equation(kind, site, start):
+    score, options = ATTENTIONS[kind]
+    torch.manual_seed(1)
+    part = kind(CONFIG, site, **options)
+    Q, K, V = torch.randn(2, H, 6 - start, D_K), torch.randn(2, H, 6, D_K), torch.randn(2, H, 6, D_V)
+    keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    found = part(Q, K, V, Mask(keys, causal=site == "decoder"), start).detach().double().numpy()
+    q, k, v = Q.double().numpy(), K.double().numpy(), V.double().numpy()
+    for b, head, row in np.ndindex(2, H, 6 - start):
+        i = start + row
+        seen = [j for j in range(6) if keys[b, j] and (site == "encoder" or j <= i)]
+        if kind is LocalAttention:
+            seen = [j for j in seen if in_window(i, j, site)]
+        taken = np.exp([score(q[b, head, row], k[b, head, j], i, j, part, head) for j in seen])
+        expected = sum(
+            (t / taken.sum() * value(v[b, head], i, j, part) for t, j in zip(taken, seen, strict=True)), np.zeros(D_V)
+        )
+        np.testing.assert_allclose(found[b, head, row], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("gate", ["relu", "silu", "gelu"])
+def test_the_gated_network_is_its_equation(gate):
+    """Shazeer 2020, equation (6), with biases as in equation (2)."""
+    torch.manual_seed(1)
+    part, x = GatedFeedForward(CONFIG, "encoder", gate), torch.randn(2, 3, CONFIG.d_model)
+    inner = (x @ part.W_1.weight.T + part.W_1.bias, x @ part.W_3.weight.T + part.W_3.bias)
+    by_hand = {"relu": lambda z: z * (z > 0), "silu": lambda z: z / (1 + (-z).exp())}
+    by_hand["gelu"] = lambda z: z * (1 + torch.erf(z / math.sqrt(2))) / 2
+    expected = (by_hand[gate](inner[0]) * inner[1]) @ part.W_2.weight.T + part.W_2.bias
+    assert torch.allclose(part(x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [{}, {"model.d_model": 1024, "model.d_ff": 4096}], ids=["base", "big"])
+def test_the_gated_network_has_as_many_parameters(keys):
+    plain = forward_cost(sizes(resolve([Level("test", keys)]).model, 37_000), 1, 1, 1).params
+    gated = keys | {"model.ffn": "ablations.gated_ffn.GatedFeedForward"}
+    assert forward_cost(sizes(resolve([Level("test", gated)]).model, 37_000), 1, 1, 1).params == pytest.approx(
+        plain, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(("site", "before"), [("encoder", 1), ("decoder", 2)])
+def test_a_convolution_sees_its_neighbours(site, before):
+    """Gehring et al. 2017, Section 3.2, with the gate of Dauphin et al. 2017; beyond the ends there are zeros."""
+    torch.manual_seed(1)
+    part, x = ConvolutionalLayer(CONFIG, site, kernel=3), torch.randn(1, 6, CONFIG.d_model)
+    weight, bias = part.convolution.weight, part.convolution.bias  # (2 d_model, d_model, 3)
+    found = part(x, Mask(causal=site == "decoder"))
+    for t in range(6):
+        near = [(j, t - before + j) for j in range(3) if 0 <= t - before + j < 6]
+        a, b = (bias + sum(weight[:, :, j] @ x[0, at] for j, at in near)).chunk(2)
+        assert torch.allclose(found[0, t], a * b.sigmoid(), atol=1e-5)
+
+
+def test_the_recurrent_encoder_is_a_bidirectional_lstm():
+    torch.manual_seed(1)
+    part, x = RecurrentLayer(CONFIG, "encoder"), torch.randn(3, 6, CONFIG.d_model)
+    lengths = torch.tensor([6, 2, 5])
+    reference = nn.LSTM(CONFIG.d_model, CONFIG.d_model // 2, batch_first=True, bidirectional=True)
+    onward, back = part.onward.state_dict(), part.back.state_dict()
+    reference.load_state_dict(onward | {f"{name}_reverse": weight for name, weight in back.items()})
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    expected, _ = nn.utils.rnn.pad_packed_sequence(reference(packed)[0], batch_first=True)
+    found = part(x, Mask(torch.arange(6) < lengths[:, None]))
+    for sentence, length in enumerate(lengths):
+        assert torch.allclose(found[sentence, :length], expected[sentence, :length], atol=1e-6)
+
+
+def test_pre_norm_is_its_equation():
+    """Wang et al. 2019, equation (2); and one norm after the last layer."""
+    torch.manual_seed(1)
+    part, x = PreNormResidual(CONFIG, "encoder"), torch.randn(2, 3, CONFIG.d_model)
+    normed = F.layer_norm(x, x.shape[-1:], eps=1e-6)
+    assert torch.allclose(part(x, lambda x: 3 * x), x + 3 * normed, atol=1e-6)
+    assert torch.allclose(part.final_norm()(x), normed, atol=1e-6)
+
+
+def test_a_learned_position_is_a_vector_added():
+    part, x = LearnedPosition(CONFIG, "encoder", most=4), torch.zeros(1, 3, CONFIG.d_model)
+    assert torch.equal(part(x)[0], part.vectors[:3])
+    assert torch.equal(part(x, start=2)[0], part.vectors[[2, 3, 3]])  # the last serves again
+
+
+def test_untied_embeddings_are_three_matrices():
+    part, ids = UntiedEmbedding(CONFIG, None), torch.tensor([[4, 7]])
+    scale = math.sqrt(CONFIG.d_model)
+    for site in ("encoder", "decoder"):
+        assert torch.allclose(part.embed(ids, site)[0], part.weight[site][[4, 7]] * scale)
+    x = torch.randn(1, 2, CONFIG.d_model)
+    assert torch.allclose(part.logits(x), x @ part.weight["output"].T, atol=1e-5)
+    assert len({weight.data_ptr() for weight in part.parameters()}) == 3

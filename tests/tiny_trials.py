@@ -1,0 +1,77 @@
+"""Trials made in this process, each in a fraction of a second: the train command itself, on a few sentences."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from helpers import little_text
+
+from transformer_pl import sweep
+from transformer_pl.runtime import signals
+from transformer_pl.train import main
+from transformer_pl.training import logger
+from transformer_pl.trials.trial import Trial
+
+TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
+    "model.width": "1/32",
+    "model.depth": "1/3",
+    "optim.warmup": 4,
+    "optim.max_steps": 4,
+    "data.vocab_size": 300,
+    "data.batch_tokens": 64,
+    "decode.extra": 3,
+    "trainer.val_every": 2,
+    "trainer.log_every": 1,
+    "trainer.threads": 1,
+}
+
+
+class NoRun:
+    """In place of a W&B run, whose process takes longer to start than a trial takes here."""
+
+    def __init__(self, **about: Any):
+        pass
+
+    def tell(self, **values: Any) -> None:
+        pass
+
+    def finish(self, *values: Any, **options: Any) -> None:
+        pass
+
+
+@contextmanager
+def in_a_command() -> Iterator[None]:
+    """As in a command's own process: its signal handlers. No W&B. What a command changes is as before afterwards."""
+    threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
+        patch.setattr(logger, "WandbRun", NoRun)
+        patch.setattr(sweep, "WandbRun", NoRun)
+        signals.install_handler(signals.raise_stopped)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            for signum, handler in handlers.items():
+                signal.signal(signum, handler)
+
+
+def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
+    """Train a tiny trial with these keys, on a little text beside the runs folder unless they name another.
+
+    Returns the command's exit code, and the trial: the only one of this runs folder.
+    """
+    text = runs.parent / "text"
+    if "data.path" not in keys and not text.exists():
+        text.mkdir()
+        little_text(text, 60, 8, 6)
+    said = TINY | {"data.path": text} | keys
+    with in_a_command():
+        code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in said.items()), *options])
+    (folder,) = (runs / "trials").iterdir()
+    return code, Trial(folder)

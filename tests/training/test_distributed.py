@@ -1,0 +1,149 @@
+"""Several processes for one trial: what one process would have come to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import ROOT, Process, little_text, processes, wait_for
+
+SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
+SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
+SMALL += ["--trainer.eval_tokens=64", "--trainer.threads=1", "--decode.beam=1"]
+PAIR = ["--trainer.devices=2", "--trainer.accelerator=cpu"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Little text: its 31 validation sentences make an odd number of batches."""
+    return little_text(tmp_path_factory.mktemp("text"), 800, 31, 21)
+
+
+def start(text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10, path: Path = ROOT) -> subprocess.Popen:
+    """A trial in a session of its own, as a sweep starts it. `path`: a folder of parts."""
+    words = [sys.executable, "-m", "transformer_pl.train", *SMALL, f"--data.path={text}", f"--runs={runs}", *argv]
+    words += [f"--optim.max_steps={steps}", f"--trainer.val_every={every}"]
+    environment = os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, cwd=ROOT, env=environment, start_new_session=True, **pipes)
+
+
+def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, list[dict]]:
+    with start(text, runs, *argv, **schedule) as process:
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    (folder,) = (runs / "trials").iterdir()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    ids = {path.name.split("-", 3)[3] for path in folder.glob("wandb/offline-run-*")}
+    assert len(ids) == 1  # one W&B run, though each process that went on with it has a folder of its own
+    return json.loads((folder / "result.json").read_text()), lines
+
+
+def in_session(leader: int) -> list[Process]:
+    return [process for process in processes() if process.session == leader]
+
+
+@pytest.fixture(scope="module")
+def alone(text, tmp_path_factory):
+    return train(text, tmp_path_factory.mktemp("alone"), "--model.p_drop=0")
+
+
+@pytest.mark.parametrize("how", [["ddp"], ["ddp", "--trainer.accumulate=2"], ["fsdp2"]], ids=" ".join)
+def test_two_processes_train_as_one(text, alone, tmp_path, how):
+    strategy, *more = how
+    result, lines = train(text, tmp_path, "--model.p_drop=0", *PAIR, f"--trainer.strategy={strategy}", *more)
+    expected, expected_lines = alone
+    assert result["id"] == expected["id"]
+    assert [line["step"] for line in lines] == [line["step"] for line in expected_lines]
+    for line, one in zip(lines, expected_lines, strict=True):
+        for name in one.keys() & {"train/loss", "val/loss", "lr"}:
+            assert line[name] == pytest.approx(one[name], abs=1e-5), (line["step"], name)
+    assert result["metrics"]["test/loss"] == pytest.approx(expected["metrics"]["test/loss"], abs=1e-5)
+
+
+COUNTING = """
+import os
+import torch
+from ablations.no_position import NoPosition
+
+class Counting(NoPosition):
+    def forward(self, x, start=0):
+        if self.training:
+            with open(os.environ["COUNTS"], "a") as file:
+                file.write(f"{torch.get_num_threads()}\\n")
+        return x
+"""
+
+
+def test_each_process_has_the_threads_that_the_config_says(text, tmp_path, monkeypatch):
+    """Lightning chooses a number of its own where it starts processes and the environment has none."""
+    (tmp_path / "counting.py").write_text(COUNTING)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("COUNTS", str(tmp_path / "counts"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(sys.modules[__name__], "SMALL", [word for word in SMALL if "threads" not in word])
+    argv = [*PAIR, "--trainer.strategy=ddp", "--trainer.threads=3", "--model.position=counting.Counting"]
+    train(text, tmp_path / "runs", *argv, steps=1)
+    counts = (tmp_path / "counts").read_text().split()
+    assert len(counts) >= 4 and set(counts) == {"3"}  # at least the encoder's and the decoder's, of two processes
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
+    argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]
+    whole, whole_lines = train(text, tmp_path / "whole", *argv, steps=60)
+    with start(text, tmp_path / "parts", *argv, steps=60) as process:
+        wait_for(lambda: any((tmp_path / "parts").glob("trials/*/checkpoints/last.sha256")))
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGTERM)
+        told, _ = process.communicate(timeout=30)
+    assert process.returncode == 143, told
+    assert time.monotonic() - began < 10 and "the same command continues" in told
+    wait_for(lambda: not in_session(process.pid), seconds=5)
+    result, lines = train(text, tmp_path / "parts", *argv, steps=60)
+    assert result["metrics"] == whole["metrics"]
+    losses = [
+        [(line["step"], line["train/loss"]) for line in told if "train/loss" in line] for told in (lines, whole_lines)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_when_one_process_dies_the_trial_ends(text, tmp_path):
+    with start(text, tmp_path, *PAIR, "--trainer.strategy=ddp", steps=100_000, every=100_000) as process:
+        wait_for(lambda: any("train/loss" in p.read_text() for p in tmp_path.glob("trials/*/metrics.jsonl")))
+        ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train" in one.command}
+        (other,) = ranks - {process.pid}
+        os.kill(other, signal.SIGKILL)
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, 143), told
+    wait_for(lambda: not in_session(process.pid), seconds=10)
+
+
+def test_all_processes_stop_where_the_loss_of_one_is_not_finite(text, tmp_path):
+    """That of the second process, at step 9."""
+    (tmp_path / "unlucky.py").write_text(
+        "import os\n\n"
+        "from transformer_pl.model import SinusoidalPosition\n\n\n"
+        "class Unlucky(SinusoidalPosition):\n"
+        "    seen = 0\n\n"
+        "    def forward(self, x, start=0):\n"
+        "        self.seen += self.training and x.shape[0] > 4\n"
+        "        spoilt = self.seen == 9 and os.environ.get('LOCAL_RANK') == '1'\n"
+        "        return super().forward(x, start) * (float('inf') if spoilt else 1)\n"
+    )
+    argv = [*PAIR, "--trainer.strategy=ddp", "--model.position=unlucky.Unlucky"]
+    with start(text, tmp_path / "runs", *argv, every=5, path=tmp_path) as process:
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 1 and "diverged at step 9:" in told, told
+    wait_for(lambda: not in_session(process.pid), seconds=10)
+    (folder,) = (tmp_path / "runs" / "trials").iterdir()
+    assert json.loads((folder / "status.json").read_text()).items() >= {"state": "diverged", "step": 9}.items()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 5, 6, 7, 8] and not (folder / "result.json").exists()
+    kept = torch.load(folder / "checkpoints" / "last.ckpt")
+    assert kept["global_step"] == 5 and all(value.isfinite().all() for value in kept["state_dict"].values())

@@ -1,0 +1,183 @@
+"""Which trial a config is: what keeps an identity, what changes it, and how a difference is worded."""
+
+import pytest
+
+from transformer_pl.config import Config, Level, resolve, scale_level
+from transformer_pl.trials import identity as identity_module
+from transformer_pl.trials.identity import config_difference, describe_difference, identity, row_identity
+
+TEXT = {"kind": "corpus", "version": 1}
+LOCAL = {"model.attention": "mine.Local", "model.attention.window": 4}
+
+
+def config(keys):
+    return resolve([Level("here", keys)])
+
+
+def of(keys, text=TEXT, sources=None):
+    return identity(config(keys), text, sources or {})
+
+
+def label(keys):
+    return " ".join(f"{key}={value}" for key, value in keys.items()) or "base"
+
+
+# Each pair: two ways to write one trial.
+SAME = [
+    ({}, {"trainer.devices": 2, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}),
+    ({}, {"trainer.accumulate": 4, "trainer.threads": 1, "trainer.accelerator": "cpu"}),
+    ({}, {"trainer.val_every": 10, "trainer.log_every": 1, "trainer.eval_tokens": 512}),
+    ({}, {"data.path": "here"}),
+    ({"data.path": "here"}, {"data.path": "/there"}),
+    ({"data.hub": "someone/texts", "data.revision": "main"}, {"data.path": "a/copy/of/it"}),
+    ({}, {"model.h": 8, "optim.eps_ls": 0.1, "seed": 1, "model.ffn": "transformer_pl.model.FeedForward"}),
+    ({}, {"model.h": "8", "optim.eps": "1e-09", "model.d_k": "None"}),
+    ({}, {"model.d_k": 64}),
+    ({}, {"model.d_k": 64, "model.d_v": 64}),
+    ({"model.h": 4}, {"model.h": 4, "model.d_v": 128}),
+    ({"model.width": 0.5}, {"model.d_model": 256, "model.d_ff": 1024}),
+    ({"model.width": "1/2", "model.d_k": 48}, {"model.d_model": 256, "model.d_ff": 1024, "model.d_k": 24}),
+    ({"model.width": 0.5, "model.d_k": 64}, {"model.width": 0.5}),
+    ({"model.depth": "1/3"}, {"model.N": 2}),
+    ({"model.width": 2, "model.depth": 2}, {"model.N": 12, "model.d_model": 1024, "model.d_ff": 4096}),
+    ({"optim.duration": 3}, {"optim.max_steps": 300_000}),
+    ({"optim.duration": 0.5, "optim.max_steps": 200_000}, {}),
+]
+
+# Each changes the trial, and its weights with it.
+OTHER = [
+    {"seed": 2},
+    {"model.N": 2},
+    {"model.d_model": 256},
+    {"model.d_ff": 1024},
+    {"model.h": 4},
+    {"model.d_k": 32},
+    {"model.d_v": 32},
+    {"model.p_drop": 0.0},
+    {"model.width": 0.5},
+    {"model.depth": 0.5},
+    {"model.position": "mine.Position"},
+    LOCAL,
+    LOCAL | {"model.attention.window": 5},
+    {"model.ffn": "mine.Local", "model.ffn.window": 4},
+    {"optim.max_steps": 50_000},
+    {"optim.duration": 3},
+    {"optim.warmup": 8000},
+    {"optim.lr_scale": 2},
+    {"optim.eps_ls": 0.0},
+    {"optim.beta1": 0.8},
+    {"optim.beta2": 0.999},
+    {"optim.eps": 1e-8},
+    {"data.vocab_size": 32_000},
+    {"data.batch_tokens": 4096},
+    {"data.max_length": 128},
+    {"data.source": "de", "data.target": "en"},
+    {"data.train": "half"},
+    {"trainer.precision": "bf16-mixed"},
+    {"trainer.bleu_sample": 100},  # which is measured, so that a search can ask for it
+    {"decode.average": 5},
+    {"decode.average": 10},
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME, ids=[f"{label(a)} and {label(b)}" for a, b in SAME])
+def test_one_trial_in_two_spellings(one, other):
+    assert of(one) == of(other)
+
+
+def test_whatever_changes_the_result_changes_the_identity():
+    """All different from the base and from each other, in trial and in weights."""
+    made = [of(keys) for keys in ({}, *OTHER)]
+    assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(OTHER) + 1
+
+
+def test_every_key_of_the_config_either_changes_the_identity_or_is_meant_not_to():
+    """A key that is added later must be placed in one of the lists of this file."""
+    placed = {key for keys in OTHER for key in keys} | {key for pair in SAME for keys in pair for key in keys}
+    placed |= {"model.residual", "model.self_attention", "model.embedding"}  # as position and ffn
+    placed |= {"decode.beam", "decode.alpha", "decode.extra", "data.subset", "data.val", "data.test"}
+    placed |= {"optim.match"}  # no trial has it: it becomes steps before (tests/test_budget.py)
+    assert set(Config().flat()) <= placed
+
+
+def test_the_data_the_parts_and_the_core_s_revision_count(monkeypatch):
+    base = of({})
+    made = [base, of({}, TEXT | {"version": 2}), of({}, sources={"position": "a"}), of({}, sources={"position": "b"})]
+    made.append(of({}, sources={"ffn": "a"}))
+    monkeypatch.setattr(identity_module, "CORE_REVISION", identity_module.CORE_REVISION + 1)
+    made.append(of({}))
+    assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(made)
+
+
+@pytest.mark.parametrize("key", ["beam", "alpha", "extra"])
+def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
+    base, other = of({}), of({f"decode.{key}": 1})
+    assert base.trial != other.trial and base.weights == other.weights
+
+
+def test_the_distance_of_averaged_checkpoints_counts():
+    averaged = [of({"decode.average": 5, "trainer.val_every": every}) for every in (10, 20)]
+    assert averaged[0].weights != averaged[1].weights and averaged[0].trial != averaged[1].trial
+
+
+def test_the_name_of_the_scale_does_not_count(tmp_path):
+    copy = tmp_path / "mine.yaml"
+    copy.write_text("\n".join(f"{key}: {value}" for key, value in scale_level("demo").values.items()))
+    ours, theirs = (resolve([scale_level(scale)]) for scale in ("demo", str(copy)))
+    assert identity(ours, TEXT, {}) == identity(theirs, TEXT, {})
+
+
+def test_the_order_in_which_things_are_said_does_not_count():
+    keys = {"model.h": 4, "model.N": 2, **LOCAL, "model.attention.mode": "near"}
+    there = of(keys, {"a": 1, "b": 2}, {"ffn": "x", "attention": "y"})
+    back = of(dict(reversed(keys.items())), {"b": 2, "a": 1}, {"attention": "y", "ffn": "x"})
+    assert there == back
+
+
+def test_an_identity_can_be_part_of_a_file_s_name():
+    assert of({}).trial.isalnum() and len(of({}).trial) == 12
+
+
+def test_a_row_is_the_same_for_all_its_seeds_and_another_for_another_text():
+    assert row_identity(config({"seed": 1})) == row_identity(config({"seed": 9})) == row_identity(config({"seed": 0}))
+    assert row_identity(config({})) != row_identity(config({"model.h": 4}))
+    assert row_identity(config({})) != row_identity(config({"decode.beam": 1}))
+    assert row_identity(config({"data.path": "a"})) != row_identity(config({"data.path": "b"}))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In words
+
+
+def test_a_difference_holds_both_values():
+    base, other = config({"model.N": 2}), config({"model.N": 4, **LOCAL})
+    assert config_difference(other, base) == {
+        "model.N": (4, 2),
+        "model.attention": ("mine.Local", "transformer_pl.model.ScaledDotProductAttention"),
+        "model.attention.window": (4, None),
+    }
+    assert config_difference(base, other)["model.attention.window"] == (None, 4)
+    assert config_difference(base, base) == {}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({}, "base"),
+        ({"seed": 5}, "base"),
+        ({"trainer.devices": 4, "trainer.accumulate": 2}, "base"),
+        ({"trainer.devices": 4, "trainer.precision": "bf16-mixed"}, "precision=bf16-mixed"),
+        ({"model.h": 4}, "h=4"),
+        ({"model.h": 1, "model.p_drop": "0.0"}, "h=1 p_drop=0.0"),
+        ({"model.N": 2, "model.position": "mine.deep.LearnedPosition"}, "N=2 position=LearnedPosition"),
+        (LOCAL, "attention=Local attention.window=4"),
+        ({"optim.eps_ls": 0.2, "decode.beam": 1}, "eps_ls=0.2 beam=1"),
+    ],
+    ids=lambda x: label(x) if isinstance(x, dict) else None,
+)
+def test_a_difference_in_words(keys, told):
+    assert describe_difference(config(keys), Config()) == told
+
+
+def test_words_are_relative_to_the_base_that_is_given():
+    assert describe_difference(Config(), config({"model.h": 4})) == "h=8"

@@ -1,0 +1,47 @@
+"""The LightningDataModule: a prepared corpus as batches."""
+
+import lightning as L
+import torch
+from torch.utils.data import DataLoader
+
+from transformer_pl.config import Config
+from transformer_pl.data.batches import TrainStream, collate, eval_batches, model_lengths
+from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.tokenizer import PAD
+
+
+class TranslationDataModule(L.LightningDataModule):
+    """Batches by length (Section 5.1), made in this process: from memory-mapped arrays no worker would be quicker."""
+
+    def __init__(self, config: Config, prepared: Prepared):
+        super().__init__()
+        self.config, self.prepared = config, prepared
+        self.dropped = 0  # training pairs that are too long
+
+    def train_dataloader(self) -> TrainStream:
+        """The whole training as one stream, so that Lightning sees one epoch of known length."""
+        data, trainer = self.config.data, self.trainer
+        stream = TrainStream(
+            self.prepared.split("train"),
+            data.batch_tokens,
+            data.max_length,
+            self.config.seed,
+            self.config.steps,
+            rank=trainer.global_rank,
+            world=trainer.world_size,
+            accumulate=self.config.trainer.accumulate,
+        )
+        self.dropped = stream.dropped
+        return stream
+
+    def val_dataloader(self) -> DataLoader:
+        """This rank's batches of the validation set: as many on every rank, for strategies that take steps together."""
+        split, trainer = self.prepared.split("val"), self.trainer
+        batches = eval_batches(
+            model_lengths(split.source), model_lengths(split.target), self.config.trainer.eval_tokens
+        )
+        own = [collate(split, indexes) for indexes in batches[trainer.global_rank :: trainer.world_size]]
+        if len(own) < -(-len(batches) // trainer.world_size):
+            first = collate(split, batches[0])
+            own.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # of which nothing counts
+        return DataLoader(own, batch_size=None)

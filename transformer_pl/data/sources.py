@@ -1,0 +1,421 @@
+"""Where text comes from (Section 5.1): the embedded corpus, a folder, or a dataset of the hub.
+
+A corpus is read as a stream, as often as needed. Whatever is wrong with it is told with its file and line.
+"""
+
+import functools
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.integrity import sha256
+from transformer_pl.runtime.network import why_unreachable
+
+if TYPE_CHECKING:
+    from transformer_pl.config import Data
+
+Pair = tuple[str, str]  # source and target
+
+SPLITS = ("train", "val", "test")
+LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
+BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
+TABLES = {"json": "json", "jsonl": "json", "parquet": "parquet"}  # ending of a file: its reader in `datasets`
+BROKEN = (OSError, EOFError, zlib.error, ValueError, RuntimeError)  # what `datasets` raises over a file it cannot read
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Parallel text in three splits.
+
+    fingerprint: plain values that identify the text, wherever it lies.
+    describe: one line for people.
+    pairs: train, val or test -> its sentences (source, target) from the beginning; no sentence holds a newline.
+    """
+
+    fingerprint: dict[str, Any]
+    describe: str
+    pairs: Callable[[str], Iterator[Pair]]
+
+
+def open_corpus(data: "Data") -> Corpus:
+    """The corpus that `data` names, its text not yet read.
+
+    Raises an InputError for what is missing or ambiguous; `pairs` raises one for text that is broken.
+    """
+    if data.source == data.target:
+        raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
+    if data.path is not None:
+        return _folder(_at_home(data.path), data)
+    if data.hub is None:
+        return _embedded(data)
+    copy = _local_copy(data)
+    return _folder(copy, data) if copy else _hub(data)
+
+
+def _embedded(data: "Data") -> Corpus:
+    from transformer_pl.data import synthetic
+
+    if {data.source, data.target} != {"en", "de"}:
+        raise InputError(
+            f"data.source = {data.source}, data.target = {data.target}: must be en and de, the languages of the "
+            f"embedded corpus; name your own text with data.path=FOLDER"
+        )
+
+    def pairs(split: str) -> Iterator[Pair]:
+        turned = data.source == "de"
+        return ((de, en) if turned else (en, de) for en, de in synthetic.pairs(split))
+
+    fingerprint = {"corpus": "embedded", "version": synthetic.VERSION}
+    return Corpus(fingerprint, f"the embedded corpus, version {synthetic.VERSION}", pairs)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+@dataclass(frozen=True)
+class Files:
+    """A split on disk: a text file a language, or tables that hold both; in shards, or in one piece."""
+
+    texts: dict[str, list[Path]]  # language: its shards
+    tables: list[Path]
+
+    def paths(self) -> dict[str, list[Path]]:
+        return self.texts or {"pairs": self.tables}
+
+
+def _folder(folder: Path, data: "Data") -> Corpus:
+    names = _listing(folder)
+    found = _by_stem(folder, names, data)
+    chosen = _choose(found, data, f"folder {folder}", names)
+    splits = {role: found[name] for role, name in chosen.items()}
+    mistakes = [mistake for files in splits.values() for mistake in _incomplete(files, folder, data)]
+    if mistakes:
+        raise InputError(*mistakes)
+
+    def pairs(split: str) -> Iterator[Pair]:
+        files = splits[split]
+        return _text_pairs(files, data) if files.texts else _table_pairs(files.tables, data)
+
+    fingerprint = {
+        "files": {
+            f"{role}.{part}": [_sha256(path) for path in paths]
+            for role, files in splits.items()
+            for part, paths in files.paths().items()
+        }
+    }
+    return Corpus(fingerprint, f"folder {folder} ({', '.join(chosen.values())})", pairs)
+
+
+def _at_home(path: str) -> Path:
+    """With `~` as a shell reads it; a user that is not there is no error yet, as in a shell."""
+    return Path(os.path.expanduser(path))
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise InputError(
+            f"folder {folder}: must hold the corpus, but: {error.strerror}; give another with data.path=FOLDER"
+        ) from None
+
+
+def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
+    """The corpus files of a folder: `train.en`, `train.de.gz`, `train.jsonl`, `train-00000-of-00003.parquet`."""
+    languages = f"{re.escape(data.source)}|{re.escape(data.target)}"
+    form = re.compile(rf"(?P<stem>.+?)(-\d+-of-\d+)?\.((?P<language>{languages})|json|jsonl|parquet)(\.gz)?")
+    found: dict[str, Files] = {}
+    for name in names:
+        if match := form.fullmatch(name):
+            files = found.setdefault(match["stem"], Files({}, []))
+            shards = files.texts.setdefault(match["language"], []) if match["language"] else files.tables
+            shards.append(folder / name)
+    return found
+
+
+def _choose(names: Iterable[str], data: "Data", place: str, listing: Iterable[str] = ()) -> dict[str, str]:
+    """The name of each split: the one that `data` gives, else the only one with the usual beginning.
+
+    listing: what there is to see, where that is more than `names`.
+    """
+    names = list(names)
+    chosen, mistakes = {}, []
+    for role in SPLITS:
+        wanted = getattr(data, role)
+        found = [name for name in names if (name == wanted if wanted else name.startswith(BEGINNINGS[role]))]
+        if len(found) == 1:
+            chosen[role] = found[0]
+            continue
+        law = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
+        mistakes.append(
+            f"{place}: must hold one {data.source}-{data.target} split {law}, but holds "
+            f"{_few(found or listing or names)}; name it with data.{role}=NAME"
+        )
+    if mistakes:
+        raise InputError(*mistakes)
+    return chosen
+
+
+def _few(names: Iterable[str], most: int = 12) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
+
+
+def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
+    """What keeps a split's files from being one whole text."""
+    stored = [path.name for paths in (*files.texts.values(), files.tables) for path in paths]
+    if files.texts and files.tables:
+        yield f"folder {folder}: a split must be stored once, but is in {_few(stored)}; remove what is not meant"
+        return
+    for language in (data.source, data.target):
+        if files.texts and language not in files.texts:
+            yield (
+                f"folder {folder}: a split must have {data.source} and {data.target}, but {language} is missing "
+                f"beside {_few(stored)}; add it, or set data.source and data.target"
+            )
+    whole = True
+    for shards in files.paths().values():
+        names = [path.name for path in shards]
+        numbers = [re.search(r"-(\d+)-of-(\d+)\.", name) for name in names]
+        if len(names) == 1 and not numbers[0]:
+            continue
+        if not all(numbers):
+            yield f"folder {folder}: a split must be stored once, but is in {_few(names)}; remove what is not meant"
+            whole = False
+        elif [(int(n[1]), int(n[2])) for n in numbers if n] != [(i, len(names)) for i in range(len(names))]:
+            yield f"folder {folder}: a split must have all its parts, once each, but has {_few(names)}; complete it"
+            whole = False
+    if whole and len({len(shards) for shards in files.paths().values()}) > 1:
+        yield f"folder {folder}: a split must have as many parts in both languages, but has {_few(stored)}; mend it"
+
+
+def _sha256(path: Path) -> str:
+    with _readable(path):
+        return sha256(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}; mend the file or its permissions") from None
+
+
+def _text_pairs(files: Files, data: "Data") -> Iterator[Pair]:
+    for source, target in zip(files.texts[data.source], files.texts[data.target], strict=True):
+        sources, targets = _lines(source), _lines(target)
+        pairs = 0
+        for pairs, sentence in enumerate(sources, start=1):
+            other = next(targets, None)
+            if other is None:
+                raise _unequal(source, pairs + sum(1 for _ in sources), target, pairs - 1)
+            yield sentence, other
+        if rest := sum(1 for _ in targets):
+            raise _unequal(source, pairs, target, pairs + rest)
+        if not pairs:
+            raise InputError(f"{source}: must hold sentences, one a line, but is empty; give a file with text")
+
+
+def _unequal(source: Path, sources: int, target: Path, targets: int) -> InputError:
+    return InputError(
+        f"{source}, {target}: must have equally many lines, but have {sources} and {targets}; align the two files"
+    )
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, gzip or plain. Only \\n ends one, not the other marks that Python would split at."""
+    with _readable(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path} line {number}: must be UTF-8, but byte {error.start + 1} of the line is "
+                    f"0x{line[error.start]:02x}; convert the file to UTF-8"
+                ) from None
+            if number == 1:
+                text = text.removeprefix("\ufeff")
+            yield text.removesuffix("\n").removesuffix("\r")
+
+
+def _table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
+    """The rows of json, jsonl and parquet files, streamed: no copy in a cache."""
+    import glob
+
+    datasets = _quiet_datasets()
+    for path in paths:
+        kind = TABLES[path.name.removesuffix(".gz").rpartition(".")[2]]
+        rows = 0
+        try:
+            # the path is taken for a pattern: its brackets must mean themselves
+            table = datasets.load_dataset(
+                kind, data_files=glob.escape(str(path.absolute())), split="train", streaming=True
+            )
+            for pair in _row_pairs(table.iter(1000), data, str(path)):
+                rows += 1
+                yield pair
+        except InputError:
+            raise
+        except StopIteration:  # so the library says that there is nothing to read
+            pass
+        except BROKEN as error:
+            raise InputError(f"{path}: cannot be read as {kind}: {_said(error)}; mend the file") from None
+        if not rows:
+            raise InputError(f"{path}: must hold rows, but is empty; give a file with text")
+
+
+def _row_pairs(chunks: Iterator[dict[str, list]], data: "Data", place: str) -> Iterator[Pair]:
+    """The pairs in columns {en, de} or {translation: {en, de}}."""
+    languages = (data.source, data.target)
+    row = 0
+    for chunk in chunks:
+        if "translation" in chunk:
+            records = [record or {} for record in chunk["translation"]]
+            chunk = {key: [record.get(key) for record in records] for record in records[:1] for key in record}
+        if missing := [language for language in languages if language not in chunk]:
+            raise InputError(
+                f"{place}: must have the columns {' and '.join(languages)}, or translation with both, but "
+                f"{' and '.join(missing)} is missing; there is: {_few(chunk)}; set data.source and data.target"
+            )
+        for pair in zip(*(chunk[language] for language in languages), strict=True):
+            row += 1
+            for language, text in zip(languages, pair, strict=True):
+                if not isinstance(text, str):
+                    raise InputError(f"{place} row {row}: {language} must be text, but is {text!r}; mend the row")
+            yield pair[0].replace("\n", " "), pair[1].replace("\n", " ")
+
+
+def _said(error: Exception) -> str:
+    """What a library says of an error, on one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _quiet_datasets() -> Any:
+    """The library `datasets`, which takes 0.7 s to import, without its bars and its log."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
+    return datasets
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The hub
+
+
+def _local_copy(data: "Data") -> Path | None:
+    """The copy of a hub's dataset below $TRANSFORMER_PL_DATA, its subset if that has a folder of its own."""
+    root = os.environ.get(LOCAL_COPIES)
+    if not root:
+        return None
+    folder = _at_home(root) / data.hub.rpartition("/")[2]
+    if data.subset and (folder / data.subset).is_dir():
+        folder = folder / data.subset
+    return folder if folder.is_dir() else None
+
+
+def _hub(data: "Data") -> Corpus:
+    """A dataset of the hub at one commit; what was loaded once is in the library's cache and needs no network."""
+    reachable = functools.cache(_hub_reachable)
+    commit = data.revision if data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision) else None
+    if commit is None:
+        commit = _named_commit(data, reachable())
+
+    @functools.cache
+    def load() -> tuple[Any, dict[str, str]]:
+        dataset = _load(data, commit, reachable())
+        return dataset, _choose(dataset, data, f"dataset {data.hub}")
+
+    def pairs(split: str) -> Iterator[Pair]:
+        dataset, names = load()
+        return _row_pairs(dataset[names[split]].iter(1000), data, f"dataset {data.hub} {names[split]}")
+
+    splits = {role: getattr(data, role) for role in SPLITS}
+    fingerprint = {"hub": data.hub, "subset": data.subset, "commit": commit, "splits": splits}
+    subset = f" {data.subset}" if data.subset else ""
+    return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs)
+
+
+def _hub_reachable() -> bool:
+    """Asked first, because `datasets` takes 24 s to give up."""
+    import datasets
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
+    return not offline and why_unreachable(constants.ENDPOINT) is None
+
+
+def _named_commit(data: "Data", reachable: bool) -> str:
+    """The commit behind a branch or tag: the hub's word, else what this machine's cache last heard of it."""
+    import httpx
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+    from huggingface_hub.file_download import repo_folder_name
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    try:  # what the hub calls no name is a ValueError, too
+        repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=data.hub, repo_type="dataset")
+        if reachable:  # fetching any file, even one that is not there, notes the commit in the cache
+            with suppress(EntryNotFoundError):
+                hf_hub_download(data.hub, "README.md", repo_type="dataset", revision=data.revision, etag_timeout=10)
+        return (repository / "refs" / (data.revision or constants.DEFAULT_REVISION)).read_text().strip()
+    except FileNotFoundError:
+        raise _no_network(data) from None
+    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError) as error:
+        raise _hub_error(data, error) from None
+
+
+def _load(data: "Data", commit: str, reachable: bool) -> Any:
+    """All splits of the dataset at that commit, from the library's cache if it is there."""
+    datasets = _quiet_datasets()
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    try:
+        with _offline(not reachable):
+            dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
+    except (*BROKEN, datasets.exceptions.DatasetsError) as error:
+        raise (_hub_error(data, error) if reachable else _no_network(data)) from None
+    # without a network the library takes the latest copy that it has, whatever the revision
+    folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
+    if not reachable and folders != {commit}:
+        raise _no_network(data)
+    return dataset
+
+
+@contextmanager
+def _offline(offline: bool) -> Iterator[None]:
+    """What HF_HUB_OFFLINE=1 does, which the library reads only once, when it is imported."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or offline
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _no_network(data: "Data") -> InputError:
+    root = os.environ.get(LOCAL_COPIES)
+    searched = f" (no {data.hub.rpartition('/')[2]} in {LOCAL_COPIES}={root})" if root else ""
+    return InputError(
+        f"data.hub = {data.hub}: must be reachable or in the cache, but there is no network to the hub{searched}; "
+        f"set data.path=FOLDER, or {LOCAL_COPIES} to a folder with a copy"
+    )
+
+
+def _hub_error(data: "Data", error: Exception) -> InputError:
+    named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
+    return InputError(f"{named}: cannot be loaded: {_said(error)}; correct them, or set data.path=FOLDER")

@@ -1,0 +1,99 @@
+"""What a model costs before it is built: parameters and floating-point operations, by formula for the paper's parts."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from transformer_pl.config import SLOTS, Sizes, is_papers
+
+ASSUMED_LENGTH = 25  # pieces a sentence, where the text is not known
+
+
+class Cost(NamedTuple):
+    params: int
+    flops: float
+
+
+def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
+    """Of a forward pass over `sentences` of `source` and `target` pieces.
+
+    By formula, at once and without torch, where every part is the paper's; otherwise it is tried out, and counted on
+    the meta device. A multiply-add counts as two operations; only matrix products are counted.
+
+    Raises an InputError that names a part which does not run.
+    """
+    if all(is_papers(seam, getattr(config, seam)) for seam in SLOTS):
+        return _cost_by_formula(config, sentences, source, target)
+    return _counted_cost(config, sentences, source, target)
+
+
+def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
+    """Of a whole training on sentences of the mean lengths `source` and `target`: a backward pass costs two forward."""
+    params, forward = forward_cost(config, 1, round(source), round(target))
+    return Cost(params, 3 * steps * forward * batch_tokens / max(source, target))
+
+
+def short_number(number: float) -> str:
+    """Three digits and a unit, or a power of ten: 412K, 63.1M, 3.2e16."""
+    if number >= 1e10:
+        return f"{number:.1e}".replace("e+", "e")
+    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= 0.9995 * size:
+            return f"{float(f'{number / size:.3g}'):g}{unit}"
+    return f"{number:.0f}"
+
+
+def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
+    query_output = c.d_model * c.h * (c.d_k + c.d_v)  # W^Q and W^O, Section 3.2.2
+    keys_values = c.d_model * c.h * (c.d_k + c.d_v)  # W^K and W^V
+    attention = query_output + keys_values
+    ffn = 2 * c.d_model * c.d_ff
+    norm = 2 * c.d_model
+    encoder = attention + ffn + c.d_ff + c.d_model + 2 * norm
+    decoder = 2 * attention + ffn + c.d_ff + c.d_model + 3 * norm
+    params = c.N * (encoder + decoder) + c.vocab_size * c.d_model
+
+    pairs = Ls * Ls + Lt * Lt + Lt * Ls  # of queries and keys: encoder, decoder, cross
+    per_layer = Ls * (attention + ffn + keys_values) + Lt * (attention + ffn + query_output)
+    per_layer += pairs * c.h * (c.d_k + c.d_v)
+    return Cost(params, 2 * B * (c.N * per_layer + Lt * c.d_model * c.vocab_size))
+
+
+def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from transformer_pl.experiments.dry_run import component_failure, dry_run
+    from transformer_pl.model import Transformer
+    from transformer_pl.runtime.signals import component_code
+
+    def count(device: str) -> Cost:
+        ids = {"dtype": torch.long, "device": device}
+        with component_code(), FlopCounterMode(display=False) as counter:
+            model = Transformer(c).to(device)
+            model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
+        return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
+
+    device = dry_run(c)
+    try:
+        with torch.device("meta"):
+            return count("meta")
+    except Exception:  # of a part that looks at values, which nothing has there
+        try:
+            with torch.random.fork_rng(devices=[]), _unfused():
+                return count(device)
+        except Exception as error:  # such as of a longer sentence than it was tried out with
+            raise component_failure(c, error) from None
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """On a CPU, without the kernels whose operations torch does not count."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no Intel GPU
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield

@@ -1,0 +1,64 @@
+"""What this machine has to train on. Needs no torch, which takes seconds to load."""
+
+import ctypes
+import os
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
+
+from transformer_pl.config import Trainer
+from transformer_pl.runtime.errors import InputError
+
+
+def gpus() -> list[str]:
+    """The GPUs that torch can use here, as CUDA_VISIBLE_DEVICES names them; none for a torch built for CPUs only."""
+    with suppress(PackageNotFoundError):
+        if "+cpu" in version("torch"):
+            return []
+    return visible(nvidia_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(count: int, names: str | None) -> list[str]:
+    """Which of `count` GPUs CUDA shows where CUDA_VISIBLE_DEVICES is `names`: those before the first unknown name."""
+    numbers = [str(number) for number in range(count)]
+    if names is None or not count:
+        return numbers
+    shown = list(takewhile(lambda name: name in numbers or name.startswith(("GPU-", "MIG-")), names.split(",")))
+    return shown if len(set(shown)) == len(shown) else []  # CUDA shows none where a name is repeated
+
+
+def nvidia_gpus() -> int:
+    """How many GPUs NVIDIA's driver finds; 0 without a driver."""
+    count = ctypes.c_uint(0)
+    try:
+        driver = ctypes.CDLL("libnvidia-ml.so.1")
+        if driver.nvmlInit_v2() == 0:
+            driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    except (OSError, AttributeError):
+        return 0
+    return count.value
+
+
+def accelerator(trainer: Trainer, gpus: int) -> str:
+    """`cuda` or `cpu`: what a trial is trained on where torch can use so many GPUs.
+
+    Raises an InputError where these cannot do what the config says. Without it Lightning would fail in the middle, or
+    silently take another precision.
+    """
+    if trainer.accelerator == "cpu":
+        return "cpu"
+    mistakes = []
+    if not gpus and trainer.accelerator == "gpu":
+        mistakes.append("trainer.accelerator = gpu: needs a GPU, but torch finds none here; choose auto or cpu")
+    if not gpus and trainer.precision == "16-mixed":
+        mistakes.append(
+            "trainer.precision = 16-mixed: needs a GPU, but torch finds none here; choose bf16-mixed or 32-true"
+        )
+    if gpus and trainer.devices > gpus:
+        mistakes.append(
+            f"trainer.devices = {trainer.devices}: must be at most the number of GPUs that torch finds here, {gpus}; "
+            "lower it, or choose trainer.accelerator=cpu"
+        )
+    if mistakes:
+        raise InputError(*mistakes)
+    return "cuda" if gpus else "cpu"

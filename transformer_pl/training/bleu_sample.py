@@ -1,0 +1,35 @@
+"""val/bleu_sample: the BLEU of a few validation sentences in the course of a training, cheap enough to prune by."""
+
+import lightning as L
+
+from transformer_pl.config import Config, Decode
+from transformer_pl.data.prepare import Prepared, Tokens, evenly_spaced
+from transformer_pl.evaluation.evaluate import best_translations
+from transformer_pl.evaluation.score import corpus_score
+from transformer_pl.runtime.signals import component_code
+from transformer_pl.training.divergence import decoding_after
+
+
+class BleuSample(L.Callback):
+    """Translates `trainer.bleu_sample` sentences from all over the validation set, with a beam of 1.
+
+    Every process translates all of them, for each has the whole model. By then the module has seen to it that the model
+    has not diverged.
+    """
+
+    def __init__(self, config: Config, prepared: Prepared):
+        self.config, self.tokenizer = config, prepared.tokenizer
+        source, (_, references) = prepared.split("val").source, prepared.text("val")
+        chosen = evenly_spaced(len(source), config.trainer.bleu_sample)
+        self.source = Tokens.of([source[i].tolist() for i in chosen])
+        self.references = [references[i] for i in chosen]
+
+    @component_code()
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        quick = Decode(beam=1, extra=self.config.decode.extra)
+        with decoding_after(trainer.global_step):
+            hypotheses = best_translations(
+                module.model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens
+            )
+        score = corpus_score(hypotheses, self.references)
+        trainer.logger.log_metrics({"val/bleu_sample": score.bleu}, trainer.global_step)

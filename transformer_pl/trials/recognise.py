@@ -1,0 +1,180 @@
+"""What in a runs folder this project has made: known by its name and by what is in it.
+
+A runs folder may hold the files of others, too, and links to elsewhere. What is removed must pass `reason_to_stay`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from transformer_pl.data.prepare import digest
+from transformer_pl.trials.names import (
+    CHECKPOINT_FILES,
+    DATA_FILES,
+    DATA_FOLDER,
+    LINKS,
+    SUBFOLDERS,
+    SWEEP_FILES,
+    TRIAL_FILES,
+    TRIAL_FOLDER,
+    TRIAL_FOLDER_AS_MADE,
+    UNFINISHED_DATA_FOLDER,
+    UNFINISHED_TRIAL_FILES,
+    as_folder,
+    sweep_title,
+)
+
+STATES = ("running", "stopped", "failed", "diverged", "done")
+NAMED = 3  # files that a reason to stay names
+
+
+def is_trial(folder: Path) -> bool:
+    """Whether a folder, or what a link leads to, is a trial's: its name ends with an id, and its files confirm it.
+
+    They do if result.json has that id or status.json tells a state; else if the lock is there, and empty.
+    """
+    match = TRIAL_FOLDER.fullmatch(folder.name)
+    if not match:
+        return False
+    result, has_status = _read(folder / "result.json"), _agrees(folder, "status.json")
+    its_id = result.get("id") if isinstance(result, Mapping) else None
+    if its_id not in (None, match["id"]) or has_status is False:
+        return False
+    was_locked = TRIAL_FOLDER_AS_MADE.fullmatch(folder.name) and _agrees(folder, "lock")
+    return bool(its_id or has_status or was_locked)
+
+
+def is_data(folder: Path) -> bool:
+    """Whether a folder is a prepared corpus: its name is the digest of what its meta.json says."""
+    return bool(DATA_FOLDER.fullmatch(folder.name)) and _agrees(folder, "meta.json") is True
+
+
+def is_unfinished_data(folder: Path) -> bool:
+    return bool(UNFINISHED_DATA_FOLDER.fullmatch(folder.name)) and folder.is_dir()
+
+
+def is_unfinished_file(path: Path) -> bool:
+    """Whether a file in a trial's folder is one that was not written to its end."""
+    return bool(UNFINISHED_TRIAL_FILES.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
+
+
+def planned_trials(folder: Path) -> list[str] | None:
+    """The folders of a sweep's trials, by its plan.json; None where the folder is no sweep's."""
+    if not _agrees(folder, "plan.json"):
+        return None
+    return [trial["folder"] for trial in _read(folder / "plan.json")["trials"]]
+
+
+def reason_to_stay(path: Path, runs: Path) -> str | None:
+    """Why something under a runs folder, which this project has made, must stay all the same; None where it may go.
+
+    It stays where a link leads to it, or something lies in it that this project has not made.
+    """
+    for place in (path, *path.parents):
+        if place == runs:
+            break
+        if place.is_symlink():
+            return f"{place.relative_to(runs)} is a link"
+    if path.is_file():
+        return None
+    try:
+        strange = list(_strangers(path))
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    if not strange:
+        return None
+    more = f" and {len(strange) - NAMED} more" if len(strange) > NAMED else ""
+    return f"holds {', '.join(strange[:NAMED])}{more}, which this project has not made"
+
+
+def _strangers(folder: Path) -> Iterator[str]:
+    """What in a folder of ours has another name than our files, is a link, or says what ours do not."""
+    names = _names(folder)
+    for name, entry in _entries(folder):
+        if entry.is_symlink():
+            right_kind = bool(LINKS.fullmatch(name))
+        elif entry.is_dir():
+            right_kind = bool(SUBFOLDERS.fullmatch(name))
+        else:
+            right_kind = entry.is_file() and name not in ("checkpoints", "figures", "wandb")
+        if not (right_kind and names.fullmatch(name)) or _agrees(folder, name) is False:
+            yield name
+
+
+def _names(folder: Path) -> re.Pattern:
+    if folder.name == "checkpoints":
+        return CHECKPOINT_FILES
+    return {"trials": TRIAL_FILES, "sweeps": SWEEP_FILES, "data": DATA_FILES}[folder.parent.name]
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
+    """Everything below a folder, by its path from there; links are not followed."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry.name, entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from ((f"{entry.name}/{name}", below) for name, below in _entries(Path(entry.path)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What our files say
+
+
+def _agrees(folder: Path, name: str) -> bool | None:
+    """Whether a file says what ours of this name do; None where it cannot be read, or has no certain content."""
+    if name == "lock":
+        return _is_empty(folder / name)
+    content = _read(folder / name) if name in _CHECKS else None
+    return _CHECKS[name](folder, content) if isinstance(content, Mapping) else None
+
+
+def _is_empty(path: Path) -> bool | None:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+
+
+def _is_result(folder: Path, content: Mapping[str, Any]) -> bool:
+    return content.get("id") == TRIAL_FOLDER.fullmatch(folder.name)["id"]
+
+
+def _is_status(folder: Path, content: Mapping[str, Any]) -> bool:
+    return content.get("state") in STATES and {"time", "pid"} <= content.keys()
+
+
+def _is_meta(folder: Path, content: Mapping[str, Any]) -> bool:
+    its_id = digest(content.get("fingerprint"), content.get("settings"))
+    return folder.name == its_id or folder.name.startswith(f".{its_id}.")
+
+
+def _is_plan(folder: Path, content: Mapping[str, Any]) -> bool:
+    name, scale, trials = (content.get(key) for key in ("name", "scale", "trials"))
+    if not (isinstance(name, str) and isinstance(scale, str) and isinstance(trials, list)):
+        return False
+    called = re.fullmatch(rf"{re.escape(as_folder(sweep_title(name, scale)))}(-[0-9a-f]{{6}})?", folder.name)
+    folders = [trial.get("folder") if isinstance(trial, dict) else None for trial in trials]
+    return bool(called) and all(isinstance(name, str) and TRIAL_FOLDER.fullmatch(name) for name in folders)
+
+
+_CHECKS: dict[str, Callable[[Path, Mapping[str, Any]], bool]] = {
+    "result.json": _is_result,
+    "status.json": _is_status,
+    "env.json": lambda folder, content: {"host", "packages"} <= content.keys(),
+    "config.yaml": lambda folder, content: {"model.N", "seed"} <= content.keys(),
+    "meta.json": _is_meta,
+    "plan.json": _is_plan,
+}
