@@ -40,7 +40,7 @@ from transformer_pl.evaluation.evaluate import load_trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import HelpShown, InputError
-from transformer_pl.search import file as searches
+from transformer_pl.search import space as searches
 from transformer_pl.search.study import SearchQueue, counted_trials
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.trial import Trial
@@ -539,7 +539,7 @@ def write_search(path: Path, text: Path, **more: Any) -> Path:
 def searched(folder):
     """The file of a search, and a runs folder in which all that it may draw is finished."""
     path, runs = write_search(folder / "search.yaml", folder / "text"), folder / "searched"
-    search = searches.load(path, read_yaml(path), None, None, {})
+    search = searches.read_search(path, read_yaml(path), None, None, {})
     with tiny_trials.in_a_command():
         for d_ff in range(512, 4097, 512):
             _, keys = search.config({"model.d_ff": d_ff})

@@ -23,7 +23,7 @@ TRAINER = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False,
 
 
 def search_of(path):
-    return searches.load(path, yaml.safe_load(path.read_text()), None, None, {})
+    return searches.read_search(path, yaml.safe_load(path.read_text()), None, None, {})
 
 
 def rows():
