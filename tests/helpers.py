@@ -83,3 +83,9 @@ def processes() -> list[Process]:
             if state not in "ZX":
                 found.append(Process(int(folder.name), int(parent), int(session), command))
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that this one has started, and theirs."""
+    children = [process.pid for process in processes() if process.parent == pid]
+    return [*children, *(one for child in children for one in descendants(child))]

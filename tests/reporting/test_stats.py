@@ -125,6 +125,7 @@ def test_rows_that_hardly_differ_have_an_error():
         (0.5, 0.5, 0.0, 17),  # for d = 1
         (0.2, 0.5, 0.0, 100),  # for d = 0.4
         (0.1, 0.5, 0.5, None),
+        (0.1, 0.0, 0.0, 2),  # nothing varies, for example where every seed scores zero
     ],
 )
 def test_how_many_seeds_would_tell(gap, of_seeds, of_sentences, expected):

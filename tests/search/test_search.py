@@ -316,7 +316,8 @@ def test_a_search_goes_on_where_a_trial_diverges_and_learns_from_it(write, tmp_p
     [[("val/ppl", "minimize")], [("val/bleu", "maximize")], [("val/bleu", "maximize"), ("flops", "minimize")]],
     ids=str,
 )
-def test_a_trial_that_diverged_is_the_worst_in_every_goal_and_never_the_best(write, tmp_path, goals):
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_trial_that_diverged_is_the_worst_in_every_goal_and_never_the_best(write, tmp_path, goals, sampler):
     """Also the cheapest; one that had diverged before it was drawn is told so, and not trained."""
     said = [{"name": name, "goal": way} for name, way in goals]
     engine = {"method": "custom", "scheduler": {"engine": "optuna"}, "metric": None, "metrics": said}
@@ -324,7 +325,9 @@ def test_a_trial_that_diverged_is_the_worst_in_every_goal_and_never_the_best(wri
     search = read_search(path, yaml.safe_load(path.read_text()), None, None, {})
     folder = runs / "sweeps" / "try@demo"
     folder.mkdir(parents=True)
-    kept = create_study(search, folder, None, optuna.samplers.TPESampler(seed=1, n_startup_trials=2), None)
+    kept = create_study(
+        search, folder, None, construct(SAMPLERS, [sampler, "seed=1", "n_startup_trials=4"], "--sampler"), None
+    )
     study, endings = SearchQueue(search, kept, runs), ["diverged", "done", "failed", "diverged"]
     for at, ending in enumerate(endings):
         job = study.next(set())

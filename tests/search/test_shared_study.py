@@ -7,26 +7,32 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
 import yaml
-from helpers import ROOT, a_result, command, processes, wait_for
+from helpers import ROOT, a_result, command, descendants, wait_for
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from sqlalchemy import NullPool
+from sqlalchemy import NullPool, make_url
 
 from tests.search.test_search import content
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.passwords import PASSWORD
 from transformer_pl.search import study as module
 from transformer_pl.search.space import read_search
 from transformer_pl.search.storage import Unreachable, create_study
 from transformer_pl.search.study import SearchQueue, counted_trials
 from transformer_pl.trials.trial import finished_results
 
-SECRET = "s3cret-of-nobody"
+SECRET = "s3cret:of/no@body%{x}"  # in a URL its @ and % must be written in another way, and nothing else
+WRITTEN = SECRET.replace("%", "%25").replace("@", "%40")
+SHOWN = "s3cret"  # would be seen of it, whatever its other characters become
 TRIALS = 4
 SPACE = {"model.p_drop": {"min": 0.0, "max": 0.3}}
 
@@ -59,7 +65,7 @@ def postgres():
     listen = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories='' -c fsync=off"
     call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", listen, "start")
     try:
-        yield f"postgresql+psycopg://searcher:{SECRET}@127.0.0.1:{port}/postgres"
+        yield f"postgresql+psycopg://searcher:{WRITTEN}@127.0.0.1:{port}/postgres"
     finally:
         call("pg_ctl", "-m", "immediate", "stop")
         shutil.rmtree(folder)
@@ -97,7 +103,8 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
         journal = runs / "sweeps" / name / "study.journal"
 
         def study():
-            unpooled = url and RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # nothing stays open
+            quoted = url and make_url(url).render_as_string(hide_password=False)  # Optuna has a use for { and }
+            unpooled = url and RDBStorage(quoted, engine_kwargs={"poolclass": NullPool})  # nothing stays open
             return optuna.load_study(
                 study_name=name, storage=unpooled or JournalStorage(JournalFileBackend(str(journal)))
             )
@@ -113,8 +120,12 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
 
         wait_for(lambda: any(begun(worker.pid) for worker in workers), 120)
         victim = next(worker for worker in workers if begun(worker.pid))
+        for worker in workers:  # they may have it in their environment, and nobody else
+            for pid in (worker.pid, *descendants(worker.pid)):
+                with suppress(OSError):  # it has ended meanwhile
+                    assert SHOWN not in Path("/proc", str(pid), "cmdline").read_text()
+                    assert pid == worker.pid or SHOWN not in Path("/proc", str(pid), "environ").read_text()
         victim.send_signal(signal.SIGKILL)
-        assert not any(SECRET in process.command for process in processes())
         for worker, log in zip(workers, logs, strict=True):
             assert worker.wait(240) == (-9 if worker is victim else 0), log.read_text()
     finally:
@@ -130,9 +141,9 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
     folders = [t.user_attrs["folder"] for t in counted_trials(study())]
     assert len(set(folders)) == TRIALS and {result["folder"].name for result in finished_results(runs)} == set(folders)
     for log in logs:
-        assert SECRET not in log.read_text()
+        assert SHOWN not in log.read_text()
     for path in runs.rglob("*"):
-        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+        assert not path.is_file() or SHOWN.encode() not in path.read_bytes(), path
 
 
 @pytest.fixture
@@ -147,11 +158,21 @@ def alone(search_file, tmp_path):
     return SearchQueue(search, kept, tmp_path / "runs"), other
 
 
+class Clock:
+    """What the study takes for the time: a test need not wait."""
+
+    def __init__(self, monkeypatch):
+        self.now = time.monotonic()
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
 def test_a_trial_whose_process_gives_signs_of_life_is_left_alone(alone, monkeypatch):
     study, other = alone
-    monkeypatch.setattr(module, "HEARTBEAT_TIMEOUT_S", 0.0)
+    clock = Clock(monkeypatch)
     for beat in range(3):
         other.set_user_attr("beat", beat)
+        study._take_over()
+        clock.now += module.HEARTBEAT_TIMEOUT_S - 1
         study._take_over()
         assert other.number in {t.number for t in study.study.get_trials(states=(TrialState.RUNNING,))}
     assert "1 trials are at work elsewhere" in study.waits()
@@ -160,21 +181,27 @@ def test_a_trial_whose_process_gives_signs_of_life_is_left_alone(alone, monkeypa
 def test_a_silent_trial_is_done_again_once(alone, monkeypatch):
     """Even if it fell silent before it said anything; and not twice, for something may be wrong with it."""
     study, other = alone
-    monkeypatch.setattr(module, "HEARTBEAT_TIMEOUT_S", 0.0)
-    for retries in (1, 1):
+    clock = Clock(monkeypatch)
+
+    def waiting():
+        """After the next look at the others."""
         study._take_over()
-        study._take_over()
-        waiting = study.study.get_trials(states=(TrialState.WAITING,))
-        assert len(waiting) == retries and waiting[0].user_attrs == {"again": other.number, "died": 1}
+        return study.study.get_trials(states=(TrialState.WAITING,))
+
+    assert not waiting()
+    clock.now += module.HEARTBEAT_TIMEOUT_S - 1
+    assert not waiting()
+    clock.now += 2
+    for _ in range(2):
+        (put_back,) = waiting()
+        assert put_back.user_attrs == {"again": other.number, "died": 1}
     assert study.study.get_trials()[other.number].state == TrialState.FAIL
     again = study.study.ask(study.search.space)
-    assert again.params == other.params
-    study._take_over()
-    study._take_over()
+    assert again.params == other.params and not waiting()
+    clock.now += module.HEARTBEAT_TIMEOUT_S + 1
+    assert not waiting()
     assert study.study.get_trials()[again.number].state == TrialState.FAIL
-    assert not study.study.get_trials(states=(TrialState.WAITING,)) and again.number in {
-        t.number for t in counted_trials(study.study)
-    }
+    assert again.number in {trial.number for trial in counted_trials(study.study)}
 
 
 def test_what_failed_is_tried_again_by_the_next_command(alone):
@@ -232,24 +259,36 @@ def test_a_study_is_of_one_search(search_file, alone, tmp_path):
         create_study(search, tmp_path / "runs" / "sweeps" / "try@demo", None, None, None)
 
 
+MUST = "--storage: must be a URL that Optuna takes, such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:///"
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        (f"postgresql://h/x?user=me&password={SECRET}", "must have its password between USER: and @HOST"),
-        (f"postgresql://me:{SECRET}@@h/x", "must have its password between USER: and @HOST"),
-        (f"postgresql://me:{SECRET}@h:54x/x", "--storage: must be a URL that Optuna takes"),
-        ("nonsense", "--storage: must be a URL that Optuna takes, such as postgresql://"),
-        (f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/x", "--storage postgresql+psycopg://me@127.0.0.1:1/x: must be"),
-        (f"oracle://me:{SECRET}@127.0.0.1:1/x", "needs a package that is not here"),
+        (f"postgresql://h/x?user=me&password={SECRET}", MUST),
+        (f"postgresql://me:{SECRET}@h/x", MUST),
+        (f"postgresql://me:{WRITTEN}@h:54x/x", MUST),
+        ("nonsense", MUST),
+        (f"postgresql+psycopg://me:{WRITTEN}@127.0.0.1:1/x", "--storage postgresql+psycopg://me@127.0.0.1:1/x: must"),
+        (f"POSTGRESQL://me:{WRITTEN}@127.0.0.1:1/x", "--storage POSTGRESQL://me@127.0.0.1:1/x: must be a database"),
+        (f"oracle://me:{WRITTEN}@127.0.0.1:1/x", "needs a package that is not here"),
         ("sqlite:////nowhere/at/all.db", "must be a database that answers, but: unable to open"),
     ],
 )
 def test_a_storage_that_cannot_be_is_told(search_file, tmp_path, url, told):
     said = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
-    assert said.returncode == 2 and told in said.stderr and SECRET not in said.stdout + said.stderr
+    assert said.returncode == 2 and told in said.stderr and SHOWN not in said.stdout + said.stderr
     assert "Traceback" not in said.stderr
-    misspelt = command("sweep", search_file, f"--storge={url}")
-    assert misspelt.returncode == 2 and SECRET not in misspelt.stderr
+
+
+def test_a_password_may_come_from_the_environment(postgres, search_file, tmp_path):
+    """Of the sweep and of its report; a wrong one is refused, and not printed."""
+    bare = postgres.replace(f":{WRITTEN}@", "@")
+    words = (search_file, "--runs", tmp_path / "runs", "--storage", bare)
+    (tmp_path / "runs").mkdir()
+    for password, why in ((SECRET, "was not; run it first"), (f"{SHOWN}!", "password authentication failed")):
+        told = command("report", *words, **{PASSWORD: password})
+        assert told.returncode == 2 and why in told.stderr and SHOWN not in told.stdout + told.stderr
 
 
 def test_what_was_drawn_before_does_not_count_and_ends_in_a_space_that_is_too_small(tmp_path):

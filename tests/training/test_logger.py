@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 import yaml
-from helpers import GRIDS, ROOT, command, little_text, processes, read_back, wait_for
+from helpers import GRIDS, ROOT, command, descendants, little_text, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from transformer_pl.config import resolve
@@ -102,12 +102,6 @@ def test_a_resumed_trial_drops_the_lines_after_its_checkpoint(tmp_path, monkeypa
 
 # ---------------------------------------------------------------------------------------------------------------------
 # W&B in trouble
-
-
-def descendants(pid):
-    """The processes that `pid` has started, and theirs."""
-    children = [process.pid for process in processes() if process.parent == pid]
-    return [*children, *itertools.chain.from_iterable(map(descendants, children))]
 
 
 @pytest.fixture

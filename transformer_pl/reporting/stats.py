@@ -228,6 +228,8 @@ def seeds_to_resolve(gap: float, of_seeds: float, of_sentences: float, power: fl
     of_seeds: the standard deviation of a row's score from seed to seed; of_sentences: the standard error of the
     difference that is left with endless seeds.
     """
+    if of_seeds == of_sentences == 0:
+        return 2
     S = np.unique(np.geomspace(2, 10_000, 400).astype(int))
     by_seeds = 2 * of_seeds**2 / S
     error = np.sqrt(by_seeds + of_sentences**2)

@@ -188,8 +188,8 @@ def _parsed(url: str) -> URL:
     except (ArgumentError, ValueError):
         raise InputError(
             "--storage: must be a URL that Optuna takes, such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE or "
-            "sqlite:///FILE, with %40 for an @ in the password, which stands nowhere else; correct it, or leave the "
-            f"password out and set {passwords.PASSWORD}"
+            "sqlite:///FILE; correct it. A password stands there and nowhere else, with %40 for each @ in it, or it is "
+            f"left out and set in the environment, as {passwords.PASSWORD}"
         ) from None
 
 
