@@ -548,6 +548,20 @@ def searched(folder):
     return path, runs
 
 
+def test_a_search_takes_scale_seed_and_keys_from_the_command_line(folder, tmp_path, tell, processes):
+    path, scale, runs = (
+        write_search(tmp_path / "search.yaml", folder / "text"),
+        tmp_path / "mine.yaml",
+        tmp_path / "runs",
+    )
+    scale.write_text("decode.average: 2\n")
+    started = processes("exit 1")
+    words = ["--scale", scale, "--seeds", 7, "--set", "optim.max_steps=3", "--runs", runs]
+    assert tell(sweep.main, path, *words)[0] == 1
+    for line in started.read_text().splitlines():
+        assert {f"--scale={scale}", "--seed=7", "--optim.max_steps=3", f"--runs={runs}"} <= set(line.split())
+
+
 @binds("sweep --sampler", "sweep --storage", "report --storage")
 @pytest.mark.parametrize("seed", [5, 6])
 def test_a_search_draws_by_its_sampler_and_keeps_its_study_in_its_storage(searched, tmp_path, tell, seed):
@@ -641,11 +655,12 @@ def test_the_options_of_translate(rows, tmp_path, tell):
 
 
 @binds(*(f"complexity {option}" for option in ("FILE", "--scale", "--seeds", "--set", "--runs", "--n")))
-def test_the_options_of_complexity(folder, tmp_path, tell):
+def test_the_options_of_complexity(tmp_path, tell):
     """Seeds make no other layer, but a file's own have to be right."""
-    path = write_sweep(tmp_path / "layers.yaml", folder / "text", parameters={"seed": {"values": ["first"]}})
-    (tmp_path / "mine.yaml").write_text("optim.eps_ls: 0.0\n")
-    words = [path, "--runs", tmp_path / "runs", "--scale", tmp_path / "mine.yaml", "--set", "model.h=4", "--n", "4,7"]
+    path, scale = tmp_path / "layers.yaml", tmp_path / "narrow.yaml"
+    path.write_text("name: layers\nmethod: grid\nparameters: {seed: {values: [first]}}\n")
+    scale.write_text("model.width: 1/32\n")
+    words = [path, "--runs", tmp_path / "runs", "--scale", scale, "--set", "model.h=4", "--n", "4,7"]
     with pytest.raises(InputError, match="parameters: seed = first"):
         tell(complexity.main, *words)
     said = command("complexity", *words, "--seeds", 1)
