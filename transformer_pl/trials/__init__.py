@@ -1,4 +1,4 @@
-"""One trial on disk: its folder and result, the identity that names it, and what may be cleaned up.
+"""One trial on disk: its folder and its result, the identity that names it, and what `--list` and `--clean` see.
 
-Everything that writes or reads a trial's folder goes through `trial`.
+How a trial is trained is not here: see `training`.
 """
