@@ -44,7 +44,7 @@ MENTIONED = (
     "python -m transformer_pl.report",
 )
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
-INDENTED = re.compile(r"(?:^|\n\n)((?: {4}\S.*\n?)+)")
+INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?: {4}\S.*(?:\n|\Z))+)")
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
@@ -59,7 +59,7 @@ def code_lines(text):
     for block in blocks:
         lines = [line.strip() for line in block.splitlines() if line.strip()]
         yield from (line for line in lines if not line.startswith(("runs/", "export ")))
-    for code in INLINE.findall(INDENTED.sub("\n\n", without_fences(text))):
+    for code in INLINE.findall(INDENTED.sub("", without_fences(text))):
         line = " ".join(code.split())
         if line.startswith(PROGRAMS) and line not in MENTIONED:
             yield line
