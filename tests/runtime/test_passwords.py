@@ -1,6 +1,5 @@
 """Passwords on the command line: out of the process's title at once, and never printed, however they are spelt."""
 
-import os
 import socket
 import subprocess
 import sys
