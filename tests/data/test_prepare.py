@@ -88,7 +88,7 @@ def test_a_corpus_is_prepared_once(prepared, tmp_path, monkeypatch):
     assert len(again.folder.name) == 16
 
 
-def test_the_id_follows_from_the_text_and_the_pieces():
+def test_the_id_depends_on_the_text_and_the_tokenizer_settings():
     def name(corpus="memory", **changes):
         return fingerprint_id(Data(**{"vocab_size": 300} | changes), in_memory(name=corpus))
 
@@ -137,7 +137,7 @@ def test_a_split_without_text(tmp_path, split):
 
 
 def test_training_pairs_that_are_all_blank(tmp_path):
-    with pytest.raises(InputError, match=r"train must hold .* none of 2"):
+    with pytest.raises(InputError, match=r"train must hold .* none of its 2 pairs"):
         prepare(DATA, tmp_path, in_memory(PAIRS | {"train": [("a", " "), ("", "b")]}))
 
 

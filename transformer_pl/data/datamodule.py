@@ -1,17 +1,17 @@
-"""The LightningDataModule: a prepared corpus as batches."""
+"""The LightningDataModule: the batches of a prepared corpus."""
 
 import lightning as L
 import torch
 from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
-from transformer_pl.data.batches import TrainStream, collate, eval_batches, model_lengths
+from transformer_pl.data.batches import TrainStream, collate, eval_batches
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.data.tokenizer import PAD
 
 
 class TranslationDataModule(L.LightningDataModule):
-    """Batches by length (Section 5.1), made in this process: from memory-mapped arrays no worker would be quicker."""
+    """Batches by length (Section 5.1), made in this process: with memory-mapped arrays, workers would be slower."""
 
     def __init__(self, config: Config, prepared: Prepared):
         super().__init__()
@@ -35,13 +35,13 @@ class TranslationDataModule(L.LightningDataModule):
         return stream
 
     def val_dataloader(self) -> DataLoader:
-        """This rank's batches of the validation set: as many on every rank, for strategies that take steps together."""
+        """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""
         split, trainer = self.prepared.split("val"), self.trainer
         batches = eval_batches(
-            model_lengths(split.source), model_lengths(split.target), self.config.trainer.eval_tokens
+            split.source.lengths_with_special, split.target.lengths_with_special, self.config.trainer.eval_tokens
         )
-        own = [collate(split, indexes) for indexes in batches[trainer.global_rank :: trainer.world_size]]
-        if len(own) < -(-len(batches) // trainer.world_size):
+        share = [collate(split, indexes) for indexes in batches[trainer.global_rank :: trainer.world_size]]
+        if len(share) < -(-len(batches) // trainer.world_size):
             first = collate(split, batches[0])
-            own.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # of which nothing counts
-        return DataLoader(own, batch_size=None)
+            share.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # nothing to predict
+        return DataLoader(share, batch_size=None)
