@@ -132,7 +132,7 @@ def test_a_mistake_in_any_split_is_found_before_the_work(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_a_split_without_text(tmp_path, split):
-    with pytest.raises(InputError, match=rf"^corpus memory: {split} must hold a pair with text on both sides"):
+    with pytest.raises(InputError, match=rf"^corpus memory: {split} must hold a pair with text in both languages"):
         prepare(DATA, tmp_path, in_memory(PAIRS | {split: []}))
 
 

@@ -129,7 +129,10 @@ def _listing(folder: Path) -> list[str]:
 
 
 def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
-    """Return the corpus files of a folder by the beginning of their names: `train.en`, `train.de.gz`, `train.jsonl`, `train-00000-of-00003.parquet`."""
+    """Return the corpus files of a folder by the beginning of their names.
+
+    `train.en`, `train.de.gz`, `train.jsonl` and `train-00000-of-00003.parquet` belong to `train`.
+    """
     languages = f"{re.escape(data.source)}|{re.escape(data.target)}"
     form = re.compile(rf"(?P<stem>.+?)(-\d+-of-\d+)?\.((?P<language>{languages})|json|jsonl|parquet)(\.gz)?")
     by_stem: dict[str, Files] = {}
