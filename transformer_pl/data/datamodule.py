@@ -20,15 +20,15 @@ class TranslationDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""
-        data, trainer = self.config.data, self.trainer
+        data = self.config.data
         stream = TrainStream(
             self.prepared.split("train"),
             data.batch_tokens,
             data.max_length,
             self.config.seed,
             self.config.steps,
-            rank=trainer.global_rank,
-            world=trainer.world_size,
+            rank=self._rank,
+            world=self._world,
             accumulate=self.config.trainer.accumulate,
         )
         self.dropped = stream.dropped
@@ -36,12 +36,20 @@ class TranslationDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader:
         """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""
-        split, trainer = self.prepared.split("val"), self.trainer
+        split = self.prepared.split("val")
         batches = eval_batches(
             split.source.lengths_with_special, split.target.lengths_with_special, self.config.trainer.eval_tokens
         )
-        share = [collate(split, indexes) for indexes in batches[trainer.global_rank :: trainer.world_size]]
-        if len(share) < -(-len(batches) // trainer.world_size):
+        share = [collate(split, indexes) for indexes in batches[self._rank :: self._world]]
+        if len(share) < -(-len(batches) // self._world):
             first = collate(split, batches[0])
             share.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # nothing to predict
-        return DataLoader(share, batch_size=None)
+        return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer else 0
+
+    @property
+    def _world(self) -> int:
+        return self.trainer.world_size if self.trainer else 1

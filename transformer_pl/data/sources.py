@@ -321,10 +321,14 @@ def _local_copy(data: "Data") -> Path | None:
     root = os.environ.get(LOCAL_COPIES)
     if not root:
         return None
-    folder = _at_home(root) / data.hub.rpartition("/")[2]
+    folder = _at_home(root) / _last_part(data.hub)
     if data.subset and (folder / data.subset).is_dir():
         folder = folder / data.subset
     return folder if folder.is_dir() else None
+
+
+def _last_part(hub: str | None) -> str:
+    return str(hub).rpartition("/")[2]
 
 
 def _hub(data: "Data") -> Corpus:
@@ -368,10 +372,12 @@ def _named_commit(data: "Data", reachable: bool) -> str:
 
     disable_progress_bars()
     try:  # what the hub calls no name is a ValueError, too
-        repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=data.hub, repo_type="dataset")
+        repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(data.hub), repo_type="dataset")
         if reachable:  # a download, even of a missing file, writes the commit to the cache
             with suppress(EntryNotFoundError):
-                hf_hub_download(data.hub, "README.md", repo_type="dataset", revision=data.revision, etag_timeout=10)
+                hf_hub_download(
+                    str(data.hub), "README.md", repo_type="dataset", revision=data.revision, etag_timeout=10
+                )
         return (repository / "refs" / (data.revision or constants.DEFAULT_REVISION)).read_text().strip()
     except FileNotFoundError:
         raise _no_network(data) from None
@@ -412,7 +418,7 @@ def _offline(offline: bool) -> Iterator[None]:
 
 def _no_network(data: "Data") -> InputError:
     root = os.environ.get(LOCAL_COPIES)
-    searched = f" (no {data.hub.rpartition('/')[2]} in {LOCAL_COPIES}={root})" if root else ""
+    searched = f" (no {_last_part(data.hub)} in {LOCAL_COPIES}={root})" if root else ""
     return InputError(
         f"data.hub = {data.hub}: must be reachable or in the cache, but there is no network to the hub{searched}; "
         f"set data.path=FOLDER, or {LOCAL_COPIES} to a folder with a copy"

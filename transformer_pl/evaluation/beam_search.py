@@ -35,7 +35,7 @@ class _State(NamedTuple):
     score: Tensor  # (R, n)          of the finished
 
 
-def length_penalty(length, alpha: float):
+def length_penalty(length: float, alpha: float) -> float:
     """Return ((5 + length) / 6)^alpha: Wu et al. 2016 (arXiv:1609.08144), equation 14."""
     return ((5 + length) / 6) ** alpha
 
@@ -69,8 +69,8 @@ def beam_search(
     if min(limits, default=1) < 1:
         raise ValueError(f"max_lengths >= 1 must hold, as EOS is counted, but got {min(limits)}")
 
-    penalty = [length_penalty(length, alpha) for length in range(max(limits, default=0) + 1)]
-    penalty = torch.tensor(penalty, device=max_lengths.device)  # by length
+    lengths = range(max(limits, default=0) + 1)
+    penalty = torch.tensor([length_penalty(length, alpha) for length in lengths], device=max_lengths.device)
     outputs: list[list[Hypothesis]] = [[] for _ in limits]
     state = _start(max_lengths, bos, beam, n_best)
     while len(state.sentence):
