@@ -300,7 +300,7 @@ def clause(rng: Random, tense: str, verbs: list = VERBS) -> Clause:
 
     verbs_and_rest: Any = conjugate(rng, tense, english, rest, german, phrases[0].plural)
     antecedents = [phrase for phrase in phrases if phrase.gender]
-    return Clause(phrases[0], *verbs_and_rest, pronouns, complements, time, antecedents)
+    return Clause(phrases[0], *verbs_and_rest, pronouns, complements, time, antecedents)  # type: ignore[call-arg]
 
 
 def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plural: bool) -> tuple:
