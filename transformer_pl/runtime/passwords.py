@@ -76,4 +76,5 @@ def _split(url: str) -> tuple[str, str | None]:
 def _is_command() -> bool:
     """Whether this process runs `python -m transformer_pl.NAME`, perhaps under a profiler, or NAME.py itself."""
     by_name = any(word.startswith(("transformer_pl.", "-mtransformer_pl.")) for word in sys.orig_argv)
-    return by_name or os.path.dirname(os.path.realpath(sys.argv[0])) == os.path.dirname(os.path.realpath(__file__))
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    return by_name or os.path.dirname(os.path.realpath(sys.argv[0])) == package
