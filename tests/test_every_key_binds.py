@@ -420,14 +420,14 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
     assert cells == [[2, 2], [0, 0]]
 
 
-@binds("sweep --plan", "sweep --match")
+@binds("sweep --plan", "sweep --compare")
 def test_a_plan_starts_nothing_and_tells_how_far_rows_are_from_base(rows, tmp_path, tell):
     words = [rows[0], "--runs", tmp_path / "runs"]
     code, said = tell(sweep.main, *words, "--plan")
     assert code == 0 and "4 to train" in said and not (tmp_path / "runs").exists()
-    for match in ("params", "flops", "steps"):
-        assert f"{match} off" in tell(sweep.main, *words, "--plan", "--match", match)[1]
-    assert not (tmp_path / "runs").exists() and "off" not in said
+    for compare in ("params", "flops", "steps"):
+        assert f"{compare} vs base" in tell(sweep.main, *words, "--plan", "--compare", compare)[1]
+    assert not (tmp_path / "runs").exists() and "vs base" not in said
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from transformer_pl.experiments.cli import (
     add_sweep_options,
     folder_name,
     refuse_options,
-    search_of,
     sweep_folder,
 )
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
@@ -97,10 +96,11 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
 
 def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[str, Table | Path]:
     from transformer_pl.search import storage  # optuna takes a quarter of a second
+    from transformer_pl.search.cli import search_from_options
     from transformer_pl.search.results import SearchResults
 
     refuse_options(options, ["against", "test"], f"is for the rows of a grid, but {file} searches")
-    found = search_of(file, content, options)
+    found = search_from_options(file, content, options)
     folder = sweep_folder(found, options)
     outcome = SearchResults(found, storage.find_study(found, folder, options.storage), options.runs)
     title, table = f"{found.name} at scale {Path(found.scale).stem}", outcome.table()

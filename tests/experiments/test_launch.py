@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, a_result
 
 from transformer_pl.config import Level, resolve
 from transformer_pl.experiments import launch
@@ -40,7 +40,7 @@ def test_how_many_threads_a_trial_has(tmp_path, monkeypatch, keys, begun, thread
 
 def test_a_finished_trial_that_is_trained_anew_has_its_share(tmp_path):
     job = jobs_of(tmp_path, {}, {0: 1})[0]
-    (job.trial.folder / "result.json").write_text('{"id": "1"}')
+    (job.trial.folder / "result.json").write_text(json.dumps(a_result()))
     assert launch.Workers(1, 3, []).threads_of(job) == 3
 
 

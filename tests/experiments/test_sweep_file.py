@@ -165,7 +165,7 @@ def test_a_sweep_of_the_paper_s_parts_needs_no_torch():
         from pathlib import Path
         from transformer_pl import train
         from transformer_pl.experiments import sweep_file
-        sweep_file.load(Path({str(ROOT / "sweeps/table3_A.yaml")!r}))
+        sweep_file.read_sweep(Path({str(ROOT / "sweeps/table3_A.yaml")!r}))
         sys.exit(", ".join({{"torch", "lightning", "wandb", "datasets", "optuna"}} & set(sys.modules)) or 0)
     """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)

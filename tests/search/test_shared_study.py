@@ -325,7 +325,7 @@ def test_a_config_that_another_is_at_is_waited_for_and_not_trained_twice(tmp_pat
     two.study.enqueue_trial({"model.h": 8})  # as base is
     assert two.next(set()) is None and "another process trains it" in two.waits()
     (held,) = two._mine()
-    one.draws[first.who.trial].trial.set_user_attr("beat", 1)
+    one.draws[first.identity.trial].trial.set_user_attr("beat", 1)
     first.trial.folder.mkdir(parents=True)
     first.trial.finish(a_result())
     one.ended(first, "done")

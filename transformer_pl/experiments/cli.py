@@ -7,14 +7,11 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformer_pl.runtime.errors import CommandParser, InputError
 from transformer_pl.trials.names import as_folder, sweep_title
 from transformer_pl.trials.trial import DEFAULT_RUNS
-
-if TYPE_CHECKING:
-    from transformer_pl.search.space import Search
 
 
 def add_sweep_options(parser: CommandParser) -> None:
@@ -46,15 +43,6 @@ def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) 
     for flag in flags:
         if getattr(options, flag):
             raise InputError(f"--{flag}: {why}; leave it out")
-
-
-def search_of(file: Path, content: dict[str, Any], options: argparse.Namespace) -> "Search":
-    """A sweep file that searches."""
-    from transformer_pl.search.space import read_search
-
-    if options.retune:
-        raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
-    return read_search(file, content, options.scale, options.seeds, options.set)
 
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 from transformer_pl.config import Trainer
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.machine import gpus
+from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
 from transformer_pl.trials.trial import check_writable, why_unwritable
 
@@ -61,6 +61,12 @@ def available_workers(parallel: int | None, trainers: Iterable[Trainer], jobs: i
     return Workers(count, max(1, cores // (count * devices)), of_slot)
 
 
+def check_machine(trainers: Iterable[Trainer]) -> None:
+    """Raise one InputError for everything that these trainer sections ask for and this machine lacks."""
+    gpu_count = len(gpus())
+    collect_errors(lambda trainer: accelerator(trainer, gpu_count), dict.fromkeys(trainers))
+
+
 class TrialQueue(Protocol):
     """Says what is trained, and hears what came of it."""
 
@@ -90,7 +96,7 @@ class GridQueue:
         self.waiting, self.failed = list(jobs), list[PlannedTrial]()
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        free = (job for job in self.waiting if job.who.weights not in taken and not job.trial.locked())
+        free = (job for job in self.waiting if job.identity.weights not in taken and not job.trial.locked())
         ready = next(free, None)
         if ready:
             self.waiting.remove(ready)
@@ -144,7 +150,7 @@ def _fill(source: TrialQueue, argv: Argv, places: Workers, view: ProgressView, r
     for slot in range(places.count):
         if slot in running:
             continue
-        job = source.next({job.who.weights for _, job in running.values()})
+        job = source.next({job.identity.weights for _, job in running.values()})
         if job is None:
             break
         started = True

@@ -32,7 +32,7 @@ from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
 
-MATCHES = ("params", "flops", "steps")
+COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
 class PlannedTrial(NamedTuple):
@@ -41,9 +41,9 @@ class PlannedTrial(NamedTuple):
     row: int
     name: str  # what differs from base, and the seed
     config: Config
-    who: Identity
+    identity: Identity
     trial: Trial
-    text: Prepared  # there already, or to be
+    prepared: Prepared  # there already, or to be
 
 
 class CostEstimate(NamedTuple):
@@ -93,7 +93,7 @@ def estimate_costs(planned: list[PlannedTrial], past: Sequence[dict[str, Any]]) 
         per_flop.setdefault(_conditions(result["config"]), []).append(result["wall_s"] / result["flops"])
 
     def of_row(index: int) -> CostEstimate:
-        config, text = next((one.config, one.text) for one in planned if one.row == index)
+        config, text = next((one.config, one.prepared) for one in planned if one.row == index)
         known = text.is_counted()
         lengths = [text.mean_length("train", side) if known else ASSUMED_LENGTH for side in ("source", "target")]
         model = sizes(config.model, config.data.vocab_size)
@@ -116,11 +116,11 @@ def print_plan(
     planned: list[PlannedTrial],
     estimates: dict[int, CostEstimate],
     console: Console,
-    match: str | None = None,
+    compare: str | None = None,
 ) -> None:
     """Every row with its trials: what differs, nominal and effective sizes, cost, time, and what is there.
 
-    `match` (one of MATCHES) adds how far each row is from base in that.
+    `compare` (one of COMPARED) adds how far each row is from base in that.
     """
     missing = [one for one in planned if one.trial.needs_training()]
     console.print(f"{sweep.name} at scale {sweep.scale}: {len(planned)} trials, {len(missing)} to train")
@@ -129,7 +129,7 @@ def print_plan(
     if shared := [f"{name} {_told(*rows[0][name])}" for name in base if name not in varied]:
         console.print(f"every row: {', '.join(shared)}", highlight=False)
     columns = {name: [_told(*row[name]) for row in rows] for name in varied}
-    off = {f"{match} off": _off(sweep, match)} if match else {}
+    off = {f"{compare} vs base": _off(sweep, compare)} if compare else {}
     table = _table(sweep, planned, estimates, columns | off)
     if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:
         console.print(f"base: {', '.join(f'{name} {_told(*base[name])}' for name in varied)}", highlight=False)
@@ -204,7 +204,7 @@ def as_json(sweep: Sweep, planned: list[PlannedTrial], estimates: dict[int, Cost
         {
             "row": sweep.rows[one.row].name,
             "seed": one.config.seed,
-            "id": one.who.trial,
+            "id": one.identity.trial,
             "folder": one.trial.folder.name,
             **estimates[one.row].cost._asdict(),
             "config": one.config.flat() | effective_sizes(one.config),

@@ -83,11 +83,11 @@ class ProgressView:
         if one in self.waiting:  # a search has no list
             self.waiting.remove(one)
         resumed = bool(one.trial.metrics(last=1))
-        self.running[one.who.trial] = RunningTrial(one, time.monotonic(), time.time(), resumed)
+        self.running[one.identity.trial] = RunningTrial(one, time.monotonic(), time.time(), resumed)
 
     def ended(self, one: PlannedTrial, ending: str, outcome: str) -> None:
         """`ending` is as `launch` has it; `outcome` is a line for people."""
-        was = self.running.pop(one.who.trial)
+        was = self.running.pop(one.identity.trial)
         seconds = time.monotonic() - was.began
         self.failed += ending == "failed"
         self.diverged += ending == "diverged"

@@ -87,7 +87,7 @@ def _samples(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str
     text = None
     for one in shown:
         try:
-            own, hypotheses = one.text.text("val"), one.trial.hypotheses("val")
+            own, hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
             text = text or own
             if own != text:
                 raise InputError("it translates another text")
@@ -129,9 +129,9 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[s
     sentences: dict[int, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
     for one in shown:
-        name, text = sweep.rows[one.row].name, shown[0].text
+        name, text = sweep.rows[one.row].name, shown[0].prepared
         try:
-            if one.text.folder != text.folder:
+            if one.prepared.folder != text.folder:
                 raise InputError("its tokeniser is another")
             model = load_trained_model(one.config, text, one.trial.intact("weights.pt"))
             split, sources = text.split("val"), text.text("val")[0]
