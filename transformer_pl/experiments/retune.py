@@ -15,7 +15,7 @@ from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.identity import row_identity
+from transformer_pl.trials.identity import same_row
 
 REACH = 3.0  # each key is tried from a third of what the file says to three times that
 GOALS = {"val/bleu": "maximize", "val/chrf": "maximize", "val/ppl": "minimize", "val/loss": "minimize"}
@@ -52,7 +52,7 @@ class Retuning(NamedTuple):
             ]
             point = self.points[-max(values)[1] if values else 0]
             rows.append(_at(sweep.scale, row, point, [config.seed for config in row.configs]))
-        at_base = [row_identity(row.configs[0]) == row_identity(sweep.base) for row in sweep.rows]
+        at_base = [same_row(row.configs[0], sweep.base) for row in sweep.rows]
         base = next((row.configs[0] for row, is_it in zip(rows, at_base, strict=True) if is_it), sweep.base)
         return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tried)))
 

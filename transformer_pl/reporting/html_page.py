@@ -15,10 +15,10 @@ from transformer_pl.data.prepare import Prepared, evenly_spaced
 from transformer_pl.evaluation.evaluate import attention_maps, load_trained_model
 from transformer_pl.evaluation.score import sentence_bleu
 from transformer_pl.experiments.plan import PlannedTrial
-from transformer_pl.experiments.sweep_file import Row, Sweep
+from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.identity import config_difference, row_identity
+from transformer_pl.trials.identity import config_difference, same_row
 
 SENTENCES = 12  # whose translations are shown
 PICTURED = 4  # of which attention is shown, too
@@ -99,7 +99,7 @@ def _samples(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str
     if text is None:
         return [], left_out
     sources, references = text
-    base = outputs.get(next((i for i, row in enumerate(sweep.rows) if _is_base(sweep, row)), -1))
+    base = outputs.get(next((i for i, row in enumerate(sweep.rows) if same_row(row.configs[0], sweep.base)), -1))
     samples = []
     for i in evenly_spaced(len(sources), SENTENCES):
         rows = []
@@ -109,10 +109,6 @@ def _samples(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str
             rows.append((sweep.rows[row].name, sentence_bleu(hypotheses[i], references[i]), marked))
         samples.append({"source": sources[i], "reference": references[i], "rows": rows})
     return samples, left_out
-
-
-def _is_base(sweep: Sweep, row: Row) -> bool:
-    return row_identity(row.configs[0]) == row_identity(sweep.base)
 
 
 def _marked(words: list[str], beside: list[str]) -> list[tuple[str, bool]]:
