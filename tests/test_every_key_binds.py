@@ -40,6 +40,7 @@ from transformer_pl.evaluation.evaluate import load_trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import HelpShown, InputError
+from transformer_pl.search import cli as search_cli
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import SearchQueue, counted_trials
 from transformer_pl.training.module import TransformerModule
@@ -382,7 +383,7 @@ def rows(folder):
 def tell(monkeypatch, capsys):
     """Run a command in this process: its exit code, and what it says. Without the page, which takes seconds."""
     monkeypatch.setattr(sweep, "write_page", lambda *of_a_grid: {})
-    monkeypatch.setattr(sweep, "write_search_page", lambda *of_a_search: {})
+    monkeypatch.setattr(search_cli, "write_search_page", lambda *of_a_search: {})
     monkeypatch.setenv("COLUMNS", "200")
 
     def tell(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str]:

@@ -1,12 +1,15 @@
 """Run a sweep:  python -m transformer_pl.sweep sweeps/table3_A.yaml
 
-Checks every trial, prints the plan, trains what is missing, prints the table beside the paper's numbers. The same
-command goes on with what was interrupted and tries again what failed; what diverged stays so.
+Checks every trial, prints the plan, trains what is not finished yet, and prints the table beside the paper's numbers.
+The same command again resumes interrupted trials and tries failed ones again. A diverged trial is a result: only
+--rerun trains it again.
 """
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -22,7 +25,7 @@ from transformer_pl.experiments.cli import (
 from transformer_pl.experiments.launch import GridQueue, available_workers, check_machine, launch
 from transformer_pl.experiments.plan import (
     COMPARED,
-    CostEstimate,
+    Plan,
     PlannedTrial,
     as_json,
     estimate_costs,
@@ -49,84 +52,108 @@ def main(words: list[str]) -> int:
     if options.clean:
         with runs_lock(options.runs, alone=True):
             return cleaning.clean(options.runs, console)
-    console.print(f"checking {options.file}")  # a departure may take seconds to import and count
+    console.print(f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
         from transformer_pl.search.cli import run_search  # imports optuna, which takes a quarter of a second
 
         return run_search(content, options, console)
+    return run_grid(content, options, console)
+
+
+def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
+    """Train the trials of a grid, print its table and return the exit code.
+
+    content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
+    """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set)
-    tuning = options.retune and plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
-    first = tuning.tries(sweep) if tuning else sweep
-    planned, estimates = show_plan(first, options, console)
+    command = GridCommand(options, sweep_folder(sweep, options), console)
+    retuning = None
+    if options.retune:
+        retuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
+    plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
     if options.plan:
         return 0
     check_writable(options.runs)
-    folder = sweep_folder(sweep, options)
     with runs_lock(options.runs):
-        code = train_missing(first, planned, estimates, options, folder, console)
-        if tuning and code in (0, 1):
-            sweep = tuning.best(sweep, planned)  # what failed by now has failed
-            planned, estimates = show_plan(sweep, options, console)
-            code = max(code, train_missing(sweep, planned, estimates, options, folder, console))
-        elif tuning:
-            return code  # no row is at its best yet
-        if code == 0 and any(one.trial.diverged_at() is not None for one in planned):
-            code = 1  # of the table's rows; a try of --retune may diverge
-        table = table_of(sweep, planned)
-        publisher = Publisher(sweep.name, sweep.scale, folder, console)
-        code = publisher.publish(table, lambda: write_page(sweep, planned, table, folder), code)
-    mention_offline_runs([one.trial.folder for one in planned], options.runs, console)
-    return code
+        exit_code = command.train(plan)
+        if retuning:
+            if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
+                return exit_code
+            plan = command.show_plan(retuning.best(sweep, plan.trials))
+            exit_code = max(exit_code, command.train(plan))
+        exit_code = command.publish(plan, exit_code)
+    mention_offline_runs([planned.trial.folder for planned in plan.trials], options.runs, console)
+    return exit_code
 
 
-def show_plan(
-    sweep: Sweep, options: argparse.Namespace, console: Console
-) -> tuple[list[PlannedTrial], dict[int, CostEstimate]]:
-    planned = plan_trials(sweep, options.runs)
-    check_machine(one.config.trainer for one in missing_of(planned, options))
-    estimates = estimate_costs(planned, finished_results(options.runs))
-    print_plan(sweep, planned, estimates, console, options.compare)
-    return planned, estimates
+@dataclass(frozen=True)
+class GridCommand:
+    """The steps of the command on a grid; with --retune it plans and trains twice.
 
+    folder: the sweep's folder, `runs/sweeps/<name>@<scale>`.
+    """
 
-def missing_of(planned: Sequence[PlannedTrial], options: argparse.Namespace) -> list[PlannedTrial]:
-    """The trials that are to be trained."""
-    return [one for one in planned if options.rerun or one.trial.needs_training()]
+    options: argparse.Namespace
+    folder: Path
+    console: Console
 
+    def show_plan(self, sweep: Sweep) -> Plan:
+        """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
+        trials = plan_trials(sweep, self.options.runs)
+        check_machine(planned.config.trainer for planned in self.trials_to_train(trials))
+        plan = Plan(sweep, trials, estimate_costs(trials, finished_results(self.options.runs)))
+        print_plan(plan, self.console, self.options.compare)
+        return plan
 
-def train_missing(
-    sweep: Sweep,
-    planned: list[PlannedTrial],
-    estimates: dict[int, CostEstimate],
-    options: argparse.Namespace,
-    folder: Path,
-    console: Console,
-) -> int:
-    """Train what is not there, name what failed and what diverged, and return the exit code: 0 where nothing failed."""
-    missing = missing_of(planned, options)
-    collect_errors(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
-    make_folder(folder)
-    write_json(folder / "plan.json", as_json(sweep, planned, estimates))
-    set_wandb_group(sweep.name, sweep.project)
-    places = available_workers(options.parallel, [one.config.trainer for one in missing], len(missing))
-    listed = GridQueue(missing)
-    try:
-        if missing:
-            console.print(places.describe(missing), soft_wrap=True)
-        with ProgressView(console, missing, len(planned) - len(missing), places.count, estimates) as view:
-            launch(listed, lambda one: argv(sweep, one, options.runs, options.rerun), places, view)
-        for one in listed.failed:
-            console.print(f"failed: {one.name}, see {one.trial.log}; the same command tries it again", soft_wrap=True)
-        for one in planned:
-            if (step := one.trial.diverged_at()) is not None:
-                about = f"at step {step}, see {one.trial.log}; --rerun trains it anew"
-                console.print(f"diverged: {one.name} {about}", soft_wrap=True)
-        return 1 if listed.failed else 0
-    except Stopped as stopped:
-        console.print(stopped)
-        return stopped.exit_code
+    def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+        return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
+
+    def train(self, plan: Plan) -> int:
+        """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
+        missing = self.trials_to_train(plan.trials)
+        collect_errors(
+            lambda data: prepare(data, self.options.runs), dict.fromkeys(planned.config.data for planned in missing)
+        )
+        make_folder(self.folder)
+        write_json(self.folder / "plan.json", as_json(plan))
+        set_wandb_group(plan.sweep.name, plan.sweep.project)
+        queue = GridQueue(missing)
+        try:
+            if missing:
+                self._launch(plan, missing, queue)
+        except Stopped as stopped:
+            self.console.print(stopped)
+            return stopped.exit_code
+        self._name_unfinished(plan, queue.failed)
+        return 1 if queue.failed else 0
+
+    def publish(self, plan: Plan, exit_code: int) -> int:
+        """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged."""
+        if exit_code == 0 and any(planned.trial.diverged_at() is not None for planned in plan.trials):
+            exit_code = 1
+        table = table_of(plan.sweep, plan.trials)
+        publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console)
+        return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
+
+    def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
+        options, sweep = self.options, plan.sweep
+        workers = available_workers(options.parallel, [planned.config.trainer for planned in missing], len(missing))
+        self.console.print(workers.describe(missing), soft_wrap=True)
+        cached = len(plan.trials) - len(missing)
+        with ProgressView(self.console, missing, cached, workers.count, plan.estimates) as view:
+            launch(queue, lambda planned: argv(sweep, planned, options.runs, options.rerun), workers, view)
+
+    def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
+        for planned in failed:
+            remedy = "the same command tries it again"
+            self.console.print(f"failed: {planned.name}, see {planned.trial.log}; {remedy}", soft_wrap=True)
+        for planned in plan.trials:
+            if (step := planned.trial.diverged_at()) is not None:
+                remedy = "--rerun trains it again"
+                log = planned.trial.log
+                self.console.print(f"diverged: {planned.name} at step {step}, see {log}; {remedy}", soft_wrap=True)
 
 
 def read_options(words: list[str]) -> argparse.Namespace:
@@ -135,28 +162,46 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_sweep_options(parser)
     add_search_options(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
-    parser.add_argument("--compare", choices=COMPARED, help="in the plan: how far each row is from base")
     parser.add_argument(
-        "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores and GPUs allow)"
+        "--compare",
+        choices=COMPARED,
+        help="adds to the plan how far each row is from base in this; changes no training",
     )
     parser.add_argument(
-        "--rerun", action="store_true", help="train finished and diverged trials anew; to go on with that, leave it out"
+        "--parallel",
+        type=_parallel,
+        metavar="N|auto",
+        help="how many trials run at once (auto: as many as cores or GPUs allow)",
     )
-    parser.add_argument("--sampler", nargs="+", metavar="NAME [key=value]", help="of a search: tpe, random, gp, ...")
-    parser.add_argument("--pruner", nargs="+", metavar="NAME [key=value]", help="of a search: none, median, hyperband")
-    parser.add_argument("--list", action="store_true", help="what lies under the runs folder")
-    parser.add_argument("--clean", action="store_true", help="remove from it, on a yes, what is of no more use")
+    parser.add_argument(
+        "--rerun",
+        action="store_true",
+        help="train finished and diverged trials again; to resume that after a stop, leave --rerun out",
+    )
+    parser.add_argument(
+        "--sampler", nargs="+", metavar="NAME [key=value]", help="how a search draws: tpe, random, gp, ..."
+    )
+    parser.add_argument(
+        "--pruner", nargs="+", metavar="NAME [key=value]", help="how a search ends trials early: none, median, ..."
+    )
+    parser.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
+    parser.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
     options = parser.parse_args(words)
     if sum((options.file is not None, options.list, options.clean)) != 1:
         parser.error("one of FILE, --list and --clean must be given")
     return options
 
 
-def argv(sweep: Sweep, one: PlannedTrial, runs: Path, rerun: bool) -> list[str]:
-    """What one trial is told: its merged keys, on the command line and by no other way."""
-    keys = [f"--{key}={value}" for key, value in sweep.rows[one.row].keys.items()]
-    rest = [f"--seed={one.config.seed}", f"--runs={runs}", *(["--rerun"] if rerun else [])]
-    return [f"--scale={sweep.scale}", *keys, *rest]
+def argv(sweep: Sweep, planned: PlannedTrial, runs: Path, rerun: bool) -> list[str]:
+    """The arguments of `python -m transformer_pl.train` for a trial: the only way in which it gets its config."""
+    keys = [f"--{key}={value}" for key, value in sweep.rows[planned.row].keys.items()]
+    return [
+        f"--scale={sweep.scale}",
+        *keys,
+        f"--seed={planned.config.seed}",
+        f"--runs={runs}",
+        *(["--rerun"] if rerun else []),
+    ]
 
 
 def _parallel(text: str) -> int | None:
