@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from rich.console import Console
 
-from transformer_pl import components
 from transformer_pl.config import (
     KEYS,
     Config,
@@ -21,8 +20,8 @@ from transformer_pl.config import (
     suggestion,
     type_errors,
 )
-from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
+from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.training.wandb_process import PROJECT
 
@@ -52,15 +51,11 @@ class Search(NamedTuple):
 
         Raises an InputError where what was drawn breaks a law.
         """
-        config, changes = self._resolved(drawn)
-        if mistakes := components.check_components(config.model):
-            raise InputError(*mistakes)
-        return match_flops(config), {key: value for key, (value, _) in merge(changes).items()}
-
-    def _resolved(self, drawn: Mapping[str, Any]) -> tuple[Config, list[Level]]:
         changes = row_levels(self.path, self.fixed | drawn, self.sets)
-        seed = Level(f"{self.path}: parameters", {"seed": self.seed})
-        return resolve([scale_level(self.scale), *changes, seed]), changes
+        return trial_config(self._levels(changes)), {key: value for key, (value, _) in merge(changes).items()}
+
+    def _levels(self, changes: Sequence[Level]) -> list[Level]:
+        return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.seed})]
 
     def trainers(self) -> list[Trainer]:
         """How base is trained, then how it would be with each choice of a key, or with the ends of its range."""
@@ -69,7 +64,8 @@ class Search(NamedTuple):
             categorical = isinstance(where, CategoricalDistribution)
             for choice in where.choices if categorical else (where.low, where.high):
                 with suppress(InputError):  # it breaks a law: it will not be trained
-                    trainers.append(self._resolved({key: choice})[0].trainer)
+                    changes = row_levels(self.path, self.fixed | {key: choice}, self.sets)
+                    trainers.append(resolve(self._levels(changes)).trainer)
         return list(dict.fromkeys(trainers))
 
     @property
