@@ -5,7 +5,6 @@ command goes on with what was interrupted and tries again what failed; what dive
 """
 
 import argparse
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,16 @@ from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report import table_of, write_page, write_search_page
 from transformer_pl.reporting.render import Table
-from transformer_pl.runtime.errors import CommandParser, collect_errors, run_command
+from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
+from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.errors import collect_errors
+from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.names import sweep_title
-from transformer_pl.trials.trial import check_writable, finished_results, runs_lock, write_atomically, write_json
+from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
 
 
 def main(words: list[str]) -> int:
@@ -118,8 +120,7 @@ def train_missing(
     collect_errors(lambda data: prepare(data, options.runs), dict.fromkeys(one.config.data for one in missing))
     make_folder(folder)
     write_json(folder / "plan.json", as_json(sweep, planned, estimates))
-    os.environ["WANDB_RUN_GROUP"] = sweep.name
-    os.environ.setdefault("WANDB_PROJECT", sweep.project)
+    set_wandb_group(sweep.name, sweep.project)
     places = available_workers(options.parallel, [one.config.trainer for one in missing], len(missing))
     listed = GridQueue(missing)
     try:
@@ -186,8 +187,7 @@ def search(content: dict[str, Any], options: argparse.Namespace, console: Consol
         kept = storage.create_study(found, folder, options.storage, sampler, pruner)
         prepare(found.base.data, options.runs)
         at_work = study.SearchQueue(found, kept, options.runs)
-        os.environ["WANDB_RUN_GROUP"] = found.name
-        os.environ.setdefault("WANDB_PROJECT", found.project)
+        set_wandb_group(found.name, found.project)
         places = available_workers(options.parallel, found.trainers(), found.run_cap - len(study.counted_trials(kept)))
         code = 0
         try:
@@ -254,9 +254,10 @@ def argv(sweep: Sweep, one: PlannedTrial, runs: Path, rerun: bool) -> list[str]:
 def _parallel(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be auto or a whole number of at least 1")
-    return int(text)
+    try:
+        return whole_number()(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be auto or a whole number of at least 1") from None
 
 
 if __name__ == "__main__":

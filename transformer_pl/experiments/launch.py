@@ -15,7 +15,7 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
-from transformer_pl.trials.trial import check_writable, why_unwritable
+from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 
 POLL_S = 0.2
 Argv = Callable[[PlannedTrial], list[str]]  # of `python -m transformer_pl.train`

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
+from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0
 SAY_EVERY_S = 5.0  # without a terminal; later less often, so that a long sweep's log stays short
-SHOWN = {"train/loss", "tokens_per_s", "time"}  # of a log line
 RECENT = 10  # log lines that say how fast a trial is
 
 
@@ -40,7 +40,9 @@ def read_progress(running: RunningTrial) -> Progress | None:
     """By the last lines of its metrics since it was started; None before the first of them."""
     one = running.one
     lines = one.trial.metrics(last=4 * RECENT)
-    trained = [line for line in lines if line.keys() >= SHOWN and line["time"] >= running.since][-RECENT:]
+    trained = [line for line in lines if line_kind(line) == "train" and line.get("time", 0.0) >= running.since][
+        -RECENT:
+    ]
     if not trained:
         return None
     first, last = trained[0], trained[-1]
