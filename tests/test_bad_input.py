@@ -440,7 +440,7 @@ def test_a_trial_that_another_process_trains_is_waited_for(tmp_path, small_sweep
     (trial,) = trials(small_sweep, runs)
     words = [sys.executable, "-m", "transformer_pl.sweep", str(small_sweep), "--runs", str(runs)]
     with log.open("wb") as file, trial.lock():
-        with pytest.raises(InputError, match="one process trains a trial at a time, and another does; wait for it"):
+        with pytest.raises(InputError, match="another process trains this trial, and only one may; wait for it"):
             trial.lock().__enter__()
         process = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file)
         wait_for(lambda: "waiting for another command, which trains 1 of these" in log.read_text())

@@ -39,7 +39,8 @@ from transformer_pl.data.prepare import Prepared
 from transformer_pl.evaluation.evaluate import load_trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.runtime.errors import HelpShown, InputError
+from transformer_pl.runtime.command_line import HelpShown
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import cli as search_cli
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import SearchQueue, counted_trials

@@ -4,7 +4,6 @@ Times the layer that each row of a sweep file has in the place of self-attention
 fixed width d, and fits how its time grows. Without --scale at the paper's own sizes, those of scale wmt14.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +24,12 @@ from transformer_pl.model import Mask
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
-from transformer_pl.runtime.errors import CommandParser, InputError, run_command
+from transformer_pl.runtime.command_line import CommandParser, run_command, whole_numbers
+from transformer_pl.runtime.environment import describe_environment
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import write_atomically
 from transformer_pl.trials.names import as_folder
-from transformer_pl.trials.trial import check_writable, describe_environment, write_atomically
+from transformer_pl.trials.runs_folder import check_writable
 
 LENGTHS = tuple(2**i for i in range(5, 13))
 PASSES = ("forward", "training")  # training: forward and backward
@@ -200,9 +202,7 @@ def _machine(device: str) -> str:
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    if not all(word.isdigit() and int(word) for word in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} must be whole numbers from 1 with commas between, such as 32,64")
-    return tuple(sorted(set(map(int, text.split(",")))))
+    return tuple(sorted(whole_numbers(1, "32,64")(text)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from transformer_pl.config import read_yaml
 from transformer_pl.experiments.cli import (
     add_search_options,
     add_sweep_options,
-    folder_name,
     refuse_options,
     sweep_folder,
 )
@@ -19,8 +18,9 @@ from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.table import RowResults, build_table, compare_folders
-from transformer_pl.runtime.errors import CommandParser, InputError, collect_errors, run_command
-from transformer_pl.trials.trial import write_atomically
+from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
+from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from transformer_pl.reporting.plots import Figure

@@ -33,14 +33,17 @@ from transformer_pl.experiments.plan import (
     print_plan,
 )
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.experiments.publish import Publisher, mention_offline_runs, set_wandb_group
+from transformer_pl.experiments.publish import Publisher, mention_offline_runs
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report import table_of, write_page
-from transformer_pl.runtime.errors import CommandParser, collect_errors, run_command
+from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
+from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.errors import collect_errors
+from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.trials import cleaning
-from transformer_pl.trials.trial import check_writable, finished_results, runs_lock, write_json
+from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
 
 
 def main(words: list[str]) -> int:
@@ -207,9 +210,10 @@ def argv(sweep: Sweep, planned: PlannedTrial, runs: Path, rerun: bool) -> list[s
 def _parallel(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be auto or a whole number of at least 1")
-    return int(text)
+    try:
+        return whole_number()(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be auto or a whole number of at least 1") from None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import REACH, plan_retuning
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 KEYS = ["optim.lr_scale", "optim.warmup"]
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}

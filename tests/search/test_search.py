@@ -26,7 +26,7 @@ from transformer_pl.search.space import distribution, read_search
 from transformer_pl.search.storage import SAMPLERS, construct, create_study, try_out
 from transformer_pl.search.study import SearchQueue, counted_trials
 from transformer_pl.trials.recognise import planned_trials, reason_to_stay
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}

@@ -28,7 +28,7 @@ from transformer_pl.search import study as module
 from transformer_pl.search.space import read_search
 from transformer_pl.search.storage import Unreachable, create_study
 from transformer_pl.search.study import SearchQueue, counted_trials
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 SECRET = "s3cret:of/no@body%{x}"  # in a URL its @ and % must be written in another way, and nothing else
 WRITTEN = SECRET.replace("%", "%25").replace("@", "%40")

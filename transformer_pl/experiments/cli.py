@@ -2,16 +2,21 @@
 
 import argparse
 import hashlib
-import os
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.runtime.errors import CommandParser, InputError
+from transformer_pl.runtime.command_line import (
+    CommandParser,
+    folder_name,
+    names,
+    whole_number,
+    whole_numbers,
+)
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.names import as_folder, sweep_title
-from transformer_pl.trials.trial import DEFAULT_RUNS
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
 
 def add_sweep_options(parser: CommandParser) -> None:
@@ -30,11 +35,17 @@ def add_search_options(parser: CommandParser) -> None:
     """What says how values are found that the sweep file leaves open."""
     parser.add_argument(
         "--retune",
-        type=_keys,
+        type=names,
         metavar="KEY,KEY",
         help="give every row its own best value of these: the same small search for each",
     )
-    parser.add_argument("--budget", type=_budget, default=8, metavar="K", help="tries a row for --retune (%(default)s)")
+    parser.add_argument(
+        "--budget",
+        type=whole_number(2, ": base's own values are one try"),
+        default=8,
+        metavar="K",
+        help="tries a row for --retune (%(default)s)",
+    )
     parser.add_argument("--storage", metavar="URL", help="of a search's study, in place of a journal beside the table")
 
 
@@ -79,31 +90,7 @@ class _Settings(argparse.Action):
 
 
 def _seeds(text: str) -> list[str]:
-    seeds = text.split(",")
-    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text) or len(set(map(int, seeds))) < len(seeds):
-        raise argparse.ArgumentTypeError(f"{text!r} must be different whole numbers with commas between, such as 1,2")
-    return seeds
-
-
-def _keys(text: str) -> list[str]:
-    keys = text.split(",")
-    if not all(keys) or len(set(keys)) < len(keys):
-        raise argparse.ArgumentTypeError(f"{text!r} must be different keys with commas between")
-    return keys
-
-
-def _budget(text: str) -> int:
-    if not text.isdigit() or int(text) < 2:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be a whole number of at least 2: base's own values are one try"
-        )
-    return int(text)
-
-
-def folder_name(text: str) -> Path:
-    if not text or (os.path.exists(text) and not os.path.isdir(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a folder; choose another")
-    return Path(text)
+    return [str(seed) for seed in whole_numbers()(text)]
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
-from transformer_pl.trials.trial import check_writable, why_unwritable
+from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 
 POLL_S = 0.2  # between two looks at the running trials
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
+from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
-TRAINING_KEYS = {"train/loss", "tokens_per_s", "time"}  # a line of metrics.jsonl with these was logged in training
 RECENT = 10  # training lines that the speed of a trial is measured by
 
 
@@ -40,9 +40,10 @@ def read_progress(running: RunningTrial) -> Progress | None:
     """By the last lines of metrics.jsonl since the trial was started; None before the first of them."""
     trial, steps = running.planned.trial, running.planned.config.steps
     lines = trial.metrics(last=4 * RECENT)
-    training = [line for line in lines if line.keys() >= TRAINING_KEYS and line["time"] >= running.started_at][-RECENT:]
+    training = [line for line in lines if line_kind(line) == "train" and line.get("time", 0.0) >= running.started_at]
     if not training:
         return None
+    training = training[-RECENT:]
     first, last = training[0], training[-1]
     seconds_left = None
     if last["step"] > first["step"]:

@@ -1,6 +1,5 @@
 """The end of a sweep: its table in the terminal, in the sweep's folder and at W&B, and its page."""
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from transformer_pl.reporting.render import Table
+from transformer_pl.runtime.files import write_atomically
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.names import sweep_title
-from transformer_pl.trials.trial import write_atomically
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,6 @@ class Publisher:
         report.tell(tables={"results": table.shown()})
         report.tell(images={caption: str(path) for caption, path in figures.items()})
         report.finish(0, wait=SEND_S)  # everything is still to be sent
-
-
-def set_wandb_group(name: str, project: str) -> None:
-    """Put the runs of this sweep, which are other processes, into one W&B group; WANDB_PROJECT wins over `project`."""
-    os.environ["WANDB_RUN_GROUP"] = name
-    os.environ.setdefault("WANDB_PROJECT", project)
 
 
 def mention_offline_runs(trial_folders: Iterable[Path], runs: Path, console: Console) -> None:

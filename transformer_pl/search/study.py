@@ -25,7 +25,8 @@ from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import Search
 from transformer_pl.search.storage import LOST, Unreachable, first_line
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.metrics import line_kind
+from transformer_pl.trials.runs_folder import finished_results
 
 RETRY_DRAW_S = 2.0  # from finding nothing to do to asking again
 HEARTBEAT_S = 20.0  # from one sign of life to the next
@@ -199,7 +200,7 @@ class SearchQueue:
         size = file.stat().st_size if file.exists() else 0
         if size == self._sizes.get(job.identity.trial, 0):
             return False
-        values = [line[metric] for line in job.trial.metrics() if metric in line and "val/bleu" not in line]
+        values = [line[metric] for line in job.trial.metrics() if metric in line and line_kind(line) != "final"]
         for at, value in enumerate(values[seen:], seen + 1):
             trial.report(value, at)
             self._validated[job.identity.trial] = at
