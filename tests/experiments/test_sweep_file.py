@@ -365,26 +365,26 @@ def test_an_unknown_scale(sweep_file):
 @pytest.mark.parametrize(
     ("parameters", "names", "why"),
     [
-        ({"model.h": {"values": [4, 4]}}, ("h=4", "h=4"), "say the same"),
-        ({"model.h": {"values": [4, "4"]}}, ("h=4", "h=4"), "say the same"),
-        ({"variant": {"values": ["base", "model.h=8"]}}, ("base", "base"), "say the same"),
-        ({"variant": {"values": ["base", "base"]}}, ("base", "base"), "say the same"),
-        ({"model.d_k": {"values": ["None", 64]}}, ("base", "d_k=64"), "say the same"),
-        ({"variant": {"values": ["base", "trainer.devices=2"]}}, ("base", "base"), "say the same"),
+        ({"model.h": {"values": [4, 4]}}, ("h=4", "h=4"), "have the same settings"),
+        ({"model.h": {"values": [4, "4"]}}, ("h=4", "h=4"), "have the same settings"),
+        ({"variant": {"values": ["base", "model.h=8"]}}, ("base", "base"), "have the same settings"),
+        ({"variant": {"values": ["base", "base"]}}, ("base", "base"), "have the same settings"),
+        ({"model.d_k": {"values": ["None", 64]}}, ("base", "d_k=64"), "have the same settings"),
+        ({"variant": {"values": ["base", "trainer.devices=2"]}}, ("base", "base"), "have the same settings"),
         (
             {"variant": {"values": ["optim.duration=2", "optim.max_steps=2000"]}},
             ("duration=2.0", "max_steps=2000"),
-            "say the same",
+            "have the same settings",
         ),
         (
             {"variant": {"values": ["model.width=0.5", "model.d_model=1024 model.d_ff=4096"]}},
             ("width=0.5", "d_model=1024 d_ff=4096"),
-            "come to the same sizes at this scale's width and depth",
+            "have the same sizes at this scale's width and depth",
         ),
         (
             {"variant": {"values": ["model.N=12", "model.depth=1"]}},
             ("N=12", "depth=1.0"),
-            "come to the same sizes at this scale's width and depth",
+            "have the same sizes at this scale's width and depth",
         ),
     ],
     ids=str,
@@ -413,9 +413,9 @@ def test_a_seed_given_twice(sweep_file, seeds):
 def test_a_seed_has_one_place(sweep_file):
     """Said elsewhere it would be overruled without a word."""
     told = mistakes(sweep_file({"variant": {"values": ["base", "seed=3"]}}))
-    assert told == ["f.yaml: variant 'seed=3': seed = 3: must be said by parameters.seed or by --seeds"]
+    assert told == ["f.yaml: variant 'seed=3': seed = 3: must be given by parameters.seed or by --seeds"]
     assert mistakes(sweep_file({"model.h": {"values": [4, 8]}}), sets={"seed": "3"}) == [
-        "--set: seed = 3: must be said by parameters.seed or by --seeds"
+        "--set: seed = 3: must be given by parameters.seed or by --seeds"
     ]
 
 

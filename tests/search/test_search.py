@@ -132,7 +132,7 @@ def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
         ({"space": {"model.h": {"values": [8, [4]]}}}, "each value must be a number, text"),
         ({"space": {"variant": {"values": ["base", "model.hh=3"]}}}, "model.hh = 3: no such key"),
         ({"space": {"variant": {"values": ["base", "model.h"]}}}, "must be `base` or key=value"),
-        ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3: must be said by parameters.seed or by"),
+        ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3: must be given by parameters.seed or by"),
         ({"method": "custom"}, "{engine: optuna}"),
         ({"method": "custom", "scheduler": "optuna"}, "{engine: optuna}"),
         ({"fixed": {"seed": "abc"}}, "seed = abc: must be a"),
@@ -159,7 +159,7 @@ def test_a_search_that_cannot_be_is_told_at_plan_time(write, said, words):
 
 def test_the_seed_of_a_search_is_not_set(write):
     path = write()
-    with pytest.raises(InputError, match=r"--set: seed = 5: must be said by parameters\.seed or by --seeds"):
+    with pytest.raises(InputError, match=r"--set: seed = 5: must be given by parameters\.seed or by --seeds"):
         read_search(path, yaml.safe_load(path.read_text()), None, None, {"seed": "5"})
 
 
