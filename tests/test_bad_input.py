@@ -239,14 +239,16 @@ CASES = {
         "complexity",
         ["sweeps/layers.yaml", "--runs=HERE/taken"],
         [
-            "HERE/taken/complexity/layers: must be a folder that can be written, but: Not a directory; choose another --runs"
+            "HERE/taken/complexity/layers: must be a folder that can be written, but: Not a directory;",
+            "choose another --runs",
         ],
     ),
     "search-file": Case(
         "sweep",
         ["sweeps/search_size.yaml", "--runs=HERE/taken"],
         [
-            "HERE/taken/sweeps/search-size@demo: must be a folder that can be written, but: Not a directory; choose another --runs"
+            "HERE/taken/sweeps/search-size@demo: must be a folder that can be written, but: Not a directory;",
+            "choose another --runs",
         ],
     ),
     "train-text-absent": Case("train", ["--data.path=HERE/nosuch"], ABSENT["nosuch"]),

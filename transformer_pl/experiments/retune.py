@@ -114,7 +114,7 @@ def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
 
 
 def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
-    """`center`, and budget - 1 points around it: value * REACH^(2u - 1), where u in [0, 1) follows Halton's sequence."""
+    """`center`, and budget - 1 points around it: value * REACH^(2u - 1), where u in [0, 1) is Halton's sequence."""
     from scipy.stats import qmc  # takes a second
 
     # Left out: the sequence's first point, a corner, and its second, the middle of the first key: `center` has that.
