@@ -25,7 +25,7 @@ import tiny_trials
 import torch
 import watching_component
 import yaml
-from helpers import ROOT, command, little_text
+from helpers import ROOT, a_result, command, little_text
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from torch import nn
@@ -602,7 +602,7 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(folder, tmp_path, tell, proc
         pruned = watch_real(study, job)
         if not pruned:
             metrics = {"val/ppl": value, "val/bleu": 1.0}
-            job.trial.finish({"metrics": metrics, "params": 1, "flops": 1.0})
+            job.trial.finish(a_result(metrics=metrics))
             started[-1].stdin.close()
         return pruned
 
