@@ -26,7 +26,7 @@ from transformer_pl.search.space import distribution, read_search
 from transformer_pl.search.storage import SAMPLERS, construct, create_study, try_out
 from transformer_pl.search.study import SearchQueue, counted_trials
 from transformer_pl.trials.recognise import planned_trials, reason_to_stay
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
@@ -132,7 +132,7 @@ def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
         ({"space": {"model.h": {"values": [8, [4]]}}}, "each value must be a number, text"),
         ({"space": {"variant": {"values": ["base", "model.hh=3"]}}}, "model.hh = 3: no such key"),
         ({"space": {"variant": {"values": ["base", "model.h"]}}}, "must be `base` or key=value"),
-        ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3: must be said by parameters.seed or by"),
+        ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3: must be given by parameters.seed or by"),
         ({"method": "custom"}, "{engine: optuna}"),
         ({"method": "custom", "scheduler": "optuna"}, "{engine: optuna}"),
         ({"fixed": {"seed": "abc"}}, "seed = abc: must be a"),
@@ -159,7 +159,7 @@ def test_a_search_that_cannot_be_is_told_at_plan_time(write, said, words):
 
 def test_the_seed_of_a_search_is_not_set(write):
     path = write()
-    with pytest.raises(InputError, match=r"--set: seed = 5: must be said by parameters\.seed or by --seeds"):
+    with pytest.raises(InputError, match=r"--set: seed = 5: must be given by parameters\.seed or by --seeds"):
         read_search(path, yaml.safe_load(path.read_text()), None, None, {"seed": "5"})
 
 

@@ -28,7 +28,7 @@ from transformer_pl.search import study as module
 from transformer_pl.search.space import read_search
 from transformer_pl.search.storage import Unreachable, create_study
 from transformer_pl.search.study import SearchQueue, counted_trials
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 SECRET = "s3cret:of/no@body%{x}"  # in a URL its @ and % must be written in another way, and nothing else
 WRITTEN = SECRET.replace("%", "%25").replace("@", "%40")
@@ -325,7 +325,7 @@ def test_a_config_that_another_is_at_is_waited_for_and_not_trained_twice(tmp_pat
     two.study.enqueue_trial({"model.h": 8})  # as base is
     assert two.next(set()) is None and "another process trains it" in two.waits()
     (held,) = two._mine()
-    one.draws[first.who.trial].trial.set_user_attr("beat", 1)
+    one.draws[first.identity.trial].trial.set_user_attr("beat", 1)
     first.trial.folder.mkdir(parents=True)
     first.trial.finish(a_result())
     one.ended(first, "done")

@@ -13,6 +13,7 @@ from transformer_pl.reporting.plots import Figure, Point
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.results import FORESEEN, Record, SearchResults
 from transformer_pl.search.study import trial_name
+from transformer_pl.trials.identity import same_row
 
 SHOWN = 4  # trials, beside base, whose translations and attention the page has
 
@@ -72,7 +73,7 @@ def as_sweep(outcome: SearchResults, runs: Path) -> tuple[Sweep, list[PlannedTri
         planned.append(plan_trial(len(rows), trial_name(trial), config, search.scale, runs, corpus))
         rows.append(Row(trial_name(trial), [config], keys))
     done = [one for one in planned if one.trial.result()]
-    is_base = [one.config == search.base for one in done]
+    is_base = [same_row(one.config, search.base) for one in done]
     base = [one for one, told in zip(done, is_base, strict=True) if told][:1]
     best = [one for one, told in zip(done, is_base, strict=True) if not told][:SHOWN]
     return Sweep(search.name, search.project, search.scale, search.base, rows), planned, base + best

@@ -25,7 +25,8 @@ from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import Search
 from transformer_pl.search.storage import LOST, Unreachable, first_line
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.metrics import line_kind
+from transformer_pl.trials.runs_folder import finished_results
 
 RETRY_DRAW_S = 2.0  # from finding nothing to do to asking again
 HEARTBEAT_S = 20.0  # from one sign of life to the next
@@ -89,7 +90,7 @@ class SearchQueue:
                 self._held, self._silent_since = None, None
                 twin = self._twin(draw)
                 if (
-                    draw.planned.who.weights in taken
+                    draw.planned.identity.weights in taken
                     or draw.planned.trial.locked()
                     or (twin and twin.state == TrialState.RUNNING)
                 ):
@@ -100,7 +101,7 @@ class SearchQueue:
                     values = twin.values if twin.state == TrialState.COMPLETE else None
                     self._tell(draw.trial.number, values=values, state=twin.state)
                     continue
-                self.draws[draw.planned.who.trial] = draw
+                self.draws[draw.planned.identity.trial] = draw
                 if draw.planned.trial.needs_training():
                     return draw.planned
                 self.ended(draw.planned, "done" if draw.planned.trial.result() else "diverged")
@@ -169,7 +170,7 @@ class SearchQueue:
 
     def argv(self, job: PlannedTrial, runs: Path) -> list[str]:
         """What `train` is told."""
-        keys = [f"--{key}={value}" for key, value in self.draws[job.who.trial].keys.items()]
+        keys = [f"--{key}={value}" for key, value in self.draws[job.identity.trial].keys.items()]
         return [f"--scale={self.search.scale}", *keys, f"--seed={self.search.seed}", f"--runs={runs}"]
 
     def waits(self) -> str | None:
@@ -194,23 +195,23 @@ class SearchQueue:
 
     def _is_pruned(self, job: PlannedTrial) -> bool:
         (metric,) = self.search.goals
-        trial, seen = self.draws[job.who.trial].trial, self._validated.get(job.who.trial, 0)
+        trial, seen = self.draws[job.identity.trial].trial, self._validated.get(job.identity.trial, 0)
         file = job.trial.folder / "metrics.jsonl"
         size = file.stat().st_size if file.exists() else 0
-        if size == self._sizes.get(job.who.trial, 0):
+        if size == self._sizes.get(job.identity.trial, 0):
             return False
-        values = [line[metric] for line in job.trial.metrics() if metric in line and "val/bleu" not in line]
+        values = [line[metric] for line in job.trial.metrics() if metric in line and line_kind(line) != "final"]
         for at, value in enumerate(values[seen:], seen + 1):
             trial.report(value, at)
-            self._validated[job.who.trial] = at
-        self._sizes[job.who.trial] = size
+            self._validated[job.identity.trial] = at
+        self._sizes[job.identity.trial] = size
         is_base = "base" in trial.user_attrs  # which the others are read beside
         return len(values) > seen and not is_base and trial.should_prune()
 
     def ended(self, job: PlannedTrial, ending: Ending) -> None:
-        draw = self.draws.pop(job.who.trial)
-        self._validated.pop(job.who.trial, None)
-        self._sizes.pop(job.who.trial, None)
+        draw = self.draws.pop(job.identity.trial)
+        self._validated.pop(job.identity.trial, None)
+        self._sizes.pop(job.identity.trial, None)
         result = job.trial.result() or {"metrics": {}}
         known = result["metrics"] | {key: result.get(key) for key in ("params", "flops")}
         values = [known.get(goal) for goal in self.search.goals]
