@@ -80,12 +80,13 @@ def _read_keys(argv: list[str]) -> dict[str, str]:
     keys: dict[str, str] = {}
     words = iter(argv)
     for word in words:
-        key, equals, value = word.removeprefix("--").partition("=")
+        key, equals, text = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
             raise InputError(f"command line: {word}: must be --key=value, with the dashes")
         if key in keys:
             raise InputError(f"command line: --{key} is set twice; set it once")
-        if not equals and (value := next(words, None)) is None:
+        value = text if equals else next(words, None)
+        if value is None:
             raise InputError(f"command line: {word}: must be followed by a value")
         keys[key] = value
     return keys
@@ -120,7 +121,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     fit.accelerator(run.config)
     prepared = prepare(run.config.data, run.runs, run.corpus)
     fit.start_libraries()
-    if rank_zero_only.rank:  # Lightning started this process to help rank 0, which does everything else
+    if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
         fit.use_threads(run.config, run.trial)
         with suppress(Stopped, Diverged):  # rank 0 reports these; it would be killed if this process ended in error
             fit.fit(run, prepared)

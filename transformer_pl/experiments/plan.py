@@ -31,6 +31,7 @@ from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.why_new import reasons_by_names
 
 MATCHES = ("params", "flops", "steps")
 
@@ -148,6 +149,10 @@ def print_plan(
     if any(one.by_flops and one.seconds is not None for one in estimates.values()):
         console.print("~: by the time that the FLOPs of finished trials took")
     console.print(f"FLOPs (of matrix products) and time are of one trial; what is missing: {total}", highlight=False)
+    new = {one.name: one.who.inputs for one in planned if one.trial.status()["state"] == "new"}
+    runs = planned[0].trial.folder.parents[1]
+    for reason, names in reasons_by_names(new, [one.who.inputs for one in planned], runs).items():
+        console.print(f"new, unlike a finished trial ({reason}): {', '.join(names)}", highlight=False, soft_wrap=True)
 
 
 def _table(

@@ -6,7 +6,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
@@ -16,6 +16,7 @@ from transformer_pl.runtime import memory
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import check_digest, sha256
 from transformer_pl.runtime.signals import Stopped, install_handler
+from transformer_pl.training.module import TransformerModule
 
 
 class Checkpoints(L.Callback):
@@ -91,14 +92,14 @@ class Checkpoints(L.Callback):
             self._stop_if_asked(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        module.stop_if_diverged()  # in the last step, after the last validation
+        _module(trainer).stop_if_diverged()  # in the last step, after the last validation
         if not _validates_now(trainer):
             self._keep_weights(trainer, module)
         self._stop_if_asked(trainer)  # by a signal during the last validation
 
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         if trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False):  # on any rank
-            trainer.lightning_module.stop_if_diverged()
+            _module(trainer).stop_if_diverged()
             self._save(trainer)
             raise Stopped(self._signal or signal.SIGTERM)
 
@@ -112,7 +113,7 @@ class Checkpoints(L.Callback):
             self._stop_if_asked(trainer)
 
     def _keep_weights(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        weights = module.weights() if self.average > 1 else None
+        weights = _module(trainer).weights() if self.average > 1 else None
         if weights and trainer.is_global_zero:
             unfinished = self.folder / "new.weights"
             torch.save(weights, unfinished)
@@ -156,8 +157,13 @@ class Checkpoints(L.Callback):
         last.with_suffix(".sha256").write_text(digest)
 
 
+def _module(trainer: L.Trainer) -> TransformerModule:
+    return cast(TransformerModule, trainer.lightning_module)
+
+
 def _validates_now(trainer: L.Trainer) -> bool:
     """Whether a validation follows the step that has just ended."""
+    assert trainer.val_check_batch  # set, because the trainer has a val_check_interval
     return trainer.global_step * trainer.accumulate_grad_batches % trainer.val_check_batch == 0
 
 
@@ -176,7 +182,7 @@ def _random_state() -> dict[str, Any]:
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": random.getstate(),
-        "numpy": (name, keys.tolist(), *rest),
+        "numpy": (name, np.asarray(keys).tolist(), *rest),
     }
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()

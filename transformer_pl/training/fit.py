@@ -89,7 +89,7 @@ def build_trainer(config: Config, logger: TrialLogger, callbacks: list[L.Callbac
 
 def _draw_dropout_by_rank(trainer: L.Trainer, module: L.LightningModule) -> None:
     """Seed each rank differently, after Lightning has seeded all alike and every rank has built the same weights."""
-    if trainer.global_rank:
+    if trainer.global_rank and isinstance(module, TransformerModule):
         torch.manual_seed(module.config.seed + trainer.global_rank)
 
 

@@ -29,13 +29,13 @@ class TrialLogger(Logger):
         """steps: of the whole training. name, tags, config: what W&B shows of the run."""
         super().__init__()
         self._folder, self._steps = folder, steps
-        self._labels = {"name": name, "tags": tags, "config": config}
+        self._labels: dict[str, Any] = {"name": name, "tags": tags, "config": config}
         self._printed = 0.0  # when metrics were last printed
         self._is_open = False
 
     @property
     def name(self) -> str:
-        return self._labels["name"]
+        return str(self._labels["name"])
 
     @property
     def version(self) -> str:

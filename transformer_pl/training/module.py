@@ -37,7 +37,7 @@ class TransformerModule(L.LightningModule):
     def configure_model(self) -> None:
         """Under FSDP2, shard every weight, and with it Adam's state, over the ranks."""
         if self.device_mesh is not None:
-            shards = {"mesh": self.device_mesh["data_parallel"]}
+            shards: dict[str, Any] = {"mesh": self.device_mesh["data_parallel"]}
             for layer in (*self.model.encoder, *self.model.decoder):
                 if isinstance(layer, DecoderLayer):  # the encoder calls it too, before the layer's own forward
                     fully_shard(layer.cross_attention, **shards)
@@ -113,7 +113,7 @@ class TransformerModule(L.LightningModule):
                 self.stop_if_diverged()
             seconds = time.perf_counter() - self._log_started
             (lr,) = scheduler.get_last_lr()
-            self._log({"train/loss": loss / tokens, "lr": lr, "tokens_per_s": tokens / seconds})
+            self._log({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / seconds})
             self._trained = torch.zeros_like(self._trained)
             self._log_started = time.perf_counter()
 

@@ -167,13 +167,14 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
     import wandb
 
     global _server
+    mode: Any
     mode, reason = wandb_mode()
     _server = wandb.setup().settings.base_url if mode == "online" else None
     id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
     if not id_file.exists():
         id_file.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
-    options = {
+    options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
         "job_type": job_type,
         "name": os.environ.get("WANDB_NAME", name),

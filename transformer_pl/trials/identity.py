@@ -1,24 +1,23 @@
-"""The identity of a trial: which keys enter it, how two configs differ, and why a trial is not one that finished."""
+"""The identity of a trial, which keys enter it, and how two configs differ."""
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
-from transformer_pl.trials.trial import Trial
 
 CORE_REVISION = 1  # raised whenever the core's numerics change: older results are then no longer reused
 
 
 def config_difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
     """The keys in which two configs differ, with the value of each; None where a key is not set."""
-    return _difference(config.flat(), base.flat())
+    return mapping_difference(config.flat(), base.flat())
 
 
-def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def mapping_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two mappings differ, with both values; None where a key is missing."""
     return {
         key: (ours.get(key), theirs.get(key))
         for key in dict.fromkeys([*ours, *theirs])
@@ -82,55 +81,3 @@ def row_identity(config: Config) -> str:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-MOST_DIFFERENCES = 3  # between trials that resemble each other
-
-
-def finished_inputs(runs: Path) -> list[dict[str, Any]]:
-    """What the identity of each finished trial in a runs folder was made from; those of older versions left it out."""
-    trials = (Trial(path.parent) for path in sorted((runs / "trials").glob("*/identity.json")))
-    return [inputs for trial in trials if trial.result() and (inputs := trial.identity_inputs())]
-
-
-def why_new(
-    inputs: Mapping[str, Any], finished: Iterable[Mapping[str, Any]], row_keys: Collection[str] = ()
-) -> str | None:
-    """How a new trial differs from the most similar finished one; None where none resembles it.
-
-    inputs: `Identity.inputs` of the new trial. finished: those of finished trials, from `finished_inputs`. Trials
-    resemble each other if their seeds and the keys that tell a sweep's rows apart (row_keys) agree, and at most
-    MOST_DIFFERENCES other inputs differ. Such as `ablations/gated_ffn.py was edited; optim.warmup 400 -> 800`.
-    """
-    best: list[str] | None = None
-    for other in finished:
-        if any(inputs.get(key, KEYS.get(key)) != other.get(key, KEYS.get(key)) for key in ("seed", *row_keys)):
-            continue
-        differences = _describe_inputs(inputs, other)
-        if 0 < len(differences) <= MOST_DIFFERENCES and (best is None or len(differences) < len(best)):
-            best = differences
-    return None if best is None else "; ".join(best)
-
-
-def _describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """How the inputs of an identity differ from another's, one entry per difference."""
-    differences = []
-    for key, (new, old) in _difference(inputs, other).items():
-        if key == "core":
-            differences.append(f"core revision {new}")
-        elif key == "data":
-            differences.append("the text or its preparation changed")
-        elif key == "parts":
-            for slot in new.keys() & old.keys():
-                component = inputs[f"model.{slot}"]
-                if new[slot] != old[slot] and component == other[f"model.{slot}"]:
-                    module = component.rpartition(".")[0].replace(".", "/")
-                    differences.append(f"{module}.py was edited, or a file that it imports")
-        else:
-            name = key.removeprefix("effective.")
-            differences.append(f"{name} {_shown(key, old)} -> {_shown(key, new)}")
-    return differences
-
-
-def _shown(key: str, value: Any) -> Any:
-    return KEYS.get(key) if value is None else value  # keys at their default are left out of the inputs
