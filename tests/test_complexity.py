@@ -92,7 +92,7 @@ def test_layers_of_one_class_are_told_apart_by_their_rows_and_equal_ones_are_tim
 def test_what_memory_has_no_room_for_is_refused_and_not_killed():
     """In a process of its own, which may take a hundredth of what is free."""
     program = (
-        "import torch; from transformer_pl import memory; from transformer_pl.complexity import _seconds;"
+        "import torch; from transformer_pl.runtime import memory; from transformer_pl.complexity import _seconds;"
         "memory.limit(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
     )
     told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

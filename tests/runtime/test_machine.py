@@ -58,7 +58,9 @@ def test_the_driver_is_asked_how_many_gpus_there_are(tmp_path, fails, count):
     (tmp_path / "driver.c").write_text(DRIVER.replace("FAILS", str(fails)))
     library = str(tmp_path / "libnvidia-ml.so.1")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "driver.c")], check=True)
-    program = "import sys; from transformer_pl import machine; print(machine.nvidia_gpus(), 'torch' in sys.modules)"
+    program = (
+        "import sys; from transformer_pl.runtime import machine; print(machine.nvidia_gpus(), 'torch' in sys.modules)"
+    )
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ran.stdout.split() == [str(count), "False"], ran.stderr
