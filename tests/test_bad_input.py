@@ -214,8 +214,10 @@ CASES = {
     "train-valueless": Case("train", ["--model.h"], ["command line: --model.h: must be followed by a value"]),
     "train-positional": Case("train", ["model.h=4"], ["command line: model.h=4: must be --key=value, with the dashes"]),
     "train-part": Case("train", ["--model.ffn=nosuch.Part"], ["model.ffn = nosuch.Part: no module nosuch"]),
-    "train-rerun": Case("train", ["--rerun=no"], ["command line: --rerun=no: must be --rerun, without a value"]),
-    "train-runs-empty": Case("train", ["--runs="], ["command line: --runs: must be a folder, but is empty; name one"]),
+    "train-rerun": Case("train", ["--rerun=no"], ["command line: argument --rerun: ignored explicit argument 'no'"]),
+    "train-runs-empty": Case(
+        "train", ["--runs="], ["command line: argument --runs: '' must be a folder; choose another"]
+    ),
     # the text
     "texts": Case("sweep", ["HERE/texts.yaml"], [word for _, words in TEXTS.values() for word in words]),
     "texts-absent": Case(
@@ -259,7 +261,9 @@ CASES = {
     "runs-file": Case(
         "sweep", [TABLE3, "--runs=HERE/list.yaml"], ["'HERE/list.yaml' must be a folder; choose another"]
     ),
-    "runs-file-train": Case("train", ["--runs=HERE/list.yaml"], ["--runs HERE/list.yaml: must be a folder", "choose"]),
+    "runs-file-train": Case(
+        "train", ["--runs=HERE/list.yaml"], ["--runs: 'HERE/list.yaml' must be a folder", "choose"]
+    ),
     "runs-below-a-file": Case("sweep", [TABLE3, "--runs=HERE/list.yaml/runs"], ["Not a directory", "choose another"]),
     "runs-in-proc": Case("sweep", [TABLE3, "--runs=/proc/runs"], ["--runs /proc/runs: must be a folder that can be"]),
     "runs-none-to-report": Case("report", [TABLE3, "--runs=HERE/none"], ["--runs HERE/none: must be the folder that"]),

@@ -13,12 +13,13 @@ import tiny_trials
 import torch
 from helpers import GRIDS, ROOT, command, wait_for
 
-from transformer_pl import components
+from transformer_pl import components, train
 from transformer_pl.config import KEYS, SLOTS, Component, Level, Model, is_papers, resolve
-from transformer_pl.experiments.cost import forward_cost
+from transformer_pl.experiments.cost import Cost, forward_cost
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
+from transformer_pl.trials.trial import Trial
 
 MODULE = """
 class Base:
@@ -675,14 +676,25 @@ def test_a_component_that_ends_the_process_is_told_before_anything_starts(module
     ],
     ids=["constructor", "training", "backward", "validation", "BLEU of a sample", "final evaluation"],
 )
-def test_a_component_that_ends_the_process_in_training_fails_its_trial(module, tmp_path, when, keys, how):
+def test_a_component_that_ends_the_process_in_training_fails_its_trial(module, tmp_path, monkeypatch, when, keys, how):
+    """Also where the dry run before the training has not found it."""
     path = module(ENDS)
+    monkeypatch.setattr(train, "_cost", lambda run, prepared: Cost(1, 1.0))
     code, trial = tiny_trials.train(tmp_path / "runs", ends(when, how) | keys)
     assert code == 1 and trial.result() is None
     status = trial.status()
     assert status["state"] == "failed"
     assert status["why"].startswith(f"{path}, line {ENDS_LINE}: RuntimeError: ") and f"{how}(0)" in status["why"]
     assert f"error: {status['why']}" in trial.log.read_text()
+
+
+@pytest.mark.parametrize("when", ["constructor", "training", "backward", "evaluation", "decoding"])
+def test_train_tries_out_a_component_before_the_training(module, tmp_path, when):
+    path = module(ENDS)
+    with pytest.raises(InputError, match=f"stranger.Ends .*: must run, but {path}, line {ENDS_LINE}: "):
+        tiny_trials.train(tmp_path / "runs", ends(when, "SystemExit"))
+    (folder,) = (tmp_path / "runs" / "trials").iterdir()
+    assert Trial(folder).status()["state"] == "failed" and not (folder / "metrics.jsonl").exists()
 
 
 def test_ctrl_c_is_no_failure_of_a_component(module, tmp_path):

@@ -1,10 +1,10 @@
 """Translate with a trained trial:  python -m transformer_pl.translate TRIAL [FILE] [--beam 4] [--n-best 3]
 
-TRIAL is its folder, its id, or a part of its name that no other has. Sentences come from a file, from a pipe or from
-the keyboard, one a line; each line out is the translation of the line in.
+TRIAL is a trial's folder, its id, or a part of its name that no other trial has. Sentences come from a file, a pipe or
+the keyboard, one per line; each output line is the translation of an input line.
 """
 
-import argparse
+import io
 import itertools
 import os
 import sys
@@ -15,12 +15,12 @@ from typing import Any
 from transformer_pl import components
 from transformer_pl.config import Config, Level, is_known_key, resolve
 from transformer_pl.data.prepare import Prepared, Tokens
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
+from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results
 from transformer_pl.trials.trial import Trial
 
-CHUNK = 500  # sentences read before the first is translated, where nobody waits at a keyboard
+CHUNK = 500  # sentences that are read and translated together, unless they are typed
 
 
 def main(argv: list[str]) -> int:
@@ -28,12 +28,20 @@ def main(argv: list[str]) -> int:
         prog="python -m transformer_pl.translate", description="Translate lines with a trained trial."
     )
     parser.add_argument("trial", metavar="TRIAL", help="a trial's folder, its id, or a part of its name")
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="one sentence a line (else standard input)")
-    parser.add_argument("--beam", help="hypotheses at a time (as the trial's)")
-    parser.add_argument("--alpha", help="length penalty, Section 6.1 (as the trial's)")
-    parser.add_argument("--n-best", type=_count, default=0, metavar="N", help="N outputs a line: line, score, text")
     parser.add_argument(
-        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="where trials lie (%(default)s)"
+        "file", metavar="FILE", nargs="?", type=Path, help="one sentence per line (default: standard input)"
+    )
+    parser.add_argument("--beam", help="beam size (default: the trial's)")
+    parser.add_argument("--alpha", help="length penalty, Section 6.1 (default: the trial's)")
+    parser.add_argument(
+        "--n-best",
+        type=whole_number(),
+        default=0,
+        metavar="N",
+        help="print N outputs per line: line number, score, text",
+    )
+    parser.add_argument(
+        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the runs folder (%(default)s)"
     )
     options = parser.parse_args(argv)
     result = find(options.runs, options.trial)
@@ -65,24 +73,26 @@ def main(argv: list[str]) -> int:
 
 
 def find(runs: Path, name: str) -> dict[str, Any]:
-    """The result of the one finished trial that `name` means."""
+    """The result of the one finished trial that `name` identifies. Raises an InputError unless there is exactly one."""
     results = finished_results(runs)
-    folder = Path(os.path.abspath(name))  # not resolved: a link is a trial of the folder that it lies in
+    folder = Path(os.path.abspath(name))  # not resolved: a link belongs to the runs folder that it lies in
     if (folder / "result.json").exists():
         results, name = finished_results(folder.parent.parent), folder.name
     exact = [r for r in results if name in (r["id"], r["folder"].name)]
-    found = exact or [r for r in results if name in r["folder"].name]
-    if len(found) == 1:
-        return found[0]
-    listed = "".join(f"\n  {r['folder'].name}" for r in (found or results)[:20])
-    law = "must mean one finished trial"
-    if found:
-        raise InputError(f"TRIAL {name}: {law}, but means {len(found)}; name more of one:{listed}")
-    raise InputError(f"TRIAL {name}: {law} under {runs}, but means none" + (f"; there are:{listed}" if listed else ""))
+    matching = exact or [r for r in results if name in r["folder"].name]
+    if len(matching) == 1:
+        return matching[0]
+    listed = "".join(f"\n  {r['folder'].name}" for r in (matching or results)[:20])
+    constraint = "must mean one finished trial"
+    if matching:
+        raise InputError(f"TRIAL {name}: {constraint}, but means {len(matching)}; name more of one:{listed}")
+    raise InputError(
+        f"TRIAL {name}: {constraint} under {runs}, but means none" + (f"; there are:{listed}" if listed else "")
+    )
 
 
 def config_of(result: dict[str, Any], changes: dict[str, str | None]) -> Config:
-    """What a trial was trained as, with the changes that are given."""
+    """The config that a trial was trained with, and the changes that are not None."""
     trained = {key: value for key, value in result["config"].items() if is_known_key(key) and value is not None}
     changed = {key: value for key, value in changes.items() if value is not None}
     return resolve([Level(str(result["folder"]), trained), Level("command line", changed)])
@@ -91,7 +101,7 @@ def config_of(result: dict[str, Any], changes: dict[str, str | None]) -> Config:
 def translator(
     config: Config, prepared: Prepared, weights: Path, n_best: int
 ) -> Callable[[list[str]], list[list[tuple[str, float]]]]:
-    """The function from sentences to the texts and scores of their `n_best` translations, best first."""
+    """A function that maps sentences to the texts and scores of their `n_best` translations, best first."""
     if mistakes := components.check_components(config.model):
         raise InputError(*mistakes)
     from transformer_pl.evaluation.beam_search import Hypothesis
@@ -99,20 +109,20 @@ def translator(
 
     tokenizer, model = prepared.tokenizer, load_trained_model(config, prepared, weights)
 
-    def translated(sentences: list[str]) -> list[list[tuple[str, float]]]:
-        spoken = [sentence for sentence in sentences if sentence.strip()]
-        source = Tokens.of(tokenizer.encode(spoken))
-        found = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
-        return [_texts(next(found)) if sentence.strip() else [("", 0.0)] for sentence in sentences]
+    def translate_all(sentences: list[str]) -> list[list[tuple[str, float]]]:
+        not_blank = [sentence for sentence in sentences if sentence.strip()]
+        source = Tokens.of(tokenizer.encode(not_blank))
+        outputs = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
+        return [_texts(next(outputs)) if sentence.strip() else [("", 0.0)] for sentence in sentences]
 
     def _texts(best: list[Hypothesis]) -> list[tuple[str, float]]:
         return list(zip(tokenizer.decode([h.tokens for h in best]), [h.score for h in best], strict=True))
 
-    return translated
+    return translate_all
 
 
 def _lines(file: Path | None) -> Iterator[list[str]]:
-    """The sentences in chunks; what is typed comes line by line."""
+    """The sentences in chunks; typed ones one at a time."""
     if file:
         try:
             text = file.read_bytes().decode()
@@ -121,6 +131,7 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; mend it") from None
         lines: Iterator[str] = iter(text.split("\n")[: None if text[-1:] not in ("", "\n") else -1])
     else:
+        assert isinstance(sys.stdin, io.TextIOWrapper)
         sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
         lines = (line.removesuffix("\n") for line in sys.stdin)
     source = (line.removesuffix("\r") for line in lines)
@@ -133,12 +144,6 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
             yield chunk
 
     return chunks()
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

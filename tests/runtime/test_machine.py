@@ -12,12 +12,12 @@ import pytest
 import torch
 from helpers import ROOT, command
 
-from transformer_pl import train
 from transformer_pl.config import Level, resolve
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.training import fit
 
 NAMES = [None, "", "0", "1", "0,1", "1,0", "3,0", "-1", "0,-1,1", "0,0", "1,2,7", "GPU-8d2a,GPU-11aa", "MIG-1", "none"]
 DRIVER = """
@@ -58,7 +58,9 @@ def test_the_driver_is_asked_how_many_gpus_there_are(tmp_path, fails, count):
     (tmp_path / "driver.c").write_text(DRIVER.replace("FAILS", str(fails)))
     library = str(tmp_path / "libnvidia-ml.so.1")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "driver.c")], check=True)
-    program = "import sys; from transformer_pl import machine; print(machine.nvidia_gpus(), 'torch' in sys.modules)"
+    program = (
+        "import sys; from transformer_pl.runtime import machine; print(machine.nvidia_gpus(), 'torch' in sys.modules)"
+    )
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ran.stdout.split() == [str(count), "False"], ran.stderr
@@ -118,13 +120,13 @@ def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision)
     for accelerator, strategy, devices in itertools.product(ACCELERATORS, STRATEGIES, [1, 2]):
         try:
             one = config(precision=precision, accelerator=accelerator, strategy=strategy, devices=devices)
-            chosen = train._accelerator(one)
+            chosen = fit.accelerator(one)
         except InputError:
             continue
         trainer = L.Trainer(
             accelerator=chosen,
             devices=devices,
-            strategy=train._strategy(one),
+            strategy=fit.strategy(one),
             precision=precision,
             logger=False,
             enable_checkpointing=False,
@@ -139,7 +141,7 @@ def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision)
 def test_fp32_is_fp32_on_a_gpu_too(monkeypatch):
     """By default torch rounds what enters convolutions and LSTMs there to 10 bits."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    train._start_libraries()
+    fit.start_libraries()
     assert not torch.backends.cudnn.allow_tf32
 
 

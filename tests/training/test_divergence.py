@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers import ROOT, command, read_back
+from helpers import ROOT, a_result, command, read_back
 from lightning import Callback
 
 from tests.training.test_training import Asks, config, fit, prepared  # noqa: F401
 from transformer_pl.evaluation.evaluate import Likelihood
-from transformer_pl.train import _evaluate
+from transformer_pl.evaluation.evaluate_trial import evaluate_trial
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.divergence import Diverged, perplexity
@@ -118,11 +118,11 @@ def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, monkeypatc
     settings, trial = config(model__position="late.Late"), Trial(tmp_path)
     trial.save_weights(TransformerModule(settings, len(prepared.tokenizer)).model.state_dict())
     with pytest.raises(Diverged, match="at step 12"):
-        _evaluate(settings, trial, prepared)
+        evaluate_trial(settings, trial, prepared)
     with torch.no_grad():
         trial.save_weights({name: value * math.nan for name, value in torch.load(tmp_path / "weights.pt").items()})
     with pytest.raises(Diverged, match="at step 12"):
-        _evaluate(settings, trial, prepared)
+        evaluate_trial(settings, trial, prepared)
 
 
 class Collects(Callback):
@@ -166,7 +166,7 @@ def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path, m
     tracker.start(0)
     tracker.log_metrics(line, 6)
     tracker.finish()
-    trial.finish({"metrics": line | {"val/bleu": 0.0}})
+    trial.finish(a_result(metrics=line | {"val/bleu": 0.0}))
     written = [strictly((trial.folder / name).read_text()) for name in ("metrics.jsonl", "result.json")]
     assert [told["val/ppl"] for told in (written[0], written[1]["metrics"])] == [None, None]
     for told in (trial.metrics()[0], trial.result()["metrics"], finished_results(tmp_path / "runs")[0]["metrics"]):

@@ -167,7 +167,7 @@ def test_the_end_of_a_trial_waits_five_seconds_for_w_and_b_that_hangs(w_and_b_of
     tracker.finish(exit_code)
     assert time.monotonic() - began < 5.2  # and a little for a machine that is busy
     wait_for(lambda: are_gone([own, service, *others]), seconds=1)
-    assert "W&B: lost (it has not ended in time); all of it is on disk" in capfd.readouterr().out
+    assert "W&B: lost (it has not ended in time); everything is on disk" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("end", ["stop", "done"])

@@ -25,9 +25,9 @@ from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.schedule import learning_rate
-from transformer_pl.train import _use_threads
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
+from transformer_pl.training.fit import use_threads
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.names import CHECKPOINT_FILES
 from transformer_pl.trials.recognise import is_trial, reason_to_stay
@@ -228,7 +228,7 @@ def test_damaged_weights_are_not_averaged(prepared, tmp_path, capsys):
     assert checkpoints.newest() == folder / "last.ckpt" and not capsys.readouterr().err
     (folder / "last.sha256").write_bytes(b"\xff\xfe")  # no text at all
     assert checkpoints.newest() == folder / "previous.ckpt"
-    assert f"warning: {folder / 'last.ckpt'}: is not whole; going on from previous.ckpt" in capsys.readouterr().err
+    assert f"warning: {folder / 'last.ckpt'}: is not whole; continuing from previous.ckpt" in capsys.readouterr().err
     flip(folder / "weights.000000012.pt")
     with pytest.raises(InputError, match=r"weights\.000000012\.pt: cannot be averaged: .* trains the trial anew"):
         checkpoints.averaged()
@@ -273,7 +273,7 @@ class Asks(L.Callback):
 
     def on_before_zero_grad(self, trainer, module, optimizer):
         if trainer.global_step == self.step - 1:
-            self.checkpoints._asked = signal.SIGTERM
+            self.checkpoints._signal = signal.SIGTERM
 
 
 @pytest.mark.parametrize("step", [5, 6, 12], ids=["between", "before a validation", "the last"])
@@ -421,7 +421,7 @@ def test_which_number_of_threads_is_used(tmp_path, threads, capsys, keys, begun,
     trial = Trial(tmp_path)
     if begun:
         (tmp_path / "env.json").write_text(json.dumps({"threads": begun}))
-    used = _use_threads(config(**{"trainer__threads": None} | keys), trial)
+    used = use_threads(config(**{"trainer__threads": None} | keys), trial)
     assert used == torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"]) == (expected or threads)
     warned = "trainer.threads = 3: this trial began with 2" in capsys.readouterr().out
     assert warned == (begun == 2)

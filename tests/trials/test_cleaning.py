@@ -117,7 +117,7 @@ def test_nothing_is_cleaned_while_something_is_at_work(spoiled):
     runs, waste, _ = spoiled
     with runs_lock(runs):
         told = clean(runs, "y\n")
-    assert told.returncode == 2 and "at work" in told.stderr
+    assert told.returncode == 2 and "is running there" in told.stderr
     assert all(path.exists() for path in waste)
     with runs_lock(runs, alone=True):
         told = command("train", "--runs", runs)
@@ -345,7 +345,7 @@ def test_a_trial_that_was_never_begun_goes(runs):
     new = Trial(runs / "trials" / trial_folder("demo-base-s1", "0123456789ab"))
     new.make()
     new.log.write_text("killed")
-    assert [(one.path, one.why) for one in find_removable(runs)] == [(new.folder, "broken: never begun")]
+    assert [(one.path, one.reason) for one in find_removable(runs)] == [(new.folder, "broken: never begun")]
 
 
 def test_to_train_anew_leaves_the_files_of_others(runs):

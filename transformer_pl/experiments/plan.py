@@ -34,6 +34,7 @@ from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.why_new import reasons_by_names
 
 COMPARED = ("params", "flops", "steps")  # what --compare knows
 
@@ -205,6 +206,10 @@ def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None
     console.print("FLOPs (of matrix products alone) and time are those of one trial", highlight=False)
     if missing:
         console.print(_describe_work_left([estimates[planned.row] for planned in missing]), highlight=False)
+    new = {planned.name: planned.identity.inputs for planned in trials if planned.trial.status()["state"] == "new"}
+    runs = trials[0].trial.folder.parents[1]
+    for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
+        console.print(f"new, unlike a finished trial ({reason}): {', '.join(names)}", highlight=False, soft_wrap=True)
 
 
 def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:

@@ -1,4 +1,4 @@
-"""What this machine has to train on. Needs no torch, which takes seconds to load."""
+"""The GPUs of this machine, and what a trial is trained on. Needs no torch, which takes seconds to import."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from transformer_pl.runtime.errors import InputError
 
 
 def gpus() -> list[str]:
-    """The GPUs that torch can use here, as CUDA_VISIBLE_DEVICES names them; none for a torch built for CPUs only."""
+    """The GPUs that torch can use, as CUDA_VISIBLE_DEVICES names them; none if torch is built for CPUs only."""
     with suppress(PackageNotFoundError):
         if "+cpu" in version("torch"):
             return []
@@ -19,7 +19,7 @@ def gpus() -> list[str]:
 
 
 def visible(count: int, names: str | None) -> list[str]:
-    """Which of `count` GPUs CUDA shows where CUDA_VISIBLE_DEVICES is `names`: those before the first unknown name."""
+    """The GPUs, of `count`, that CUDA shows if CUDA_VISIBLE_DEVICES is `names`: those before the first unknown name."""
     numbers = [str(number) for number in range(count)]
     if names is None or not count:
         return numbers
@@ -40,10 +40,10 @@ def nvidia_gpus() -> int:
 
 
 def accelerator(trainer: Trainer, gpus: int) -> str:
-    """`cuda` or `cpu`: what a trial is trained on where torch can use so many GPUs.
+    """`cuda` or `cpu`: what a trial is trained on. gpus: the number of GPUs that torch can use.
 
-    Raises an InputError where these cannot do what the config says. Without it Lightning would fail in the middle, or
-    silently take another precision.
+    Raises an InputError if they cannot do what the config says. Lightning would fail later, or silently use another
+    precision.
     """
     if trainer.accelerator == "cpu":
         return "cpu"

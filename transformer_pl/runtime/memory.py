@@ -1,8 +1,8 @@
-"""How much memory a process takes, and how glibc keeps it. Elsewhere than on Linux these do nothing.
+"""How much memory a process takes, and how glibc keeps it. Outside Linux these functions do nothing.
 
-By default glibc hands every large tensor back to the system when it dies, and the system must clear each page anew for
-the next: a third of a training step on a CPU. Kept instead, tensors of many shapes scatter over a heap that slowly
-grows, so what is free is handed back now and then.
+By default glibc returns the memory of every large tensor to the system, which must clear each page before the next
+tensor gets it: a third of a training step on a CPU. If glibc keeps the memory, the heap slowly grows, because tensors
+of many shapes fragment it. So free memory is returned at every validation.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ NOT_GLIBC = (AttributeError, OSError, TypeError)
 
 
 def keep_freed() -> None:
-    """Keep freed memory for the next tensor."""
+    """Let glibc keep freed memory for the next tensor."""
     with suppress(*NOT_GLIBC):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_MAX, 0)
@@ -24,15 +24,17 @@ def keep_freed() -> None:
 
 
 def return_to_system() -> None:
-    """Hand what is free back to the system."""
+    """Return free memory to the system."""
     with suppress(*NOT_GLIBC):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def limit_memory(free: float = 1.0) -> None:
-    """Refuse what is beyond this share of the machine's free memory: an error, where the process would be killed."""
+    """Limit this process to a share of the free memory, so that an allocation fails before the system kills it."""
     with suppress(OSError, ValueError, TypeError):
         available = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        if available is None:
+            return
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (taken + int(free * 1024 * int(available[1])), hard))
+        resource.setrlimit(resource.RLIMIT_AS, (used + int(free * 1024 * int(available[1])), hard))

@@ -1,4 +1,4 @@
-"""Whether a server answers: asked before a library that would take long to give up."""
+"""Whether a server answers: checked before a library is called that would wait long for it."""
 
 import http.client
 import queue
@@ -13,22 +13,22 @@ PORTS = {"http": 80, "https": 443}
 
 
 def why_unreachable(address: str, seconds: float = 3.0) -> str | None:
-    """None where the server of a URL, or the proxy before it, takes a connection; else why not."""
+    """Why the server of a URL, or its proxy, accepts no connection; None if it does."""
     url = urlsplit(address)
     proxy = getproxies().get(url.scheme)
     if proxy and not proxy_bypass(url.hostname or ""):
         url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
     answer: queue.Queue[str | None] = queue.Queue()
 
-    def knock() -> None:
+    def connect() -> None:
         try:
             port = url.port or PORTS.get(url.scheme, 443)
-            socket.create_connection((url.hostname, port), timeout=seconds).close()
+            socket.create_connection((url.hostname or "", port), timeout=seconds).close()
             answer.put(None)
         except (OSError, ValueError) as error:
             answer.put(str(error))
 
-    threading.Thread(target=knock, daemon=True).start()  # looking up a name knows no time-out of its own
+    threading.Thread(target=connect, daemon=True).start()  # a thread, because a name lookup has no time-out
     try:
         return answer.get(timeout=seconds)
     except queue.Empty:
@@ -36,11 +36,11 @@ def why_unreachable(address: str, seconds: float = 3.0) -> str | None:
 
 
 def responds(address: str, seconds: float) -> bool:
-    """Whether a web server responds to a request, with whatever status. One that hangs may still take connections."""
+    """Whether a web server responds to a request, with any status. A server that hangs may still accept connections."""
     try:
         urlopen(Request(address, method="HEAD"), timeout=seconds).close()
     except HTTPError as error:
         error.close()
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return isinstance(getattr(error, "reason", None), ssl.SSLError)  # we may lack the certificate that W&B has
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)  # W&B may have a certificate that Python lacks
     return True

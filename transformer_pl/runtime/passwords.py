@@ -1,6 +1,6 @@
-"""Passwords in the URLs of a command line, where every user of the machine can read them (`ps`).
+"""Remove passwords from the command line, where every user of the machine can read them (`ps`).
 
-The package imports this module first, before anything that takes time. So it imports next to nothing.
+The package imports this module first, before slow imports, so this module imports little itself.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 PASSWORD = "TRANSFORMER_PL_STORAGE_PASSWORD"  # an environment variable, which other users of a machine cannot read
 PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # where the commands lie
-HIDDEN = "***"  # replaces whatever a password cannot be told apart from
+HIDDEN = "***"  # replaces text that cannot be told apart from a password
 
 _STORAGE = re.compile(r"--?st\w*", re.I)  # also where --storage is misspelt
 _USER = re.compile(r"([^:/]*)(?::([^@]*))?@")  # as SQLAlchemy reads USER:PASSWORD@
@@ -20,7 +20,7 @@ _password: str | None = None
 
 
 def hide() -> None:
-    """Begin this process anew without the passwords on its command line, where it runs a command of this package."""
+    """Start this process again without the passwords on its command line, if it runs a command of this package."""
     global _password
     if not _is_command():
         return
@@ -29,16 +29,16 @@ def hide() -> None:
         if _password:
             os.environ[PASSWORD] = _password
         os.execv(sys.executable, words)
-    _password = os.environ.pop(PASSWORD, None)  # no process that is started from here on has it
+    _password = os.environ.pop(PASSWORD, None)  # child processes do not inherit it
 
 
 def take(words: list[str]) -> list[str]:
-    """The words of a command line without passwords. The one of `--storage` is kept for `password`.
+    """A command line without its passwords. `password` returns the one of `--storage` later.
 
-    Where a password cannot be told from what surrounds it, all of that is HIDDEN. Taking twice changes nothing more.
+    Text in which a password cannot be identified becomes HIDDEN as a whole. Applying `take` twice changes nothing more.
     """
     global _password
-    bare: list[str] = []
+    clean: list[str] = []
     for previous, word in zip(["", *words], words, strict=False):
         option, _, value = word.partition("=")
         if "://" in word:
@@ -46,11 +46,11 @@ def take(words: list[str]) -> list[str]:
             if password and (previous == "--storage" or option == "--storage"):
                 _password = password
         elif _STORAGE.fullmatch(previous) and not word.startswith("-"):
-            word = HIDDEN  # no URL, whatever else it may be
+            word = HIDDEN  # not a URL, so a password cannot be identified in it
         elif value and _STORAGE.fullmatch(option):
             word = f"{option}={HIDDEN}"
-        bare.append(word)
-    return bare
+        clean.append(word)
+    return clean
 
 
 def password() -> str | None:
@@ -64,14 +64,14 @@ def _split(url: str) -> tuple[str, str | None]:
 
     scheme, _, rest = url.partition("://")
     user = _USER.match(rest)
+    name, encoded = (user[1], user[2]) if user else ("", None)
     after = rest[user.end() :] if user else rest
-    encoded = user[2] if user else None
     ambiguous = encoded is not None and ("@" in after or "\0" in unquote(encoded))
     if ambiguous or not _HOST.match(after) or _MISPLACED.search(unquote(after)):
         return f"{scheme}://{HIDDEN}", None
     if encoded is None:
         return url, None
-    return f"{scheme}://{user[1]}@{after}", unquote(encoded)
+    return f"{scheme}://{name}@{after}", unquote(encoded)
 
 
 def _is_command() -> bool:

@@ -1,4 +1,4 @@
-"""How a process ends when it is asked to: SIGINT and SIGTERM in every command, and in a trial whose sweep is gone."""
+"""How processes stop: on SIGINT and SIGTERM, and a trial also when its sweep has died."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-GRACE_S = 8.0  # from asking a trial to stop to killing it
+GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
 ENDS_WITH_STDIN = "TRANSFORMER_PL_ENDS_WITH_STDIN"
 
 
 class Stopped(BaseException):
-    """A signal asked the command to end. What it has done so far is kept: the same command continues."""
+    """A signal stopped the command. What it has done is on disk, and the same command continues."""
 
     def __init__(self, signum: int):
         super().__init__(f"stopped by {signal.Signals(signum).name}; the same command continues")
@@ -23,11 +23,11 @@ class Stopped(BaseException):
 
 @contextmanager
 def component_code() -> Iterator[None]:
-    """Around code that may be a user's component: whatever that raises is an error, and never an end.
+    """Run code that may be a user's component, and turn whatever ends a program into a RuntimeError.
 
-    SystemExit (`sys.exit`), KeyboardInterrupt and GeneratorExit would end the command, and StopIteration a loop of
-    Lightning's, as if all were done. They come out as a RuntimeError with their own traceback. A signal passes: it
-    raises `Stopped`; or KeyboardInterrupt, where Python's own handler answers it because no command runs.
+    Otherwise SystemExit (`sys.exit`), KeyboardInterrupt and GeneratorExit would end the command, and StopIteration a
+    loop of Lightning, as if the work were done. The RuntimeError has the original traceback. Signals still work: a
+    command raises `Stopped` for them, and without a command Python raises KeyboardInterrupt.
     """
     try:
         yield
@@ -43,27 +43,28 @@ def component_code() -> Iterator[None]:
 
 
 def install_handler(handler: Any) -> None:
-    """Let `handler` answer both signals."""
+    """Install a handler of SIGINT and SIGTERM."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, handler)
 
 
 def raise_stopped(signum: int, frame: object) -> NoReturn:
-    """End in good order; but whoever asks again while that goes on is obeyed at once."""
+    """Handle a signal by raising Stopped. A second signal ends the process at once."""
     install_handler(signal.SIG_DFL)
     raise Stopped(signum)
 
 
 def end_with_parent() -> None:
-    """In a process with ENDS_WITH_STDIN in its environment: stop when whoever holds its standard input is gone.
+    """If ENDS_WITH_STDIN is set, stop this process when its standard input is closed.
 
-    A pipe that nobody writes to ends with its parent, whatever ended that: so no trial outlives its sweep.
+    The sweep holds the other end of that pipe and writes nothing. However the sweep ends, the system closes the pipe,
+    so no trial outlives its sweep.
     """
     if not os.environ.get(ENDS_WITH_STDIN):
         return
 
     def watch() -> None:
-        os.read(0, 1)  # not by sys.stdin, whose lock would be missed at exit
+        os.read(0, 1)  # not sys.stdin.read, which holds a lock that the interpreter needs at exit
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
         os._exit(128 + signal.SIGTERM)
@@ -72,13 +73,13 @@ def end_with_parent() -> None:
 
 
 def kill(leader: int) -> None:
-    """Kill a process, its session and process group, and all their descendants, which may have sessions of their own.
+    """Kill a process, its session and process group, and all their descendants, whatever their sessions.
 
-    W&B's service has one: were its parent killed alone, a service that hangs would stay for ever.
+    W&B's service, for example, has a session of its own. If it hangs, it would survive its parent.
     """
     processes: dict[int, tuple[int, int]] = {}  # parent and session of each; empty where the system has no /proc
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             _, parent, _, session = path.read_bytes().rpartition(b")")[2].split()[:4]
             processes[int(path.parent.name)] = int(parent), int(session)
     doomed = {leader} | {pid for pid, (_, session) in processes.items() if session == leader}

@@ -1,9 +1,9 @@
-"""Where metrics go while a trial runs: `metrics.jsonl` always, and a W&B run that can be lost without harm."""
+"""Where a trial's metrics go: always to metrics.jsonl, and to a W&B run whose loss must never harm the trial."""
 
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -14,23 +14,28 @@ from transformer_pl.training.divergence import Diverged
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.metrics import line_kind, metrics_to_json
 from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_run import TrialRun
 
-SAY_EVERY_S = 5.0
+PRINT_EVERY_S = 5.0
 
 
 class TrialLogger(Logger):
-    """Lightning's logger for one trial. Steps count optimiser steps; every line carries its own."""
+    """Lightning's logger for one trial. Steps are optimiser steps. Only rank 0 writes."""
+
+    _file: TextIO  # metrics.jsonl, between start and finish
+    _wandb: WandbRun  # the same
 
     def __init__(self, folder: Path, steps: int, name: str, tags: list[str], config: dict[str, Any]):
+        """steps: of the whole training. name, tags, config: what W&B shows of the run."""
         super().__init__()
         self._folder, self._steps = folder, steps
-        self._said = 0.0
-        self._told = {"name": name, "tags": tags, "config": config}
-        self._run: WandbRun | None = None
+        self._labels: dict[str, Any] = {"name": name, "tags": tags, "config": config}
+        self._printed = 0.0  # when metrics were last printed
+        self._is_open = False
 
     @property
     def name(self) -> str:
-        return self._told["name"]
+        return str(self._labels["name"])
 
     @property
     def version(self) -> str:
@@ -38,67 +43,73 @@ class TrialLogger(Logger):
 
     @rank_zero_only
     def start(self, step: int) -> None:
-        """Open both, at a training that has come to `step`: what was written after it, or of what it came to, goes."""
+        """Open metrics.jsonl and the W&B run of a training that continues at `step`.
+
+        Lines after that step are removed, and so is the line of an earlier final evaluation.
+        """
         path = self._folder / "metrics.jsonl"
         if path.exists():
             lines = Trial(self._folder).metrics()
             if damaged := path.read_bytes().count(b"\n") - len(lines):
                 warn(f"{path}: {damaged} damaged lines are left out")
-            kept = [line for line in lines if line["step"] <= step and line_kind(line) != "final"]
-            write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in kept))
+            valid = [line for line in lines if line["step"] <= step and line_kind(line) != "final"]
+            write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in valid))
         self._file = path.open("a", encoding="utf-8")
-        self._run = WandbRun(folder=str(self._folder), **self._told)
+        self._wandb = WandbRun(folder=str(self._folder), **self._labels)
+        self._is_open = True
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        line = {"step": step, **metrics}
-        stored = {"step": step, "kind": line_kind(metrics), **metrics_to_json(metrics), "time": round(time.time(), 2)}
-        self._file.write(json.dumps(stored) + "\n")
+        """Append a line to metrics.jsonl and send it to W&B; every few seconds print it."""
+        line = {"step": step, "kind": line_kind(metrics), **metrics_to_json(metrics), "time": round(time.time(), 2)}
+        self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-        self._run.tell(log=line)
-        if time.monotonic() - self._said > SAY_EVERY_S:
-            self._said = time.monotonic()
-            told = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            print(f"step {step}/{self._steps}  {told}", flush=True)
+        self._wandb.tell(log={"step": step, **metrics})
+        if time.monotonic() - self._printed > PRINT_EVERY_S:
+            self._printed = time.monotonic()
+            values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            print(f"step {step}/{self._steps}  {values}", flush=True)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """The config is known from the start."""
+        """Lightning calls this. The config was passed to __init__."""
 
     @rank_zero_only
     def log_translations(self, rows: list[dict[str, Any]]) -> None:
-        """A table of W&B: what the trial makes of a few sentences."""
-        self._run.tell(tables={"translations": rows})
+        """Send a table of translations to W&B."""
+        self._wandb.tell(tables={"translations": rows})
 
     @rank_zero_only
     def fail(self, error: BaseException) -> None:
-        """End the run with the error's exit code; of a training that diverged, it says at which step."""
-        if self._run is not None and isinstance(error, Diverged):
-            self._run.tell(summary=_divergence(error.step))
+        """Close both with the error's exit code; W&B is told the step of a divergence."""
+        if self._is_open and isinstance(error, Diverged):
+            self._wandb.tell(summary=_divergence(error.step))
         self.finish(getattr(error, "exit_code", 1))
 
     @rank_zero_only
     def finish(self, exit_code: int = 0, result: dict[str, Any] | None = None) -> None:
-        if self._run is not None:
-            self._file.close()
-            if result:
-                self._run.tell(summary=wandb_summary(result))
-            self._run.finish(exit_code)
-            self._run = None
+        """Close metrics.jsonl and end the W&B run. Calling it again does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._file.close()
+        if result:
+            self._wandb.tell(summary=wandb_summary(result))
+        self._wandb.finish(exit_code)
 
 
 def log_finished_trial(folder: Path, result: dict[str, Any]) -> None:
-    """A finished trial under W&B's agent, which has given it another run: what it came to."""
+    """Send an earlier result to the run that W&B's agent has opened for the same trial."""
     run = WandbRun(folder=str(folder), **{key: result[key] for key in ("name", "tags", "config")})
     run.tell(log={"step": result["steps"], **result["metrics"]})
     run.tell(summary=wandb_summary(result))
-    run.finish(0, wait=SEND_S)  # it has everything still to send
+    run.finish(0, wait=SEND_S)  # nothing was sent before
 
 
-def tell_diverged(folder: Path, step: int, name: str, tags: list[str], config: dict[str, Any]) -> None:
-    """The same of a trial that diverged."""
-    run = WandbRun(folder=str(folder), name=name, tags=tags, config=config)
-    run.tell(summary=_divergence(step))
-    run.finish(1, wait=SEND_S)
+def log_diverged_trial(run: TrialRun, step: int) -> None:
+    """Report an earlier divergence to the run that W&B's agent has opened for the same trial."""
+    wandb_run = WandbRun(folder=str(run.trial.folder), **run.labels())
+    wandb_run.tell(summary=_divergence(step))
+    wandb_run.finish(1, wait=SEND_S)
 
 
 def _divergence(step: int) -> dict[str, int]:
@@ -106,5 +117,5 @@ def _divergence(step: int) -> dict[str, int]:
 
 
 def wandb_summary(result: dict[str, Any]) -> dict[str, Any]:
-    """What a table of W&B shows of a run beside its metrics."""
+    """What W&B's table of runs shows beside the metrics."""
     return {key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")}

@@ -1,7 +1,8 @@
-"""A W&B run, of a trial or of a sweep's report, in a process of its own: it is told by a pipe, a JSON object a line.
+"""A W&B run in a process of its own, for a trial or for a sweep's report.
 
-In a process of its own because a lost network or a dead service must never cost a trial: W&B's calls may block for
-minutes, or raise, where nobody waits for them. Only this file imports wandb, and only `Run.finish` waits for it.
+W&B's calls may block for minutes, or raise, when the network or the service fails. In a process of its own they cannot
+delay or end a trial: the trial writes JSON objects to a pipe, one per line, and waits only in `WandbRun.finish`. Only
+this file imports wandb.
 """
 
 import fcntl
@@ -26,123 +27,132 @@ from transformer_pl.runtime.signals import kill
 
 PROJECT = "transformer-pl"
 PIPE_BYTES = 1 << 20
-END_S = 4.5  # for all of W&B at the end of a trial, whatever ends it: with KILLED_S, less than the 5 s we promise
-SEND_S = 30.0  # instead, where much may still be to be sent and nothing trains: see `Run.finish`
-KILLED_S = 0.4  # until what was killed is gone; what hangs in the system itself is not
+END_S = 4.5  # seconds that W&B gets at the end of a trial; with KILLED_S less than the 5 s that the README promises
+SEND_S = 30.0  # seconds that it gets where much may be left to send, and nothing trains: see `WandbRun.finish`
+KILLED_S = 0.4  # seconds to wait until a killed process is gone; one that hangs in the system may stay
 
-_server: str | None = None  # the address of the one that this process is online at
+_server: str | None = None  # in the W&B process: the address of the server at which the run is online
 
 
 class WandbRun:
-    """The end that tells: a trial, or a sweep. Nothing here fails with W&B; only `finish` waits for it."""
+    """The trial's end of the pipe. No method fails when W&B does, and only `finish` waits for it."""
 
-    def __init__(self, **told: Any):
-        """`told`: the arguments of `open_run`."""
-        self._news, news = os.pipe()
-        words = [sys.executable, "-m", "transformer_pl.training.wandb_process", str(news)]
+    def __init__(self, **run: Any):
+        """run: the arguments of `open_run`."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answer, answer = os.pipe()  # the W&B process writes to it once the server has answered at the end
+        command = [sys.executable, "-m", "transformer_pl.training.wandb_process", str(answer)]
         try:
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0, pass_fds=[news])
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=[answer])
         except OSError as error:
-            self._process = None
-            print(f"W&B: not kept ({error}); all of it is on disk", flush=True)
+            print(f"W&B: not started ({error}); everything is on disk", flush=True)
             return
         finally:
-            os.close(news)  # the other process has its own
-        os.set_blocking(self._process.stdin.fileno(), False)
-        with suppress(OSError, AttributeError):  # room for what is told while W&B starts, where the system gives it
-            fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.tell(**told)
+            os.close(answer)  # the other process has its own copy
+        assert process.stdin
+        self._process, self._pipe = process, process.stdin
+        os.set_blocking(self._pipe.fileno(), False)
+        with suppress(
+            OSError, AttributeError
+        ):  # a large pipe, where the system allows it, holds what W&B is sent early
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.tell(**run)
 
-    def tell(self, **told: Any) -> None:
-        """First what the run is; from then on one thing at a time: `log`, `summary`, `tables`, `images`, `finish`."""
+    def tell(self, **message: Any) -> None:
+        """Send the run's description first, then messages of one key: log, summary, tables, images or finish."""
         if self._process and self._process.poll() is None:
-            line = json.dumps(told).encode() + b"\n"
+            line = json.dumps(message).encode() + b"\n"
             try:
-                if self._process.stdin.write(line) != len(line):
-                    self._lose("does not keep up")
-            except BrokenPipeError:  # it ended meanwhile, and has said why
+                if self._pipe.write(line) != len(line):
+                    self._give_up(self._process, "does not keep up")
+            except BrokenPipeError:  # the process ended meanwhile, and has printed why
                 pass
 
     def finish(self, exit_code: int, wait: float = END_S) -> None:
-        """End the run, and kill what has not ended after `wait` seconds, or when a signal comes.
+        """End the run. Kill its processes if they have not ended after `wait` seconds, or when a signal comes.
 
-        With exit code 0, a run that is online at a server that answers has SEND_S to send what is queued.
+        With exit code 0, a run that is online at a server that answers gets SEND_S to send what is queued.
         """
         self.tell(finish=exit_code)
-        if self._process is None:
+        process = self._process
+        if process is None:
             return
-        self._process.stdin.close()
+        self._pipe.close()
         try:
-            ended = self._ends_in(wait)
-            if not ended and exit_code == 0 and self._is_sending():
-                ended = self._ends_in(SEND_S - wait)
+            ended = _ends_in(process, wait)
+            if not ended and exit_code == 0 and self._server_answers():
+                ended = _ends_in(process, SEND_S - wait)
             if not ended:
-                self._lose("has not ended in time")
+                self._give_up(process, "has not ended in time")
         finally:
-            self._kill()
-            os.close(self._news)
+            _kill(process)
+            os.close(self._answer)
 
-    def _ends_in(self, seconds: float) -> bool:
+    def _server_answers(self) -> bool:
+        """Whether the run is online at a server that answers, as `_watch_parent` reports."""
+        return bool(select.select([self._answer], [], [], 0)[0])
+
+    @staticmethod
+    def _give_up(process: subprocess.Popen[bytes], reason: str) -> None:
+        print(f"W&B: lost (it {reason}); everything is on disk", flush=True)
+        _kill(process)
+
+
+def _ends_in(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        kill(process.pid)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.returncode is not None
-
-    def _is_sending(self) -> bool:
-        """Whether it is online at a server that answers, as `_watch_the_end` tells."""
-        return bool(select.select([self._news], [], [], 0)[0])
-
-    def _lose(self, why: str) -> None:
-        print(f"W&B: lost (it {why}); all of it is on disk", flush=True)
-        self._kill()
-
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            kill(self._process.pid)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(KILLED_S)
+            process.wait(KILLED_S)
 
 
 def main() -> int:
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which ask the trial; it says here what follows
+    """The W&B process: read messages from standard input until `finish`, or until the pipe is closed."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the trial handles these and sends `finish`
         signal.signal(signum, signal.SIG_IGN)
-    threading.Thread(target=_watch_the_end, daemon=True).start()
-    import wandb  # here, for it takes a while, in which a signal may come
+    threading.Thread(target=_watch_parent, daemon=True).start()
+    import wandb  # only now: the import is slow, and a signal may arrive meanwhile
 
     try:
         run = open_run(**json.loads(sys.stdin.readline()))
         for line in sys.stdin:
-            ((what, told),) = json.loads(line).items()
-            if what == "log":
-                run.log(told)
-            elif what == "summary":
-                run.summary.update(told)
-            elif what == "tables":
-                for name, rows in told.items():
+            ((kind, content),) = json.loads(line).items()
+            if kind == "log":
+                run.log(content)
+            elif kind == "summary":
+                run.summary.update(content)
+            elif kind == "tables":
+                for name, rows in content.items():
                     table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
                     run.log({name: table})
-            elif what == "images":
-                run.log({name: wandb.Image(path) for name, path in told.items()})
-            elif what == "finish":
-                if told == 128 + signal.SIGTERM:
+            elif kind == "images":
+                run.log({name: wandb.Image(path) for name, path in content.items()})
+            elif kind == "finish":
+                if content == 128 + signal.SIGTERM:
                     run.mark_preempting()
-                run.finish(exit_code=told)
+                run.finish(exit_code=content)
                 return 0
-        run.finish(exit_code=1)  # the trial ended without a word
+        run.finish(exit_code=1)  # the trial was killed
     except Exception as error:
-        print(f"W&B: lost ({type(error).__name__}: {error}); all of it is on disk", flush=True)
-        kill(os.getpid())  # W&B's own clean-up would wait for what is lost
+        print(f"W&B: lost ({type(error).__name__}: {error}); everything is on disk", flush=True)
+        kill(os.getpid())  # W&B's own exit handlers would wait for the server
     return 0
 
 
-def _watch_the_end() -> None:
-    """When the parent has told everything, or was killed: let it know that the server answers, and see to an end."""
+def _watch_parent() -> None:
+    """When the parent closes the pipe or dies, tell it whether the server answers, and make sure this process ends."""
     pipe = select.poll()
-    pipe.register(sys.stdin, 0)  # no event but that the other end is closed
+    pipe.register(sys.stdin, 0)  # reports only that the other end is closed
     pipe.poll()
-    last = threading.Timer(SEND_S + KILLED_S, kill, [os.getpid()])  # the parent does so before, if it lives
-    last.daemon = True
-    last.start()
-    while _server is None:  # the run may still be opened
+    deadline = threading.Timer(SEND_S + KILLED_S, kill, [os.getpid()])  # a living parent kills it earlier
+    deadline.daemon = True
+    deadline.start()
+    while _server is None:  # the run may still be opening
         time.sleep(0.1)
     if responds(_server, END_S):
         with suppress(OSError):  # the parent was killed
@@ -150,50 +160,57 @@ def _watch_the_end() -> None:
 
 
 def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
-    """The run of this folder: resumed under its own id, or the agent's; in the group that the environment names."""
+    """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
+
+    The environment variables of W&B win over `name` and the default project.
+    """
     import wandb
 
     global _server
-    mode, why = wandb_mode()
+    mode: Any
+    mode, reason = wandb_mode()
     _server = wandb.setup().settings.base_url if mode == "online" else None
-    kept_id = Path(folder, "wandb", "run-id")
-    kept_id.parent.mkdir(exist_ok=True)
-    if not kept_id.exists():
-        kept_id.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
-    about = {
+    id_file = Path(folder, "wandb", "run-id")
+    id_file.parent.mkdir(exist_ok=True)
+    if not id_file.exists():
+        id_file.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
+    options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
         "job_type": job_type,
         "name": os.environ.get("WANDB_NAME", name),
         "tags": [tag[:64] for tag in tags],
         "config": config,
         "dir": folder,
-        "id": None if os.environ.get("WANDB_SWEEP_ID") else kept_id.read_text(),
+        "id": None if os.environ.get("WANDB_SWEEP_ID") else id_file.read_text(),
         "resume": "allow",
         "settings": wandb.Settings(
             console="off",
             silent=True,
             init_timeout=20,
-            finish_timeout=SEND_S - END_S,  # then W&B says so, and keeps on disk what it has not sent
+            finish_timeout=SEND_S - END_S,  # then W&B gives up, and keeps on disk what it has not sent
             program="-m transformer_pl.train",
         ),
     }
     try:
-        run = wandb.init(mode=mode, **about)
-    except Exception as error:  # such as a key that the server does not know
+        run = wandb.init(mode=mode, **options)
+    except Exception as error:  # such as an API key that the server refuses
         if mode != "online":
             raise
-        mode, why, _server = "offline", f"{type(error).__name__}: {error}", None
-        wandb.teardown()  # it holds on to the run's id
-        run = wandb.init(mode=mode, **about)
+        mode, reason, _server = "offline", f"{type(error).__name__}: {error}", None
+        wandb.teardown()  # frees the run's id
+        run = wandb.init(mode=mode, **options)
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     if mode == "offline":
-        print(f"W&B: offline ({why}); later: wandb sync {folder}/wandb/offline-run-*", flush=True)
+        print(f"W&B: offline ({reason}); later: wandb sync {folder}/wandb/offline-run-*", flush=True)
     return run
 
 
 def wandb_mode() -> tuple[str, str]:
-    """`online` where there is a key and the server answers, else `offline`, or what WANDB_MODE says; and why."""
+    """The mode for `wandb.init` and the reason for it.
+
+    WANDB_MODE wins; else `online` where there is an API key and the server answers, and `offline` otherwise.
+    """
     import wandb
 
     if mode := os.environ.get("WANDB_MODE"):
@@ -201,8 +218,8 @@ def wandb_mode() -> tuple[str, str]:
     server = wandb.setup().settings.base_url
     if not _has_key(urlsplit(server).hostname):
         return "offline", "no API key"
-    if why := why_unreachable(server):
-        return "offline", f"no answer from the server ({why})"
+    if reason := why_unreachable(server):
+        return "offline", f"no answer from the server ({reason})"
     return "online", "an API key"
 
 

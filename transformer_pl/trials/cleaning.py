@@ -1,4 +1,4 @@
-"""Looking back over a runs folder: what lies there, and what of it is of no more use."""
+"""`sweep --list` and `sweep --clean`: what a runs folder holds, and what of it can be removed."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from transformer_pl.trials.trial import Trial
 
 
 def list_runs(runs: Path, console: Console) -> None:
-    """Every sweep and every trial: state, age, size on disk, score. What this project has not made is left out."""
+    """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out."""
     planned = _planned(runs)
     sweeps = sorted(planned, key=lambda folder: _age(folder / "plan.json"), reverse=True)
     trials = sorted(_trials(runs), key=lambda trial: _age(trial.folder), reverse=True)
@@ -49,29 +49,33 @@ def list_runs(runs: Path, console: Console) -> None:
         name = trial.folder.name
         table.add_row(name, state_of[name], _ago(trial.folder), _bytes(_size([trial.folder])), score)
     console.print(table)
-    whole = _size([*(trial.folder for trial in trials), *sweeps, *filter(is_data, _folders(runs / "data"))])
-    console.print(f"{len(trials)} trials, {_bytes(whole)} under {runs}, vocabularies and token arrays among it")
+    total = _size([*(trial.folder for trial in trials), *sweeps, *filter(is_data, _folders(runs / "data"))])
+    console.print(f"{len(trials)} trials, {_bytes(total)} under {runs}, vocabularies and token arrays included")
 
 
 class Removable(NamedTuple):
+    """A file or folder that nobody needs any more."""
+
     path: Path
-    why: str
-    stays: str | None = None  # why it may not be removed; None: it may
+    reason: str  # why nobody needs it
+    objection: str | None = None  # why it must not be removed all the same; None: it may be
 
 
 def clean(runs: Path, console: Console) -> int:
-    """List what is broken, orphaned or superseded; remove it when the answer is yes."""
+    """List what is broken, orphaned or superseded, and remove it if the user answers yes. Returns the exit code."""
     candidates = find_removable(runs)
     for item in candidates:
-        if item.stays:
-            console.print(f"left alone: {item.path.relative_to(runs)} ({item.why}): {item.stays}", soft_wrap=True)
-    waste = [item for item in candidates if not item.stays]
+        if item.objection:
+            console.print(
+                f"left alone: {item.path.relative_to(runs)} ({item.reason}): {item.objection}", soft_wrap=True
+            )
+    waste = [item for item in candidates if not item.objection]
     if not waste:
         console.print(f"{runs}: nothing to clean")
         return 0
     table = _table("what", "why", "size")
     for item in waste:
-        table.add_row(str(item.path.relative_to(runs)), item.why, _bytes(_size([item.path])))
+        table.add_row(str(item.path.relative_to(runs)), item.reason, _bytes(_size([item.path])))
     console.print(table)
     console.print(f"Remove {len(waste)}, {_bytes(_size(item.path for item in waste))} in all? [y/N] ", end="")
     try:
@@ -82,8 +86,8 @@ def clean(runs: Path, console: Console) -> int:
     if answer.strip().lower() not in ("y", "yes"):
         console.print("nothing was removed")
         return 0
-    still = set(find_removable(runs))  # the answer may have taken a while
-    waste = [item for item in waste if item in still]
+    still_removable = set(find_removable(runs))  # the user may have taken long to answer
+    waste = [item for item in waste if item in still_removable]
     for item in waste:
         if item.path.is_dir():
             shutil.rmtree(item.path)
@@ -94,33 +98,34 @@ def clean(runs: Path, console: Console) -> int:
 
 
 def find_removable(runs: Path) -> list[Removable]:
-    """What nobody will ask for again; not what the same command continues. Nothing may be at work there.
+    """Broken, orphaned and superseded files and folders. Call it only while no command works in the runs folder.
 
-    Files that this project has not made are no waste; what holds some of them, or lies behind a link, stays.
+    What a command can continue is not listed, and neither are files that this project has not made. A folder that
+    holds such files, or lies behind a link, is listed with an objection.
     """
 
-    def item(path: Path, why: str) -> Removable:
-        return Removable(path, why, reason_to_stay(path, runs))
+    def item(path: Path, reason: str) -> Removable:
+        return Removable(path, reason, reason_to_stay(path, runs))
 
     trials = _trials(runs)
-    useless = {trial.folder: why for trial in trials if (why := _why_broken(trial))}
+    useless = {trial.folder: reason for trial in trials if (reason := _why_broken(trial))}
     newer = "superseded: the same config has a newer result"
     useless |= {trial.folder: newer for trial in _superseded([t for t in trials if t.folder not in useless])}
-    waste = [item(folder, why) for folder, why in useless.items()]
+    waste = [item(folder, reason) for folder, reason in useless.items()]
     for trial in trials:
         if trial.folder not in useless:
-            waste += [item(path, why) for path, why in _useless_in(trial)]
-    gone = {candidate.path for candidate in waste if not candidate.stays}
-    kept = [trial for trial in trials if trial.folder not in gone]
-    lost = [path for path in (runs / "trials").glob("*") if path.is_symlink() and not path.exists()]
+            waste += [item(path, reason) for path, reason in _useless_in(trial)]
+    removable = {candidate.path for candidate in waste if not candidate.objection}
+    kept = [trial for trial in trials if trial.folder not in removable]
+    dangling = [path for path in (runs / "trials").glob("*") if path.is_symlink() and not path.exists()]
     corpora = _folders(runs / "data")
     waste += [item(folder, "broken: never finished") for folder in corpora if is_unfinished_data(folder)]
-    if not lost and all(trial.data() for trial in trials if trial.folder not in useless):
-        # A folder that is no trial by its name, such as a copy, may be translated with all the same.
-        used = {Trial(folder).data() for folder in _folders(runs / "trials") if folder not in gone}
+    if not dangling and all(trial.data() for trial in trials if trial.folder not in useless):
+        # `translate` also accepts a folder that has no trial's name, such as a copy.
+        used = {Trial(folder).data() for folder in _folders(runs / "trials") if folder not in removable}
         orphans = [folder for folder in corpora if is_data(folder) and folder.name not in used]
-        waste += [item(folder, "orphaned: no trial is of this text") for folder in orphans]
-    names = {path.name for path in (*lost, *(trial.folder for trial in kept))}
+        waste += [item(folder, "orphaned: no trial uses this text") for folder in orphans]
+    names = {path.name for path in (*dangling, *(trial.folder for trial in kept))}
     for folder, planned in _planned(runs).items():
         if not names & set(planned):
             waste.append(item(folder, "orphaned: none of its trials is left"))
@@ -128,7 +133,7 @@ def find_removable(runs: Path) -> list[Removable]:
 
 
 def _useless_in(trial: Trial) -> Iterable[tuple[Path, str]]:
-    """What is of no more use in the folder of a trial that is."""
+    """Files that nobody needs in the folder of a trial that is needed, each with the reason."""
     if trial.result() and (trial.folder / "checkpoints").exists():
         yield trial.folder / "checkpoints", "orphaned: its trial is finished"
     for path in filter(is_unfinished_file, sorted(trial.folder.glob(".*"))):
@@ -136,7 +141,7 @@ def _useless_in(trial: Trial) -> Iterable[tuple[Path, str]]:
 
 
 def _why_broken(trial: Trial) -> str | None:
-    """Why a trial is of no use, and nothing goes on from it; None where that is not so."""
+    """Why a trial is broken and cannot be continued; None if it is not, or if it can be."""
     status, finished = trial.status(), (trial.folder / "result.json").exists()
     if finished and trial.result() is None and os.access(trial.folder / "result.json", os.R_OK):
         return "broken: its result is damaged"
@@ -148,11 +153,11 @@ def _why_broken(trial: Trial) -> str | None:
 
 
 def _superseded(trials: list[Trial]) -> Iterable[Trial]:
-    """Finished trials of which a newer one says the same of the same text: a part or the core has changed since."""
+    """Finished trials for which a newer one has the same config and text: a component or the core has changed since."""
     newest: dict[str, Trial] = {}
     finished = [(trial, result) for trial in trials if (result := trial.result())]
-    whole = [(trial, result) for trial, result in finished if {"scale", "config", "finished"} <= result.keys()]
-    for trial, result in sorted(whole, key=lambda pair: str(pair[1]["finished"])):
+    complete = [(trial, result) for trial, result in finished if {"scale", "config", "finished"} <= result.keys()]
+    for trial, result in sorted(complete, key=lambda pair: str(pair[1]["finished"])):
         same = json.dumps([result["scale"], result["config"], trial.data()], sort_keys=True)
         if same in newest:
             yield newest[same]
@@ -164,13 +169,13 @@ def _trials(runs: Path) -> list[Trial]:
 
 
 def _planned(runs: Path) -> dict[Path, list[str]]:
-    """The folder of each sweep, and those of its trials by name."""
+    """The folder of each sweep, with the names of its trials' folders."""
     plans = {folder: planned_trials(folder) for folder in _folders(runs / "sweeps")}
     return {folder: planned for folder, planned in plans.items() if planned is not None}
 
 
 def _folders(place: Path) -> list[Path]:
-    """The folders in one, links to folders among them. Raises an InputError where it cannot be read."""
+    """The folders in a folder, and the links to folders. Raises an InputError if it cannot be read."""
     try:
         return sorted(path for path in place.iterdir() if path.is_dir())
     except NotADirectoryError:
@@ -191,7 +196,7 @@ def _table(*headings: str) -> Table:
 
 
 def _age(path: Path) -> float:
-    """Seconds since anything in it was written."""
+    """Seconds since the newest file was written."""
     return time.time() - max((file.st_mtime for file in _files(path)), default=time.time())
 
 
@@ -202,18 +207,18 @@ def _ago(path: Path) -> str:
 
 
 def _files(path: Path) -> list[os.stat_result]:
-    """Of every file in it; one that goes while we look is not there."""
-    found = []
+    """The status of every file in a folder. A file that is removed meanwhile is left out."""
+    statuses = []
     for file in path.rglob("*") if path.is_dir() else [path]:
         with suppress(OSError):
             status = file.lstat()
             if not stat.S_ISDIR(status.st_mode):
-                found.append(status)
-    return found
+                statuses.append(status)
+    return statuses
 
 
 def _size(paths: Iterable[Path]) -> int:
-    """Bytes on disk; a file that two trials share counts once."""
+    """Bytes on disk. A file that two trials share counts once."""
     return sum({(file.st_dev, file.st_ino): file.st_size for path in paths for file in _files(path)}.values())
 
 

@@ -1,9 +1,10 @@
-"""Two configs compared: where they differ, and whether they are the same trial."""
+"""The identity of a trial, which keys enter it, and how two configs differ."""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
 
@@ -14,7 +15,11 @@ CORE_REVISION = 1  # raised whenever the core's numerics change: older results a
 
 def config_difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
     """The keys in which two configs differ, with the value of each; None where a key is not set."""
-    ours, theirs = config.flat(), base.flat()
+    return mapping_difference(config.flat(), base.flat())
+
+
+def mapping_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two mappings differ, with both values; None where a key is missing."""
     return {
         key: (ours.get(key), theirs.get(key))
         for key in dict.fromkeys([*ours, *theirs])
@@ -23,7 +28,7 @@ def config_difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]
 
 
 def describe_difference(config: Config, base: Config) -> str:
-    """What differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where nothing does."""
+    """How a config differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where it does not."""
     changes = []
     for key, (value, _) in config_difference(config, base).items():
         if key in RESULT_TRAINER_KEYS or (key != "seed" and not key.startswith("trainer.")):
@@ -32,42 +37,45 @@ def describe_difference(config: Config, base: Config) -> str:
     return " ".join(changes) or "base"
 
 
-class Identity(NamedTuple):
-    """`trial`: everything that its result depends on. `weights`: the same less what only decoding reads."""
+@dataclass(frozen=True)
+class Identity:
+    """Hashes of what a trial depends on, as 12 hexadecimal digits."""
 
-    trial: str
-    weights: str
+    trial: str  # of everything that its result depends on
+    weights: str  # the same without the keys that only decoding reads
+    inputs: Mapping[str, Any] = field(compare=False, repr=False)  # what `trial` is a hash of
 
 
-# The data's fingerprint says what these say of the text, and says it better.
+# The fingerprint of the data identifies the text better than these keys do.
 _OF_THE_TEXT = ("data.path", "data.hub", "data.subset", "data.revision")
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
 
 
-def identity(config: Config, fingerprint: Mapping[str, Any], part_sources: Mapping[str, str]) -> Identity:
-    """Which trial this is: equal identities give equal results, and are trained once.
+def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:
+    """The identity of a trial. Equal identities give equal results and are trained once.
 
-    Keys at their default are left out, so that a key added later orphans no result; sizes enter as effective sizes.
-    `fingerprint` identifies the text, `part_sources` the source of each part that is not the core's.
+    Keys at their default are left out, so that older results stay valid when a key is added. Sizes enter as effective
+    sizes. fingerprint: identifies the text. component_sources: for each slot whose component is not the core's, the
+    sha256 of its source.
     """
-    enters = {
+    inputs = {
         key: value
         for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
         and key not in (*_OF_THE_TEXT, *_AS_PRODUCTS)
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
-    enters |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
-    enters |= {"data": dict(fingerprint), "parts": dict(part_sources)}
-    if config.decode.average > 1:  # the checkpoints that are averaged stand this far apart
-        enters["trainer.val_every"] = config.trainer.val_every
-    weights = {key: value for key, value in enters.items() if key not in _OF_DECODING}
-    return Identity(_digest(enters), _digest(weights))
+    inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
+    inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
+    if config.decode.average > 1:  # averages the weights of the last validations
+        inputs["trainer.val_every"] = config.trainer.val_every
+    weights = {key: value for key, value in inputs.items() if key not in _OF_DECODING}
+    return Identity(_digest(inputs), _digest(weights), inputs)
 
 
 def row_identity(config: Config) -> str:
-    """The same for all seeds of a row, and for rows that multipliers or equal values have made the same."""
+    """The identity of a config without its seed. Rows are equal if their effective sizes and other keys are."""
     flat = config.flat()
     return identity(config.model_copy(update={"seed": 0}), {key: flat[key] for key in _OF_THE_TEXT}, {}).trial
 

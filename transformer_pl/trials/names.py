@@ -1,19 +1,19 @@
-"""What files and folders are called: the rule for names that users give, and the names of our own.
+"""Names of files and folders: the rule for names that users give, and patterns of the names that the project gives.
 
-Whoever removes something takes nothing that is called otherwise: a runs folder may hold the files of others.
+A runs folder may hold files of other programs. Nothing is removed whose name matches no pattern.
 """
 
 import re
 from pathlib import Path
 
-LONGEST = 128  # characters: W&B's bound for a project and a group, and about half of what a file system takes
+LONGEST = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
 
 TRIAL_FOLDER = re.compile(r".*-(?P<id>[0-9a-f]{12})")  # a user may change what stands before the id
 TRIAL_FOLDER_AS_MADE = re.compile(r"([A-Za-z0-9.-]{60}|[A-Za-z0-9.-]+-s\d+)-[0-9a-f]{12}")  # see `trial_folder`
 DATA_FOLDER = re.compile(r"[0-9a-f]{16}")
 UNFINISHED_DATA_FOLDER = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{8}")
 
-# What the folders hold, by the path below each. `write` of results.py calls a file `.NAME.PID` until it is whole.
+# The contents of the folders, as paths below each. `write_atomically` names an unfinished file `.NAME.PID`.
 _WANDB = r"wandb(/(run-id|settings|latest-run(/.*)?|debug[\w.-]*|((offline-)?run|sweep)-.*))?"
 _TRIAL_TEXTS = (
     r"(config\.yaml|(env|identity|status|result)\.json|metrics\.jsonl|hyp\.(val|test)\.txt|scores\.(val|test)\.jsonl)"
@@ -36,14 +36,14 @@ SWEEP_FILES = re.compile(
 DATA_FILES = re.compile(
     r"meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|(val|test)\.(source|target)\.txt"
 )
-SUBFOLDERS = re.compile(r"checkpoints|figures|wandb(/.*)?", re.DOTALL)  # whatever else is there is a file
-LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # of these some are symbolic links
+SUBFOLDERS = re.compile(r"checkpoints|figures|wandb(/.*)?", re.DOTALL)  # everything else is a file
+LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of these are symbolic links
 
 
 def broken_rule(name: str, without: str = "") -> str | None:
-    r"""What is wrong with a name that must stay in the folder where it stands; None where nothing is.
+    r"""The rule that a name breaks which must not lead out of its folder; None if it breaks none.
 
-    without: characters that it must not have, beside `/` and `\`.
+    without: characters that are forbidden beside `/` and `\`.
     """
     forbidden = "/\\" + without
     if 0 < len(name) <= LONGEST and name.isprintable() and name not in (".", "..") and not set(name) & set(forbidden):
@@ -52,15 +52,15 @@ def broken_rule(name: str, without: str = "") -> str | None:
 
 
 def as_folder(name: str) -> str:
-    """What the folder of a sweep is called, its name and more."""
+    """A sweep's title as the name of its folder."""
     return re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
 
 
 def sweep_title(name: str, scale: str) -> str:
-    """A sweep at a scale, as its folder and its report at W&B are called: `table3-A@demo`."""
+    """The name of a sweep's folder, and of its report at W&B: `table3-A@demo`."""
     return f"{name}@{Path(scale).stem}"
 
 
 def trial_folder(readable: str, trial_id: str) -> str:
-    """What the folder of a trial is called. `readable` ends with `-s` and the seed, unless it is cut off."""
+    """The name of a trial's folder: 60 characters of `readable`, which ends with `-s` and the seed, and the id."""
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', readable).strip('-')[:60]}-{trial_id}"

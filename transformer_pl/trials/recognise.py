@@ -1,6 +1,7 @@
-"""What in a runs folder this project has made: known by its name and by what is in it.
+"""Recognise what this project made in a runs folder, by names and by contents.
 
-A runs folder may hold the files of others, too, and links to elsewhere. What is removed must pass `reason_to_stay`.
+A runs folder may also hold files of other programs, and links to other places. Only what `reason_to_stay` has no
+objection to may be removed.
 """
 
 import json
@@ -30,31 +31,32 @@ from transformer_pl.trials.names import (
 )
 
 STATES = ("running", "stopped", "failed", "diverged", "done")
-NAMED = 3  # files that a reason to stay names
+MOST_NAMED = 3  # files that a reason to stay names
 
 
 def is_trial(folder: Path) -> bool:
-    """Whether a folder, or what a link leads to, is a trial's: its name ends with an id, and its files confirm it.
+    """Whether a folder, or the target of a link, is a trial's: its name ends with an id, and its files confirm it.
 
-    They do if result.json has that id or status.json tells a state; else if the lock is there, and empty.
+    They confirm it if result.json has that id or status.json has a state; else if an empty lock file is there.
     """
     match = TRIAL_FOLDER.fullmatch(folder.name)
     if not match:
         return False
     result, has_status = _read(folder / "result.json"), _agrees(folder, "status.json")
-    its_id = result.get("id") if isinstance(result, Mapping) else None
-    if its_id not in (None, match["id"]) or has_status is False:
+    result_id = result.get("id") if isinstance(result, Mapping) else None
+    if result_id not in (None, match["id"]) or has_status is False:
         return False
     was_locked = TRIAL_FOLDER_AS_MADE.fullmatch(folder.name) and _agrees(folder, "lock")
-    return bool(its_id or has_status or was_locked)
+    return bool(result_id or has_status or was_locked)
 
 
 def is_data(folder: Path) -> bool:
-    """Whether a folder is a prepared corpus: its name is the digest of what its meta.json says."""
+    """Whether a folder is a prepared corpus: its name is the digest of the content of its meta.json."""
     return bool(DATA_FOLDER.fullmatch(folder.name)) and _agrees(folder, "meta.json") is True
 
 
 def is_unfinished_data(folder: Path) -> bool:
+    """Whether a folder is a corpus whose preparation was interrupted."""
     return bool(UNFINISHED_DATA_FOLDER.fullmatch(folder.name)) and folder.is_dir()
 
 
@@ -64,16 +66,16 @@ def is_unfinished_file(path: Path) -> bool:
 
 
 def planned_trials(folder: Path) -> list[str] | None:
-    """The folders of a sweep's trials, by its plan.json; None where the folder is no sweep's."""
+    """The names of the folders of a sweep's trials, from its plan.json; None if the folder is not a sweep's."""
     if not _agrees(folder, "plan.json"):
         return None
     return [trial["folder"] for trial in _read(folder / "plan.json")["trials"]]
 
 
 def reason_to_stay(path: Path, runs: Path) -> str | None:
-    """Why something under a runs folder, which this project has made, must stay all the same; None where it may go.
+    """Why something that this project made must not be removed; None if it may be.
 
-    It stays where a link leads to it, or something lies in it that this project has not made.
+    It stays if its path contains a link, or if it holds something that this project has not made.
     """
     for place in (path, *path.parents):
         if place == runs:
@@ -83,17 +85,17 @@ def reason_to_stay(path: Path, runs: Path) -> str | None:
     if path.is_file():
         return None
     try:
-        strange = list(_strangers(path))
+        foreign = list(_foreign_entries(path))
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
-    if not strange:
+    if not foreign:
         return None
-    more = f" and {len(strange) - NAMED} more" if len(strange) > NAMED else ""
-    return f"holds {', '.join(strange[:NAMED])}{more}, which this project has not made"
+    more = f" and {len(foreign) - MOST_NAMED} more" if len(foreign) > MOST_NAMED else ""
+    return f"holds {', '.join(foreign[:MOST_NAMED])}{more}, which this project has not made"
 
 
-def _strangers(folder: Path) -> Iterator[str]:
-    """What in a folder of ours has another name than our files, is a link, or says what ours do not."""
+def _foreign_entries(folder: Path) -> Iterator[str]:
+    """The entries of a folder that this project has not made: by their name, their kind or their content."""
     names = _names(folder)
     for name, entry in _entries(folder):
         if entry.is_symlink():
@@ -121,12 +123,14 @@ def _entries(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
                 yield from ((f"{entry.name}/{name}", below) for name, below in _entries(Path(entry.path)))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What our files say
+# The content of the project's files
 
 
 def _agrees(folder: Path, name: str) -> bool | None:
-    """Whether a file says what ours of this name do; None where it cannot be read, or has no certain content."""
+    """Whether a file has the content of the project's file of this name.
+
+    None if it cannot be read, or if the project's file has no fixed content.
+    """
     if name == "lock":
         return _is_empty(folder / name)
     content = _read(folder / name) if name in _CHECKS else None
@@ -149,7 +153,8 @@ def _read(path: Path) -> Any:
 
 
 def _is_result(folder: Path, content: Mapping[str, Any]) -> bool:
-    return content.get("id") == TRIAL_FOLDER.fullmatch(folder.name)["id"]
+    match = TRIAL_FOLDER.fullmatch(folder.name)
+    return match is not None and content.get("id") == match["id"]
 
 
 def _is_status(folder: Path, content: Mapping[str, Any]) -> bool:
@@ -157,23 +162,24 @@ def _is_status(folder: Path, content: Mapping[str, Any]) -> bool:
 
 
 def _is_meta(folder: Path, content: Mapping[str, Any]) -> bool:
-    its_id = digest(content.get("fingerprint"), content.get("settings"))
-    return folder.name == its_id or folder.name.startswith(f".{its_id}.")
+    data_id = digest(content.get("fingerprint", {}), content.get("settings", {}))
+    return folder.name == data_id or folder.name.startswith(f".{data_id}.")
 
 
 def _is_plan(folder: Path, content: Mapping[str, Any]) -> bool:
     name, scale, trials = (content.get(key) for key in ("name", "scale", "trials"))
     if not (isinstance(name, str) and isinstance(scale, str) and isinstance(trials, list)):
         return False
-    called = re.fullmatch(rf"{re.escape(as_folder(sweep_title(name, scale)))}(-[0-9a-f]{{6}})?", folder.name)
+    has_its_name = re.fullmatch(rf"{re.escape(as_folder(sweep_title(name, scale)))}(-[0-9a-f]{{6}})?", folder.name)
     folders = [trial.get("folder") if isinstance(trial, dict) else None for trial in trials]
-    return bool(called) and all(isinstance(name, str) and TRIAL_FOLDER.fullmatch(name) for name in folders)
+    return bool(has_its_name) and all(isinstance(name, str) and TRIAL_FOLDER.fullmatch(name) for name in folders)
 
 
 _CHECKS: dict[str, Callable[[Path, Mapping[str, Any]], bool]] = {
     "result.json": _is_result,
     "status.json": _is_status,
     "env.json": lambda folder, content: {"host", "packages"} <= content.keys(),
+    "identity.json": lambda folder, content: {"core", "data", "parts"} <= content.keys(),
     "config.yaml": lambda folder, content: {"model.N", "seed"} <= content.keys(),
     "meta.json": _is_meta,
     "plan.json": _is_plan,

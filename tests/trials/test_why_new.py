@@ -1,0 +1,60 @@
+"""Why a trial is new though it resembles a finished one."""
+
+import pytest
+from helpers import a_result
+
+from transformer_pl.config import Level, resolve
+from transformer_pl.runtime.files import write_json
+from transformer_pl.trials.identity import identity
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.why_new import finished_inputs, reasons_by_names, why_new
+
+POSITION = {"model.position": "ablations.learned_position.LearnedPosition"}
+
+
+def inputs(keys=(), data="text", sources=()):
+    config = resolve([Level("test", dict(keys))])
+    return dict(identity(config, {"files": data}, dict(sources)).inputs)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "reason"),
+    [
+        (inputs({"optim.warmup": 800}), inputs({"optim.warmup": 400}), "optim.warmup 400 -> 800"),
+        (inputs({"optim.warmup": 800}), inputs(), "optim.warmup 4000 -> 800"),
+        (inputs({"model.d_ff": 1024}), inputs(), "d_ff 2048 -> 1024"),
+        (inputs() | {"core": 2}, inputs(), "core revision 2"),
+        (inputs(data="other"), inputs(), "the text or its preparation changed"),
+        (
+            inputs(POSITION, sources={"position": "a"}),
+            inputs(POSITION, sources={"position": "b"}),
+            "ablations/learned_position.py was edited, or a file that it imports",
+        ),
+        (inputs({"optim.warmup": 8, "seed": 2}), inputs({"seed": 1}), None),
+        (inputs(), inputs(), None),
+    ],
+)
+def test_the_difference_from_a_finished_trial_is_named(new, old, reason):
+    assert why_new(new, [old]) == reason
+
+
+def test_the_most_similar_trial_is_compared_and_rows_are_not():
+    new, nearest = inputs({"optim.warmup": 8, "decode.beam": 1}), inputs({"optim.warmup": 8})
+    assert why_new(new, [inputs(), nearest]) == "decode.beam 4 -> 1"
+    assert why_new(inputs({"model.h": 4}), [inputs()], ["effective.h"]) is None
+    far = inputs({"optim.warmup": 8, "decode.beam": 1, "optim.eps": 1e-8, "optim.beta1": 0.5})
+    assert why_new(far, [inputs()]) is None
+
+
+def test_only_finished_trials_that_kept_their_inputs_are_compared(tmp_path):
+    for name in ("finished-0123456789ab", "stopped-0123456789cd", "older-0123456789ef"):
+        trial = Trial(tmp_path / "trials" / name)
+        trial.make()
+        if not name.startswith("older"):
+            write_json(trial.folder / "identity.json", inputs({"optim.warmup": 400}))
+        if not name.startswith("stopped"):
+            trial.finish(a_result())
+    assert finished_inputs(tmp_path) == [inputs({"optim.warmup": 400})]
+    new = {"base s1": inputs({"optim.warmup": 800}), "h=4 s1": inputs({"optim.warmup": 800, "model.h": 4})}
+    assert reasons_by_names(new, list(new.values()), tmp_path) == {"optim.warmup 400 -> 800": ["base s1"]}
+    assert reasons_by_names({}, [], tmp_path) == {}

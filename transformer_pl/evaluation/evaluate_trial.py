@@ -1,0 +1,48 @@
+"""The final evaluation of a trial, on its validation set and its test set."""
+
+import math
+from typing import NamedTuple
+
+from transformer_pl.config import Config
+from transformer_pl.data.prepare import Prepared
+from transformer_pl.evaluation.evaluate import best_translations, load_trained_model, reference_likelihood
+from transformer_pl.evaluation.score import corpus_score
+from transformer_pl.training.divergence import Diverged, diverged_if_not_finite
+from transformer_pl.trials.trial import Trial
+
+EXAMPLES = 20  # validation sentences whose translations W&B shows
+
+
+class Evaluation(NamedTuple):
+    """What a trained model is worth."""
+
+    params: int
+    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, bleu, chrf
+    signature: str  # sacreBLEU's
+    examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
+
+
+def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
+    """Evaluate the trial's weights in fp32 and save its translations and their statistics.
+
+    Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
+    """
+    model = load_trained_model(config, prepared, trial.folder / "weights.pt")
+    metrics: dict[str, float] = {}
+    examples: list[dict[str, str]] = []
+    for name in ("val", "test"):
+        split, (sources, references) = prepared.split(name), prepared.text(name)
+        nll = reference_likelihood(model, split, config.trainer.eval_tokens)
+        if not math.isfinite(nll.loss):
+            raise Diverged(config.steps)
+        with diverged_if_not_finite(config.steps):
+            hypotheses = best_translations(
+                model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens
+            )
+        score = corpus_score(hypotheses, references)
+        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
+        metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
+        first = zip(sources[:EXAMPLES], references, hypotheses, strict=False)
+        examples = examples or [{"source": s, "reference": r, "translation": h} for s, r, h in first]
+        trial.save_sentences(name, hypotheses, score.statistics, nll.nll, nll.tokens)
+    return Evaluation(sum(p.numel() for p in model.parameters()), metrics, score.signature, examples)

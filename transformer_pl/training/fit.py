@@ -1,0 +1,160 @@
+"""Train a trial to the end of its schedule and keep its weights; or reuse those of a trial that trained the same."""
+
+import logging
+import warnings
+from typing import Any, NamedTuple
+
+import lightning as L
+import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
+import torch
+from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
+
+from transformer_pl.config import Config
+from transformer_pl.data.datamodule import TranslationDataModule
+from transformer_pl.data.prepare import Prepared
+from transformer_pl.runtime import machine, memory
+from transformer_pl.runtime.environment import set_thread_count, thread_count_is_set
+from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.training.bleu_sample import BleuSample
+from transformer_pl.training.checkpoint import Checkpoints
+from transformer_pl.training.logger import TrialLogger
+from transformer_pl.training.module import TransformerModule
+from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_run import TrialRun
+
+SHARED_FILES = ("weights.pt", "metrics.jsonl")  # of trials that differ only in decoding
+
+
+class TrainingSummary(NamedTuple):
+    """What the result says of a training."""
+
+    dropped: int  # sentence pairs that are too long for a batch
+    tokens_per_s: float | None  # mean rate of training; None where no step was logged
+    earlier_s: float  # seconds that earlier processes trained, before an interruption
+
+
+def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary]:
+    """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
+
+    Returns the logger, still open for the final evaluation. Raises Diverged or Stopped.
+    """
+    config = run.config
+    L.seed_everything(config.seed, verbose=False)
+    module = TransformerModule(config, len(prepared.tokenizer))
+    data = TranslationDataModule(config, prepared)
+    checkpoints = Checkpoints(run.trial.folder / "checkpoints", config.decode.average)
+    logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
+    callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
+    callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
+    trainer = build_trainer(config, logger, callbacks)
+    newest = checkpoints.newest()
+    logger.start(torch.load(newest, mmap=True)["global_step"] if newest else 0)
+    try:
+        trainer.fit(module, data, ckpt_path=newest)
+    except BaseException as error:
+        logger.fail(error)
+        raise
+    weights = module.weights()
+    if trainer.is_global_zero:
+        run.trial.save_weights(checkpoints.averaged() or weights)
+    rates = [line["tokens_per_s"] for line in run.trial.metrics() if "tokens_per_s" in line]
+    rate = round(sum(rates) / len(rates), 1) if rates else None
+    return logger, TrainingSummary(data.dropped, rate, checkpoints.earlier_s)
+
+
+def build_trainer(config: Config, logger: TrialLogger, callbacks: list[L.Callback]) -> L.Trainer:
+    """Lightning's trainer for a config. Checkpoints and log lines are the project's own."""
+    return L.Trainer(
+        accelerator=accelerator(config),
+        devices=config.trainer.devices,
+        num_nodes=config.trainer.num_nodes,
+        strategy=strategy(config),
+        precision=config.trainer.precision,
+        max_steps=config.steps,
+        accumulate_grad_batches=config.trainer.accumulate,
+        val_check_interval=config.trainer.val_every * config.trainer.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=logger,
+        callbacks=callbacks,
+        use_distributed_sampler=False,
+        log_every_n_steps=1,  # the module decides when it logs
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def _draw_dropout_by_rank(trainer: L.Trainer, module: L.LightningModule) -> None:
+    """Seed each rank differently, after Lightning has seeded all alike and every rank has built the same weights."""
+    if trainer.global_rank and isinstance(module, TransformerModule):
+        torch.manual_seed(module.config.seed + trainer.global_rank)
+
+
+def reuse_weights(run: TrialRun) -> tuple[TrialLogger, TrainingSummary] | None:
+    """Hard-link the weights of a finished trial that differs from this one only in decoding; None without one.
+
+    A trial whose weights or metrics are damaged is skipped with a warning.
+    """
+    for result in finished_results(run.runs):
+        same_weights = result["weights_id"] == run.identity.weights and result["id"] != run.identity.trial
+        if not same_weights or not (result["folder"] / "weights.pt").exists() or not _is_intact(result):
+            continue
+        print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
+        run.trial.link(result["folder"], *SHARED_FILES)
+        logger = TrialLogger(run.trial.folder, run.config.steps, **run.labels())
+        logger.start(run.config.steps)
+        return logger, TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
+    return None
+
+
+def _is_intact(result: dict[str, Any]) -> bool:
+    try:
+        for name in SHARED_FILES:
+            Trial(result["folder"]).intact(name)
+    except InputError as error:
+        warn(f"weights are not shared: {error}")
+        return False
+    return True
+
+
+def accelerator(config: Config) -> str:
+    """`cuda` or `cpu`, named to Lightning so that it cannot choose another.
+
+    Raises an InputError where this machine cannot train the trial as its config says.
+    """
+    return machine.accelerator(config.trainer, torch.cuda.device_count())
+
+
+def strategy(config: Config) -> str | Strategy:
+    """How ranks share the training, in Lightning's terms."""
+    if config.trainer.strategy != "fsdp2":
+        return config.trainer.strategy
+    ranks = config.trainer.devices * config.trainer.num_nodes
+    return ModelParallelStrategy(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
+
+
+def use_threads(config: Config, trial: Trial) -> int:
+    """Set torch's number of threads to the trial's, and return it."""
+    share = torch.get_num_threads()
+    if not thread_count_is_set():  # a number that is set is for each process
+        share = max(1, share // config.trainer.devices)
+    begun, threads = trial.threads_begun(), trial.threads(config.trainer.threads, share)
+    if begun not in (None, threads):
+        print(f"trainer.threads = {threads}: this trial began with {begun}; its result may differ in the last digits")
+    torch.set_num_threads(threads)
+    set_thread_count(threads)
+    return threads
+
+
+def start_libraries() -> None:
+    """Set what torch and Lightning do by default: fp32 stays fp32, memory is kept, and noise is silenced."""
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
+    memory.keep_freed()
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    messages = (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*")
+    for message in (*messages, ".*returned a view tensor.*"):  # the code changes no keys or values in place
+        warnings.filterwarnings("ignore", message)

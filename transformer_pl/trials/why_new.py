@@ -1,0 +1,77 @@
+"""Why a trial is new: how it differs from a finished trial that resembles it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_pl.config import KEYS
+from transformer_pl.trials.identity import mapping_difference
+from transformer_pl.trials.trial import Trial
+
+MOST_DIFFERENCES = 3  # between trials that resemble each other
+
+
+def finished_inputs(runs: Path) -> list[dict[str, Any]]:
+    """What the identity of each finished trial in a runs folder was made from; those of older versions left it out."""
+    trials = (Trial(path.parent) for path in sorted((runs / "trials").glob("*/identity.json")))
+    return [inputs for trial in trials if trial.result() and (inputs := trial.identity_inputs())]
+
+
+def why_new(
+    inputs: Mapping[str, Any], finished: Iterable[Mapping[str, Any]], row_keys: Collection[str] = ()
+) -> str | None:
+    """How a new trial differs from the most similar finished one; None where none resembles it.
+
+    inputs: `Identity.inputs` of the new trial. finished: those of finished trials, from `finished_inputs`. Trials
+    resemble each other if their seeds and the keys that tell a sweep's rows apart (row_keys) agree, and at most
+    MOST_DIFFERENCES other inputs differ. Such as `ablations/gated_ffn.py was edited; optim.warmup 400 -> 800`.
+    """
+    best: list[str] | None = None
+    for other in finished:
+        if any(inputs.get(key, KEYS.get(key)) != other.get(key, KEYS.get(key)) for key in ("seed", *row_keys)):
+            continue
+        differences = _describe_inputs(inputs, other)
+        if 0 < len(differences) <= MOST_DIFFERENCES and (best is None or len(differences) < len(best)):
+            best = differences
+    return None if best is None else "; ".join(best)
+
+
+def _describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """How the inputs of an identity differ from another's, one entry per difference."""
+    differences = []
+    for key, (new, old) in mapping_difference(inputs, other).items():
+        if key == "core":
+            differences.append(f"core revision {new}")
+        elif key == "data":
+            differences.append("the text or its preparation changed")
+        elif key == "parts":
+            for slot in new.keys() & old.keys():
+                component = inputs[f"model.{slot}"]
+                if new[slot] != old[slot] and component == other[f"model.{slot}"]:
+                    module = component.rpartition(".")[0].replace(".", "/")
+                    differences.append(f"{module}.py was edited, or a file that it imports")
+        else:
+            name = key.removeprefix("effective.")
+            differences.append(f"{name} {_shown(key, old)} -> {_shown(key, new)}")
+    return differences
+
+
+def _shown(key: str, value: Any) -> Any:
+    return KEYS.get(key) if value is None else value  # keys at their default are left out of the inputs
+
+
+def reasons_by_names(
+    new: Mapping[str, Mapping[str, Any]], planned: Collection[Mapping[str, Any]], runs: Path
+) -> dict[str, list[str]]:
+    """Why the new trials of a plan are new: the names of the trials by their reason.
+
+    new: the inputs of new trials by name. planned: the inputs of all trials of the plan, to find what its rows vary.
+    """
+    keys = dict.fromkeys(key for inputs in planned for key in inputs if key not in ("parts", "data"))
+    varied = [key for key in keys if len({repr(inputs.get(key, KEYS.get(key))) for inputs in planned}) > 1]
+    finished = finished_inputs(runs) if new else []
+    reasons: dict[str, list[str]] = {}
+    for name, inputs in new.items():
+        if reason := why_new(inputs, finished, varied):
+            reasons.setdefault(reason, []).append(name)
+    return reasons
