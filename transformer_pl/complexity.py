@@ -35,7 +35,7 @@ ROUNDS = 3
 RUN_S = 0.2  # of each timing, at least
 LONG = 512  # growth is told from here on: below, what a call costs by itself is most of its time
 OF_A_LAYER = ("self_attention", "attention", "d_model", "h", "d_k", "d_v")
-ORDERS = ("complexity", "sequential operations", "longest path")  # the columns of Table 1
+ORDERS = {"complexity": None, "sequential operations": 2, "longest path": 1}  # columns of Table 1: Column.drop_rank
 
 
 class Layer(NamedTuple):
@@ -128,8 +128,9 @@ def growth(seconds: dict[int, float]) -> Growth | None:
 def growth_table(layers: Sequence[Layer], of: str) -> Table:
     """A line a layer: the paper's orders beside the measured growth. A record a layer, pass and length."""
     columns = [Column("layer", [layer.name for layer in layers])]
-    for i, order in enumerate(ORDERS):
-        columns.append(Column(order, [f"O({layer.table_1[i]})" if layer.table_1 else "" for layer in layers]))
+    for i, (order, drop_rank) in enumerate(ORDERS.items()):
+        cells = [f"O({layer.table_1[i]})" if layer.table_1 else "" for layer in layers]
+        columns.append(Column(order, cells, drop_rank=drop_rank))
     for which in PASSES:
         fits = [growth(layer.seconds[which]) for layer in layers]
         columns.append(Column(f"{which} n^p, p =", [f"{f.exponent:.2f} ± {f.error:.2f}" if f else "-" for f in fits]))

@@ -35,11 +35,13 @@ from transformer_pl.experiments.plan import (
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
-from transformer_pl.report import table_of, write_page, write_search_page
+from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.render import Table
+from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import CommandParser, collect_errors, run_command
 from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import Stopped
+from transformer_pl.search.page import write_search_page
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.names import sweep_title

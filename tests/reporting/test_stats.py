@@ -69,8 +69,10 @@ def test_seeds_alone_give_student_s_t():
     """Where every sentence is like every other, the interval is the textbook's."""
     scores = np.array([30.0, 31.0, 33.0])
     found = estimate(Sample(scores, np.repeat(scores[:, None], 100, 1)))
-    assert found.error == pytest.approx(scores.std(ddof=1) / math.sqrt(3)) and found.freedom == pytest.approx(2)
-    reach = 4.302653 * found.error  # the 0.975 quantile at 2 degrees of freedom
+    assert found.standard_error == pytest.approx(
+        scores.std(ddof=1) / math.sqrt(3)
+    ) and found.degrees_of_freedom == pytest.approx(2)
+    reach = 4.302653 * found.standard_error  # the 0.975 quantile at 2 degrees of freedom
     assert found.interval() == pytest.approx((scores.mean() - reach, scores.mean() + reach), rel=1e-6)
 
 
@@ -78,20 +80,22 @@ def test_equal_seeds_leave_the_sentences():
     """Where every seed gives the same, the error is that of a mean over sentences."""
     numbers = np.random.default_rng(2).normal(size=400)
     found = estimate(Sample(np.full(3, numbers.mean()), np.tile(numbers, (3, 1))))
-    assert found.error == pytest.approx(numbers.std(ddof=1) / 20) and found.freedom == pytest.approx(399)
+    assert found.standard_error == pytest.approx(
+        numbers.std(ddof=1) / 20
+    ) and found.degrees_of_freedom == pytest.approx(399)
 
 
 def test_what_sentences_do_to_both_rows_is_no_part_of_their_difference():
     rng = np.random.default_rng(3)
     shared, seeds = 40 * rng.normal(size=500), rng.normal(size=(2, 3, 1))
     rows = [Sample((shared + s).mean(1), shared + s) for s in seeds]
-    assert estimate(rows[0]).error > 1.5
-    assert difference(*rows).error == pytest.approx(math.sqrt(sum(s.var(ddof=1) / 3 for s in seeds)), rel=1e-6)
+    assert estimate(rows[0]).standard_error > 1.5
+    assert difference(*rows).standard_error == pytest.approx(math.sqrt(sum(s.var(ddof=1) / 3 for s in seeds)), rel=1e-6)
 
 
 def test_one_seed_says_that_seeds_were_not_sampled():
     found = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
-    assert found.by_seeds is None and found.error == pytest.approx(1 / math.sqrt(3))
+    assert found.variance_by_seeds is None and found.standard_error == pytest.approx(1 / math.sqrt(3))
 
 
 @pytest.mark.parametrize(
@@ -115,11 +119,11 @@ def test_rows_that_hardly_differ_have_an_error():
         shared = rng.normal(size=100)
         rows = [shared + rng.normal(0, 0.01, (3, 1)) + rng.normal(0, 1, (3, 100)) for _ in range(2)]
         found = difference(*(Sample(row.mean(1), row) for row in rows))
-        assert found.by_sentences >= 0 and found.error > 0 and 0 <= found.p_value <= 1
+        assert found.variance_by_sentences >= 0 and found.standard_error > 0 and 0 <= found.p_value <= 1
 
 
 @pytest.mark.parametrize(
-    ("gap", "of_seeds", "of_sentences", "expected"),
+    ("gap", "between_seeds", "between_sentences", "expected"),
     [
         (1.0, 0.5, 0.0, 6),  # what textbooks give for d = 2, two-sided 5 %, power 0.8
         (0.5, 0.5, 0.0, 17),  # for d = 1
@@ -128,8 +132,8 @@ def test_rows_that_hardly_differ_have_an_error():
         (0.1, 0.0, 0.0, 2),  # nothing varies, for example where every seed scores zero
     ],
 )
-def test_how_many_seeds_would_tell(gap, of_seeds, of_sentences, expected):
-    assert seeds_to_resolve(gap, of_seeds, of_sentences) == (expected and pytest.approx(expected, rel=0.02))
+def test_how_many_seeds_would_tell(gap, between_seeds, between_sentences, expected):
+    assert seeds_to_resolve(gap, between_seeds, between_sentences) == (expected and pytest.approx(expected, rel=0.02))
 
 
 @pytest.mark.parametrize(

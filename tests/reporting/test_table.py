@@ -13,16 +13,11 @@ from chance import drawn
 from rich.console import Console
 
 from transformer_pl.config import SCALES, Config, Level, resolve, scale_level
+from transformer_pl.reporting.compare import compare_folders
+from transformer_pl.reporting.published import read_published
+from transformer_pl.reporting.rows import RowResults, mean, standard_deviation
 from transformer_pl.reporting.stats import BLEU, bleu, compare_rows, holm
-from transformer_pl.reporting.table import (
-    RowResults,
-    build_table,
-    compare_folders,
-    mean,
-    published,
-    read_published,
-    standard_deviation,
-)
+from transformer_pl.reporting.table import build_table
 
 TABLE3 = read_published().rows
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
@@ -84,7 +79,7 @@ def test_table_3_is_whole():
     ],
 )
 def test_some_of_its_numbers(keys, label, ppl, bleu, params):
-    found = published(resolve([Level("test", keys)]))
+    found = read_published().find(resolve([Level("test", keys)]))
     assert (found.label, found.ppl, found.bleu, found.params) == (label, ppl, bleu, params)
 
 
@@ -92,16 +87,16 @@ def test_some_of_its_numbers(keys, label, ppl, bleu, params):
 @pytest.mark.parametrize("index", range(len(TABLE3)))
 def test_every_row_runs_at_every_scale_and_is_found_again(index, scale):
     config = resolve([scale_level(scale), Level("published", TABLE3[index].differs)])
-    assert published(config).model_dump() == TABLE3[index].model_dump()
+    assert read_published().find(config).model_dump() == TABLE3[index].model_dump()
 
 
 def test_matching_is_by_the_paper_s_numbers():
-    assert published(config(model__d_k=64, model__d_v="64")).label == "base"  # base, spelled out
-    assert published(config(model__d_k=512, model__d_v=512, model__h=1)).label == "A"
-    assert published(config(decode__beam=1, optim__duration=3, seed=7)).label == "base"  # not of the model
-    assert published(config(model__h=2)) is None
-    assert published(config(model__h=1, model__p_drop=0.0)) is None
-    assert published(config(model__attention="ablations.local.LocalAttention")) is None
+    assert read_published().find(config(model__d_k=64, model__d_v="64")).label == "base"  # base, spelled out
+    assert read_published().find(config(model__d_k=512, model__d_v=512, model__h=1)).label == "A"
+    assert read_published().find(config(decode__beam=1, optim__duration=3, seed=7)).label == "base"  # not of the model
+    assert read_published().find(config(model__h=2)) is None
+    assert read_published().find(config(model__h=1, model__p_drop=0.0)) is None
+    assert read_published().find(config(model__attention="ablations.local.LocalAttention")) is None
 
 
 # --- What differs
@@ -234,7 +229,7 @@ def test_a_row_that_diverged_says_so_and_its_mean_is_of_the_seeds_that_finished(
     assert column(table, "seeds") == ["2", "0/2, 2 diverged", "2/3, 1 diverged"]
     assert [(line["done"], line["diverged"]) for line in read_csv(table)] == [("2", "0"), ("0", "2"), ("2", "1")]
     (note,) = [note for note in table.notes if "diverged" in note]
-    assert note.startswith("3 trials diverged: a mean is of the finished seeds of a row alone")
+    assert note.startswith("3 trials diverged. Means are over the finished seeds alone")
     failed = RowResults(config(model__h=1), [None] * 2, ["failed", "diverged"])
     assert column(build_table([rows[0], failed], config()), "BLEU")[1] == "diverged"  # which is known
 
@@ -279,9 +274,9 @@ def test_notes_say_what_is_not_alike():
 
 def test_the_scale_is_told():
     c = config()
-    note = build_table([row(c, 60.0)], c).notes[0]
-    assert f"width {c.model.width:g} (d_model 512 is {512 * c.model.width:.0f})" in note
-    assert f"{c.steps:,} steps" in note
+    sizes, training = build_table([row(c, 60.0)], c).notes[:2]
+    assert f"width {c.model.width:g} (d_model 512 is {512 * c.model.width:.0f})" in sizes
+    assert f"{c.steps:,} steps" in training
     assert "width" not in build_table([row(Config(), 26.0)], Config()).notes[0]
 
 
@@ -323,7 +318,11 @@ def test_with_one_seed_only_sentences_are_chance():
     table = build_table(measured([0.0, 0.3], seeds=1), config())
     notes = " ".join(table.notes)
     assert column(table, "Δ BLEU")[1].endswith("*")
-    assert "seeds were not sampled" in notes and "approximate randomisation" in notes and "Undecided" not in notes
+    assert (
+        "variation between seeds is unknown" in notes
+        and "approximate randomisation" in notes
+        and "Undecided" not in notes
+    )
 
 
 def test_rows_on_other_text_are_not_compared():

@@ -282,8 +282,8 @@ def test_a_page_names_what_is_damaged_and_shows_the_rest(runs, capsys):
     assert report.main([SMOKE, "--format=html", f"--runs={runs}"]) == 0
     said = capsys.readouterr()
     text = (runs / "sweeps" / "smoke@demo" / "report.html").read_text()
-    assert re.search(r"Nothing to see of base: [^<]*/weights\.pt: cannot be used", text)
-    assert re.search(r"Nothing of h=4: [^<]*/hyp\.val\.txt: cannot be used", text)
+    assert re.search(r"No attention of base: [^<]*/weights\.pt: cannot be used", text)
+    assert re.search(r"No translations by h=4: [^<]*/hyp\.val\.txt: cannot be used", text)
     (maps,) = re.findall(r'id="maps">(.*?)</script>', text, re.DOTALL)
     pictured = {row for sentence in json.loads(maps)["sentences"] for row in sentence["rows"]}
     assert pictured == {"h=4", "h=1 p_drop=0.0", "position=NoPosition"}
