@@ -61,28 +61,26 @@ def test_randomisation_with_one_seed_equals_sacrebleu():
 def test_pseudo_values_of_a_mean_are_the_values_themselves():
     rng = np.random.default_rng(1)
     numbers = rng.normal(size=(3, 50))
-    found = sample(np.stack([numbers, np.ones((3, 50))], -1), loss)
-    assert np.allclose(found.pseudo, numbers) and np.allclose(found.scores, numbers.mean(1))
+    result = sample(np.stack([numbers, np.ones((3, 50))], -1), loss)
+    assert np.allclose(result.pseudo, numbers) and np.allclose(result.scores, numbers.mean(1))
 
 
 def test_variation_between_seeds_only_gives_the_interval_of_student_s_t():
     """All sentences are alike, so the interval is the textbook's."""
     scores = np.array([30.0, 31.0, 33.0])
-    found = estimate(Sample(scores, np.repeat(scores[:, None], 100, 1)))
-    assert found.standard_error == pytest.approx(
-        scores.std(ddof=1) / math.sqrt(3)
-    ) and found.degrees_of_freedom == pytest.approx(2)
-    reach = 4.302653 * found.standard_error  # the 0.975 quantile at 2 degrees of freedom
-    assert found.interval() == pytest.approx((scores.mean() - reach, scores.mean() + reach), rel=1e-6)
+    result = estimate(Sample(scores, np.repeat(scores[:, None], 100, 1)))
+    assert result.standard_error == pytest.approx(scores.std(ddof=1) / math.sqrt(3))
+    assert result.degrees_of_freedom == pytest.approx(2)
+    reach = 4.302653 * result.standard_error  # the 0.975 quantile at 2 degrees of freedom
+    assert result.interval() == pytest.approx((scores.mean() - reach, scores.mean() + reach), rel=1e-6)
 
 
 def test_equal_seeds_give_the_standard_error_of_a_mean_over_sentences():
     """All seeds are alike, so the error is that of a mean over sentences."""
     numbers = np.random.default_rng(2).normal(size=400)
-    found = estimate(Sample(np.full(3, numbers.mean()), np.tile(numbers, (3, 1))))
-    assert found.standard_error == pytest.approx(
-        numbers.std(ddof=1) / 20
-    ) and found.degrees_of_freedom == pytest.approx(399)
+    result = estimate(Sample(np.full(3, numbers.mean()), np.tile(numbers, (3, 1))))
+    assert result.standard_error == pytest.approx(numbers.std(ddof=1) / 20)
+    assert result.degrees_of_freedom == pytest.approx(399)
 
 
 def test_sentence_effects_shared_by_both_rows_cancel_in_the_difference():
@@ -94,8 +92,8 @@ def test_sentence_effects_shared_by_both_rows_cancel_in_the_difference():
 
 
 def test_one_seed_has_no_variance_by_seeds():
-    found = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
-    assert found.variance_by_seeds is None and found.standard_error == pytest.approx(1 / math.sqrt(3))
+    result = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
+    assert result.variance_by_seeds is None and result.standard_error == pytest.approx(1 / math.sqrt(3))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +104,8 @@ def test_one_seed_is_not_compared_with_several(seeds, of_base, tested):
     rows = drawn(np.random.default_rng(1), 2, 5, 50, 0.05)
     nats = np.ones((2, 5, 50, 2))
     row, base = np.concatenate([rows, nats], -1)
-    found = compare_rows([base[:of_base], row[:seeds]], 0, METRIC)[1]
-    assert (found.difference is not None) == (found.p_value is not None) == tested
+    comparison = compare_rows([base[:of_base], row[:seeds]], 0, METRIC)[1]
+    assert (comparison.difference is not None) == (comparison.p_value is not None) == tested
     unequal = compare_rows([base[:of_base], row[:seeds]], 0, METRIC, randomise=True)[1]
     assert (unequal.p_value is not None) == (seeds == of_base)
 
@@ -118,8 +116,8 @@ def test_variance_components_are_never_negative():
     for _ in range(60):
         shared = rng.normal(size=100)
         rows = [shared + rng.normal(0, 0.01, (3, 1)) + rng.normal(0, 1, (3, 100)) for _ in range(2)]
-        found = difference(*(Sample(row.mean(1), row) for row in rows))
-        assert found.variance_by_sentences >= 0 and found.standard_error > 0 and 0 <= found.p_value <= 1
+        comparison = difference(*(Sample(row.mean(1), row) for row in rows))
+        assert comparison.variance_by_sentences >= 0 and comparison.standard_error > 0 and 0 <= comparison.p_value <= 1
 
 
 @pytest.mark.parametrize(

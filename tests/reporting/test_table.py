@@ -79,8 +79,8 @@ def test_published_table_3_is_complete():
     ],
 )
 def test_published_numbers(keys, label, ppl, bleu, params):
-    found = read_published().find(resolve([Level("test", keys)]))
-    assert (found.label, found.ppl, found.bleu, found.params) == (label, ppl, bleu, params)
+    published = read_published().find(resolve([Level("test", keys)]))
+    assert (published.label, published.ppl, published.bleu, published.params) == (label, ppl, bleu, params)
 
 
 @pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
@@ -369,8 +369,8 @@ def test_tables_correct_p_values_for_all_their_rows():
         (compare_folders(["h=8", "h=1", "h=4"], rows, others, ("new", "old")), zip(others, rows, strict=True)),
     ):
         alone = [compare_rows([base.sentences, row.sentences], 0, BLEU)[1].p_value for base, row in pairs]
-        found = [float(line["val/bleu.difference.p"]) for line in read_csv(table) if line["val/bleu.difference.p"]]
-        assert found == pytest.approx(holm(alone)) and holm(alone) != pytest.approx(alone)
+        corrected = [float(line["val/bleu.difference.p"]) for line in read_csv(table) if line["val/bleu.difference.p"]]
+        assert corrected == pytest.approx(holm(alone)) and holm(alone) != pytest.approx(alone)
 
 
 def test_one_seed_beside_several_has_a_note():
@@ -427,9 +427,9 @@ def test_csv_has_full_precision():
 def test_json_equals_csv_and_has_no_infinity():
     rows = [*all_rows(), RowResults(config(), [result(config(), 1.0, ppl=float("inf"))], ["done"])]
     table = build_table(rows, config())
-    found = json.loads(table.json(), parse_constant=lambda name: pytest.fail(name))
-    assert found["notes"] == table.notes and found["rows"][-1]["val/ppl.mean"] is None
-    for line, record in zip(read_csv(table), found["rows"], strict=True):
+    content = json.loads(table.json(), parse_constant=lambda name: pytest.fail(name))
+    assert content["notes"] == table.notes and content["rows"][-1]["val/ppl.mean"] is None
+    for line, record in zip(read_csv(table), content["rows"], strict=True):
         assert line.keys() == record.keys() and line["val/bleu.mean"] == str(record["val/bleu.mean"])
 
 

@@ -39,7 +39,10 @@ def render_page(
     caption.
     """
     environment = Environment(
-        loader=PackageLoader("transformer_pl", "reporting/templates"), autoescape=True, trim_blocks=True
+        loader=PackageLoader("transformer_pl", "reporting/templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
     states = [one.trial.status()["state"] for one in planned]
