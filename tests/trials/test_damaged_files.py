@@ -291,7 +291,7 @@ def test_a_page_names_what_is_damaged_and_shows_the_rest(runs, capsys):
     flip(runs / "data" / the(runs, "base").data() / "val.source.txt")
     assert report.main([SMOKE, "--format=html", f"--runs={runs}"]) == 0
     text = (runs / "sweeps" / "smoke@demo" / "report.html").read_text()
-    assert len(re.findall(r"Nothing [^<]*val\.source\.txt: cannot be read", text)) >= 4
+    assert len(re.findall(r"No (?:translations|attention) [^<]*val\.source\.txt: cannot be read", text)) >= 4
 
 
 def test_a_search_names_damaged_scores(tmp_path):
