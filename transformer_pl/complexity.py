@@ -37,7 +37,7 @@ ROUNDS = 3
 RUN_S = 0.2  # seconds that each timing takes at least
 LONG = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
 LAYER_KEYS = ("self_attention", "attention", "d_model", "h", "d_k", "d_v")
-ORDERS = ("complexity", "sequential operations", "longest path")  # the columns of Table 1
+ORDERS = {"complexity": None, "sequential operations": 2, "longest path": 1}  # columns of Table 1: Column.drop_rank
 
 
 class Layer(NamedTuple):
@@ -134,8 +134,9 @@ def growth(seconds: dict[int, float]) -> Growth | None:
 def growth_table(layers: Sequence[Layer], conditions: str) -> Table:
     """One line per layer: the paper's orders beside the measured growth. One record per layer, pass and length."""
     columns = [Column("layer", [layer.name for layer in layers])]
-    for i, order in enumerate(ORDERS):
-        columns.append(Column(order, [f"O({layer.table_1[i]})" if layer.table_1 else "" for layer in layers]))
+    for i, (order, drop_rank) in enumerate(ORDERS.items()):
+        cells = [f"O({layer.table_1[i]})" if layer.table_1 else "" for layer in layers]
+        columns.append(Column(order, cells, drop_rank=drop_rank))
     for which in PASSES:
         fits = [growth(layer.seconds[which]) for layer in layers]
         columns.append(Column(f"{which} n^p, p =", [f"{f.exponent:.2f} ± {f.error:.2f}" if f else "-" for f in fits]))

@@ -36,7 +36,8 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.publish import Publisher, mention_offline_runs
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
-from transformer_pl.report import table_of, write_page
+from transformer_pl.reporting.page_files import write_page
+from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import collect_errors

@@ -16,7 +16,7 @@ from wandb.errors import UsageError
 from transformer_pl.config import KEYS, SCALES, Level, parse_variant, resolve, scale_level
 from transformer_pl.experiments.cli import sweep_folder
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, TOP_LEVEL, read_sweep
-from transformer_pl.reporting.table import published, read_published
+from transformer_pl.reporting.published import read_published
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.train import read_argv
 from transformer_pl.trials.names import as_folder
@@ -102,7 +102,7 @@ def test_table_3_a_has_the_paper_s_rows():
 def test_a_sweep_of_table_3_has_base_and_the_paper_s_rows(path):
     """The rows of its letter, or all rows for table3; each once."""
     labels = {row.label for row in TABLE3} if path.stem == "table3" else {"base", path.stem.removeprefix("table3_")}
-    found = [published(row.configs[0]) for row in read_sweep(path).rows]
+    found = [read_published().find(row.configs[0]) for row in read_sweep(path).rows]
     assert None not in found
     assert sorted(map(TABLE3.index, found)) == [i for i, row in enumerate(TABLE3) if row.label in labels]
 

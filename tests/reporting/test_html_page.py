@@ -1,4 +1,4 @@
-"""The page of a sweep, as its reader sees it: in a browser, without a network, on a phone."""
+"""The HTML page of a sweep in a browser: without a network, on a desk screen and on a phone."""
 
 import re
 from pathlib import Path
@@ -14,26 +14,26 @@ WIDTH = {"a desk": 1200, "a phone": 390}
 @pytest.fixture(scope="module")
 def report(smoke):
     runs, _ = smoke
-    told = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", "html")
-    assert told.returncode == 0, told.stderr
-    return Path(told.stdout.strip())
+    done = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", "html")
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
 
 
 @pytest.fixture(params=WIDTH)
 def page(request, report, browser):
-    """The page on a screen; whatever it says on its console, or asks of a network, is a mistake."""
-    wrong = []
+    """The open page. Console messages, errors and network requests fail the test."""
+    problems = []
     page = browser.new_page(viewport={"width": WIDTH[request.param], "height": 800})
-    page.on("console", lambda message: wrong.append(message.text))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or wrong.append(asked.url))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
     page.goto(report.as_uri())
     yield page
-    assert not wrong
+    assert not problems
 
 
-def test_one_file_holds_everything(smoke, report):
-    """Of every row its numbers, of every trial its log; and nothing is fetched from anywhere."""
+def test_page_is_self_contained_and_complete(smoke, report):
+    """It has the BLEU and the log of every trial, and refers to no other file or address."""
     text = report.read_text(encoding="utf-8")
     assert not re.search(r"""(src|href)=["'](?!#|data:)|@import|url\((?!#|data:)""", text)
     for result in finished_results(smoke[0]):
@@ -43,7 +43,7 @@ def test_one_file_holds_everything(smoke, report):
     assert {f"curves_steps.{kind}" for kind in ("svg", "pdf", "png")} <= figures
 
 
-def test_a_heading_sorts_and_sorts_back(page):
+def test_pressing_a_heading_sorts_in_both_directions(page):
     cells = "#results tbody td:nth-child({})"
     at = page.locator("#results th").all_inner_texts().index("PPL") + 1
     for sign in (-1, 1):
@@ -52,7 +52,7 @@ def test_a_heading_sorts_and_sorts_back(page):
         assert len(shown) > 1 and shown == sorted(shown, key=lambda value: sign * value)
 
 
-def test_a_head_is_picked_and_seen(page):
+def test_choosing_an_attention_head_shows_it(page):
     assert page.locator("#which").inner_text() == "encoder, layer 1, head 1"
     heads = page.locator("#heads button")
     heads.nth(heads.count() - 1).click()
@@ -67,7 +67,7 @@ def test_a_head_is_picked_and_seen(page):
     assert heat.locator("rect").count() > heat.locator("text").count() > 4 and page.locator("#head svg").count() == 2
 
 
-def test_nothing_is_wider_than_the_screen(page):
+def test_page_fits_the_screen(page):
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.locator("details summary").last.click()
     assert page.locator("pre").last.is_visible()

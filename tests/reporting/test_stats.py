@@ -1,4 +1,4 @@
-"""The statistics of a table: equal to sacreBLEU's where it has them, and right about chance in a simulation."""
+"""The statistics of a table: equal to sacreBLEU's where it has them, and calibrated in a simulation."""
 
 import math
 
@@ -27,7 +27,7 @@ WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 
 
 def sentences(count, noise, seed):
-    """References of random words, and outputs in which so many of the words are others."""
+    """References of random words, and outputs in which a share `noise` of the words is replaced."""
     rng = np.random.default_rng(seed)
     references = [[WORDS[i] for i in rng.integers(0, 60, rng.integers(1, 15))] for _ in range(count)]
     outputs = [[WORDS[rng.integers(0, 60)] if rng.random() < noise else w for w in r] for r in references]
@@ -35,7 +35,7 @@ def sentences(count, noise, seed):
 
 
 @pytest.mark.parametrize(("count", "noise"), [(1, 0.0), (1, 0.9), (3, 0.5), (40, 0.2), (40, 0.9), (5, 1.0), (300, 0.3)])
-def test_bleu_of_sums_is_that_of_sacrebleu(count, noise):
+def test_bleu_from_sums_equals_sacrebleu(count, noise):
     """Also where some order of n-grams has no match, or none was possible."""
     for seed in range(10):
         outputs, references = sentences(count, noise, seed)
@@ -43,11 +43,11 @@ def test_bleu_of_sums_is_that_of_sacrebleu(count, noise):
         assert bleu(sums) == pytest.approx(BLEU().corpus_score(outputs, [references]).score, abs=1e-9)
 
 
-def test_outputs_without_a_word_score_nothing():
+def test_empty_outputs_score_zero():
     assert bleu(np.array([0] * 9 + [7])) == 0
 
 
-def test_with_one_seed_randomisation_is_that_of_sacrebleu():
+def test_randomisation_with_one_seed_equals_sacrebleu():
     worse, references = sentences(200, 0.32, 1)
     better, _ = sentences(200, 0.28, 1)
     named = [("base", worse), ("other", better)]
@@ -58,68 +58,70 @@ def test_with_one_seed_randomisation_is_that_of_sacrebleu():
     assert randomisation(*rows, bleu, 4000) == pytest.approx(expected, abs=4 * math.sqrt(expected / 4000))
 
 
-def test_pseudo_values_of_a_mean_are_its_numbers():
+def test_pseudo_values_of_a_mean_are_the_values_themselves():
     rng = np.random.default_rng(1)
     numbers = rng.normal(size=(3, 50))
-    found = sample(np.stack([numbers, np.ones((3, 50))], -1), loss)
-    assert np.allclose(found.pseudo, numbers) and np.allclose(found.scores, numbers.mean(1))
+    result = sample(np.stack([numbers, np.ones((3, 50))], -1), loss)
+    assert np.allclose(result.pseudo, numbers) and np.allclose(result.scores, numbers.mean(1))
 
 
-def test_seeds_alone_give_student_s_t():
-    """Where every sentence is like every other, the interval is the textbook's."""
+def test_variation_between_seeds_only_gives_the_interval_of_student_s_t():
+    """All sentences are alike, so the interval is the textbook's."""
     scores = np.array([30.0, 31.0, 33.0])
-    found = estimate(Sample(scores, np.repeat(scores[:, None], 100, 1)))
-    assert found.error == pytest.approx(scores.std(ddof=1) / math.sqrt(3)) and found.freedom == pytest.approx(2)
-    reach = 4.302653 * found.error  # the 0.975 quantile at 2 degrees of freedom
-    assert found.interval() == pytest.approx((scores.mean() - reach, scores.mean() + reach), rel=1e-6)
+    result = estimate(Sample(scores, np.repeat(scores[:, None], 100, 1)))
+    assert result.standard_error == pytest.approx(scores.std(ddof=1) / math.sqrt(3))
+    assert result.degrees_of_freedom == pytest.approx(2)
+    reach = 4.302653 * result.standard_error  # the 0.975 quantile at 2 degrees of freedom
+    assert result.interval() == pytest.approx((scores.mean() - reach, scores.mean() + reach), rel=1e-6)
 
 
-def test_equal_seeds_leave_the_sentences():
-    """Where every seed gives the same, the error is that of a mean over sentences."""
+def test_equal_seeds_give_the_standard_error_of_a_mean_over_sentences():
+    """All seeds are alike, so the error is that of a mean over sentences."""
     numbers = np.random.default_rng(2).normal(size=400)
-    found = estimate(Sample(np.full(3, numbers.mean()), np.tile(numbers, (3, 1))))
-    assert found.error == pytest.approx(numbers.std(ddof=1) / 20) and found.freedom == pytest.approx(399)
+    result = estimate(Sample(np.full(3, numbers.mean()), np.tile(numbers, (3, 1))))
+    assert result.standard_error == pytest.approx(numbers.std(ddof=1) / 20)
+    assert result.degrees_of_freedom == pytest.approx(399)
 
 
-def test_what_sentences_do_to_both_rows_is_no_part_of_their_difference():
+def test_sentence_effects_shared_by_both_rows_cancel_in_the_difference():
     rng = np.random.default_rng(3)
     shared, seeds = 40 * rng.normal(size=500), rng.normal(size=(2, 3, 1))
     rows = [Sample((shared + s).mean(1), shared + s) for s in seeds]
-    assert estimate(rows[0]).error > 1.5
-    assert difference(*rows).error == pytest.approx(math.sqrt(sum(s.var(ddof=1) / 3 for s in seeds)), rel=1e-6)
+    assert estimate(rows[0]).standard_error > 1.5
+    assert difference(*rows).standard_error == pytest.approx(math.sqrt(sum(s.var(ddof=1) / 3 for s in seeds)), rel=1e-6)
 
 
-def test_one_seed_says_that_seeds_were_not_sampled():
-    found = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
-    assert found.by_seeds is None and found.error == pytest.approx(1 / math.sqrt(3))
+def test_one_seed_has_no_variance_by_seeds():
+    result = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
+    assert result.variance_by_seeds is None and result.standard_error == pytest.approx(1 / math.sqrt(3))
 
 
 @pytest.mark.parametrize(
     ("seeds", "of_base", "tested"), [(3, 3, True), (2, 5, True), (1, 1, True), (1, 3, False), (3, 1, False)]
 )
-def test_one_seed_is_not_held_against_several(seeds, of_base, tested):
-    """Nothing tells how far that one strays: taken for certain, it would find a difference in 23 of 100 of nothing."""
+def test_one_seed_is_not_compared_with_several(seeds, of_base, tested):
+    """Nothing is known of the variation of a single seed. Ignoring it would give 23 % false positives."""
     rows = drawn(np.random.default_rng(1), 2, 5, 50, 0.05)
     nats = np.ones((2, 5, 50, 2))
     row, base = np.concatenate([rows, nats], -1)
-    found = compare_rows([base[:of_base], row[:seeds]], 0, METRIC)[1]
-    assert (found.difference is not None) == (found.p_value is not None) == tested
+    comparison = compare_rows([base[:of_base], row[:seeds]], 0, METRIC)[1]
+    assert (comparison.difference is not None) == (comparison.p_value is not None) == tested
     unequal = compare_rows([base[:of_base], row[:seeds]], 0, METRIC, randomise=True)[1]
     assert (unequal.p_value is not None) == (seeds == of_base)
 
 
-def test_rows_that_hardly_differ_have_an_error():
-    """Where what sentences add comes out below nothing, it is nothing."""
+def test_variance_components_are_never_negative():
+    """The estimate of the variance by sentences can be negative; it is zero then."""
     rng = np.random.default_rng(5)
     for _ in range(60):
         shared = rng.normal(size=100)
         rows = [shared + rng.normal(0, 0.01, (3, 1)) + rng.normal(0, 1, (3, 100)) for _ in range(2)]
-        found = difference(*(Sample(row.mean(1), row) for row in rows))
-        assert found.by_sentences >= 0 and found.error > 0 and 0 <= found.p_value <= 1
+        comparison = difference(*(Sample(row.mean(1), row) for row in rows))
+        assert comparison.variance_by_sentences >= 0 and comparison.standard_error > 0 and 0 <= comparison.p_value <= 1
 
 
 @pytest.mark.parametrize(
-    ("gap", "of_seeds", "of_sentences", "expected"),
+    ("gap", "between_seeds", "between_sentences", "expected"),
     [
         (1.0, 0.5, 0.0, 6),  # what textbooks give for d = 2, two-sided 5 %, power 0.8
         (0.5, 0.5, 0.0, 17),  # for d = 1
@@ -128,21 +130,21 @@ def test_rows_that_hardly_differ_have_an_error():
         (0.1, 0.0, 0.0, 2),  # nothing varies, for example where every seed scores zero
     ],
 )
-def test_how_many_seeds_would_tell(gap, of_seeds, of_sentences, expected):
-    assert seeds_to_resolve(gap, of_seeds, of_sentences) == (expected and pytest.approx(expected, rel=0.02))
+def test_seeds_to_resolve_a_difference(gap, between_seeds, between_sentences, expected):
+    assert seeds_to_resolve(gap, between_seeds, between_sentences) == (expected and pytest.approx(expected, rel=0.02))
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.5, 0.9], [1.0, 1.0]), ([0.02], [0.02]), ([], [])],
 )
-def test_holm(given, expected):
+def test_holm_correction(given, expected):
     assert holm(given) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("randomise", [False, True])
-def test_p_values_of_several_rows_are_holm_s(randomise):
-    """Each row's alone, corrected for all rows that are tested, and not for one that is not."""
+def test_p_values_are_corrected_for_the_rows_that_are_tested(randomise):
+    """A row that is not tested does not count in the correction."""
     known = drawn(np.random.default_rng(1), 4, 3, 80, 0.05, gap=0.3)
     base, *rows = np.concatenate([known, np.ones((4, 3, 80, 2))], -1)
     alone = [compare_rows([base, row], 0, METRIC, randomise)[1].p_value for row in rows]
@@ -150,26 +152,27 @@ def test_p_values_of_several_rows_are_holm_s(randomise):
     assert [one.p_value for one in together[1:4]] == pytest.approx(holm(alone)) and holm(alone) != alone
 
 
-# --- The simulation: corpora of which everything is known
+# --- The simulation: corpora with known true scores
 
 
 def seeds_spread(spread):
-    """From seed to seed, in BLEU."""
+    """The standard deviation of BLEU from seed to seed."""
     return bleu(drawn(np.random.default_rng(0), 1, 200, 2000, spread)[0].sum(1)).std()
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 @pytest.mark.parametrize("spread", [0.015, 0.05], ids=["little", "much"])
-def test_five_in_a_hundred_differences_of_nothing_are_found(seeds, spread):
-    """And the intervals hold the truth in 95: of the row, and of the difference."""
+def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
+    """Where rows do not differ, 5 % of tests are significant, and 95 % of the rows' intervals contain the true BLEU."""
     rng = np.random.default_rng(seeds)
     truth = bleu(drawn(np.random.default_rng(1), 1, 50, 20_000, spread)[0].sum(1)).mean()
-    false, held, trials = 0, 0, 1200
+    false_positives, covered, trials = 0, 0, 1200
     for _ in range(trials):
         row, base = (sample(s, bleu) for s in drawn(rng, 2, seeds, 250, spread))
-        false += difference(row, base).p_value < 0.05
+        false_positives += difference(row, base).p_value < 0.05
         low, high = estimate(row).interval()
-        held += low < truth < high
-    print(f"{seeds} seeds, {seeds_spread(spread):.2f} BLEU from seed to seed: {false / trials:.3f} {held / trials:.3f}")
-    assert 0.03 <= false / trials <= 0.07
-    assert 0.93 <= held / trials <= 0.97
+        covered += low < truth < high
+    rates = f"{false_positives / trials:.3f} {covered / trials:.3f}"
+    print(f"{seeds} seeds, {seeds_spread(spread):.2f} BLEU from seed to seed: {rates}")
+    assert 0.03 <= false_positives / trials <= 0.07
+    assert 0.93 <= covered / trials <= 0.97

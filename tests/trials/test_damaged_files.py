@@ -284,8 +284,8 @@ def test_a_page_names_what_is_damaged_and_shows_the_rest(runs, capsys):
     assert report.main([SMOKE, "--format=html", f"--runs={runs}"]) == 0
     said = capsys.readouterr()
     text = (runs / "sweeps" / "smoke@demo" / "report.html").read_text()
-    assert re.search(r"Nothing to see of base: [^<]*/weights\.pt: cannot be used", text)
-    assert re.search(r"Nothing of h=4: [^<]*/hyp\.val\.txt: cannot be used", text)
+    assert re.search(r"No attention of base: [^<]*/weights\.pt: cannot be used", text)
+    assert re.search(r"No translations by h=4: [^<]*/hyp\.val\.txt: cannot be used", text)
     (maps,) = re.findall(r'id="maps">(.*?)</script>', text, re.DOTALL)
     pictured = {row for sentence in json.loads(maps)["sentences"] for row in sentence["rows"]}
     assert pictured == {"h=4", "h=1 p_drop=0.0", "position=NoPosition"}
@@ -293,7 +293,7 @@ def test_a_page_names_what_is_damaged_and_shows_the_rest(runs, capsys):
     flip(runs / "data" / the(runs, "base").data() / "val.source.txt")
     assert report.main([SMOKE, "--format=html", f"--runs={runs}"]) == 0
     text = (runs / "sweeps" / "smoke@demo" / "report.html").read_text()
-    assert len(re.findall(r"Nothing [^<]*val\.source\.txt: cannot be read", text)) >= 4
+    assert len(re.findall(r"No (?:translations|attention) [^<]*val\.source\.txt: cannot be read", text)) >= 4
 
 
 def test_a_search_names_damaged_scores(tmp_path):

@@ -1,4 +1,4 @@
-"""The page of a sweep: one file that opens anywhere, with the table and all that it is made of."""
+"""The HTML page of a sweep: one file without external resources, with the table and everything it is made from."""
 
 import base64
 import difflib
@@ -20,16 +20,10 @@ from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.identity import config_difference, same_row
 
-SENTENCES = 12  # whose translations are shown
-PICTURED = 4  # of which attention is shown, too
-LONGEST = 40  # pieces a side, of a sentence whose attention is shown
+TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
+ATTENTION_SENTENCES = 4  # of these, the number whose attention is shown, too
+MAX_ATTENTION_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
 LOG_LINES = 40
-
-
-def first_seeds(planned: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-    """The first finished seed of each row that has one."""
-    first = {one.row: one for one in reversed(planned) if one.trial.result()}
-    return [first[row] for row in sorted(first)]
 
 
 def render_page(
@@ -37,16 +31,23 @@ def render_page(
     planned: Sequence[PlannedTrial],
     shown: Sequence[PlannedTrial],
     table: Table,
-    pictures: Mapping[str, Path],
+    figures: Mapping[str, Path],
 ) -> str:
-    """Its HTML. `shown`: whose translations and attention it has; `pictures`: the figures' svg files, by captions."""
+    """The HTML of the page.
+
+    planned: all trials. shown: the trials whose translations and attention it has, one per row. figures: svg files by
+    caption.
+    """
     environment = Environment(
-        loader=PackageLoader("transformer_pl", "reporting/templates"), autoescape=True, trim_blocks=True
+        loader=PackageLoader("transformer_pl", "reporting/templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # rows and sites in their own order
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
     states = [one.trial.status()["state"] for one in planned]
-    samples, untranslated = _samples(sweep, shown)
-    sentences, unpictured = _attention(sweep, shown)
+    translations, translation_errors = _translations(sweep, shown)
+    attention, attention_errors = _attention(sweep, shown)
     return environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
@@ -55,22 +56,23 @@ def render_page(
         done=states.count("done"),
         diverged=states.count("diverged"),
         failed=states.count("failed"),
-        figures={caption: _svg(path) for caption, path in pictures.items()},
-        samples=samples,
-        untranslated=untranslated,
-        attention={"sentences": sentences},
-        unpictured=unpictured,
+        figures={caption: _inline_svg(path) for caption, path in figures.items()},
+        translations=translations,
+        translation_errors=translation_errors,
+        attention={"sentences": attention},
+        attention_errors=attention_errors,
         trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
     )
 
 
-def _svg(path: Path) -> str:
-    """Without the head that only a file of its own may have."""
+def _inline_svg(path: Path) -> str:
+    """The svg element of a file, without the XML declaration before it."""
     text = path.read_text(encoding="utf-8")
     return text[text.index("<svg") :]
 
 
 def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
+    """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
     changes = [(key, *values) for key, values in config_difference(one.config, sweep.base).items() if key != "seed"]
     facts = {"folder": one.trial.folder.name} | one.trial.environment() | (one.trial.result() or {}).get("metrics", {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
@@ -80,80 +82,97 @@ def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
     return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
 
 
-def _samples(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A few sentences with what every row makes of them; and why the rows that are not among them are not."""
-    outputs: dict[int, list[str]] = {}
-    left_out: dict[str, str] = {}
-    text = None
+# ---------------------------------------------------------------------------------------------------------------------
+# Translations
+
+
+def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A few sentences, each with its translation by every row; and by the names of rows without any, why."""
+    hypotheses: dict[int, list[str]] = {}  # by row
+    errors: dict[str, str] = {}
+    text: tuple[list[str], list[str]] | None = None
     for one in shown:
         try:
-            own, hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
-            text = text or own
-            if own != text:
-                raise InputError("it translates another text")
-            if len(hypotheses) != len(own[0]):
-                raise InputError(f"it has {len(hypotheses)} translations of {len(own[0])} sentences")
-            outputs[one.row] = hypotheses
+            row_text, row_hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
+            text = text or row_text
+            if row_text != text:
+                raise InputError("it was evaluated on other text")
+            if len(row_hypotheses) != len(row_text[0]):
+                raise InputError(f"it has {len(row_hypotheses)} translations of {len(row_text[0])} sentences")
+            hypotheses[one.row] = row_hypotheses
         except InputError as error:
-            left_out[sweep.rows[one.row].name] = str(error)
+            errors[sweep.rows[one.row].name] = str(error)
     if text is None:
-        return [], left_out
+        return [], errors
     sources, references = text
-    base = outputs.get(next((i for i, row in enumerate(sweep.rows) if same_row(row.configs[0], sweep.base)), -1))
+    base_hypotheses = hypotheses.get(_base_row(sweep))
     samples = []
-    for i in evenly_spaced(len(sources), SENTENCES):
+    for i in evenly_spaced(len(sources), TRANSLATED_SENTENCES):
         rows = []
-        for row, hypotheses in outputs.items():
-            beside = (hypotheses if base is None else base)[i].split()
-            marked = _marked(hypotheses[i].split(), beside)
-            rows.append((sweep.rows[row].name, sentence_bleu(hypotheses[i], references[i]), marked))
+        for row, row_hypotheses in hypotheses.items():
+            base_words = (base_hypotheses or row_hypotheses)[i].split()
+            words = _mark_changes(row_hypotheses[i].split(), base_words)
+            rows.append((sweep.rows[row].name, sentence_bleu(row_hypotheses[i], references[i]), words))
         samples.append({"source": sources[i], "reference": references[i], "rows": rows})
-    return samples, left_out
+    return samples, errors
 
 
-def _marked(words: list[str], beside: list[str]) -> list[tuple[str, bool]]:
-    """Runs of words, each with whether it stands otherwise in the other."""
-    steps = difflib.SequenceMatcher(None, beside, words, autojunk=False).get_opcodes()
-    return [(" ".join(words[a:b]) or "…", kind != "equal") for kind, _, _, a, b in steps]
+def _base_row(sweep: Sweep) -> int:
+    """The index of the base row; -1 if the sweep has none."""
+    return next((i for i, row in enumerate(sweep.rows) if same_row(row.configs[0], sweep.base)), -1)
+
+
+def _mark_changes(words: list[str], base_words: list[str]) -> list[tuple[str, bool]]:
+    """Runs of words, each with whether it differs from base. A run that only base has is shown as an ellipsis."""
+    steps = difflib.SequenceMatcher(None, base_words, words, autojunk=False).get_opcodes()
+    return [(" ".join(words[start:end]) or "…", kind != "equal") for kind, _, _, start, end in steps]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention
 
 
 def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Pictures of every layer and head, a byte a weight, by sentence, row and site; and why a row has none.
+    """The attention weights of a few sentences, by row and site; and by the names of rows without any, why.
 
-    One model at a time is in memory. Rows of another tokeniser than the first have other positions, so none here.
+    Only one model at a time is in memory. Rows must use the tokenizer of the first one, so that positions are the same.
     """
-    sentences: dict[int, dict[str, Any]] = {}
-    left_out: dict[str, str] = {}
+    sentences: dict[int, dict[str, Any]] = {}  # by their index in the validation set
+    errors: dict[str, str] = {}
     for one in shown:
         name, text = sweep.rows[one.row].name, shown[0].prepared
         try:
             if one.prepared.folder != text.folder:
-                raise InputError("its tokeniser is another")
+                raise InputError("its tokenizer is another")
             model = load_trained_model(one.config, text, one.trial.intact("weights.pt"))
             split, sources = text.split("val"), text.text("val")[0]
         except InputError as error:
-            left_out[name] = str(error)
+            errors[name] = str(error)
             continue
-        longest = np.maximum(split.source.lengths, split.target.lengths)
-        for i in [i for i in evenly_spaced(len(sources), SENTENCES) if longest[i] < LONGEST][:PICTURED]:
+        lengths = np.maximum(split.source.lengths, split.target.lengths)
+        short_enough = [
+            i for i in evenly_spaced(len(sources), TRANSLATED_SENTENCES) if lengths[i] < MAX_ATTENTION_LENGTH
+        ]
+        for i in short_enough[:ATTENTION_SENTENCES]:
             batch = collate(split, np.array([i]))
             maps = attention_maps(model, batch.source, batch.target_in)
             if maps:
-                labels = sentences.setdefault(i, {"text": sources[i], "rows": {}} | _labels(text, batch))
-                labels["rows"][name] = {site: _packed(torch.cat(layers).cpu()) for site, layers in maps.items()}
+                sentence = sentences.setdefault(i, {"text": sources[i], "rows": {}} | _token_labels(text, batch))
+                sentence["rows"][name] = {site: _pack(torch.cat(layers).cpu()) for site, layers in maps.items()}
         if not any(name in sentence["rows"] for sentence in sentences.values()):
-            left_out[name] = "its layers tell no weights"
-    return list(sentences.values()), left_out
+            errors[name] = "its layers do not report attention weights"
+    return list(sentences.values()), errors
 
 
-def _labels(text: Prepared, batch: Batch) -> dict[str, list[str]]:
-    pieces = text.tokenizer.vocabulary()
-    sides = {"source": batch.source[0], "target": batch.target_in[0]}
-    return {side: [pieces[piece] for piece in ids.tolist()] for side, ids in sides.items()}
+def _token_labels(text: Prepared, batch: Batch) -> dict[str, list[str]]:
+    """The tokens of the source and of the target, as text."""
+    vocabulary = text.tokenizer.vocabulary()
+    token_ids = {"source": batch.source[0], "target": batch.target_in[0]}
+    return {side: [vocabulary[token] for token in ids.tolist()] for side, ids in token_ids.items()}
 
 
-def _packed(weights: torch.Tensor) -> dict[str, Any]:
-    """weights (layers, heads, queries, keys)."""
+def _pack(weights: torch.Tensor) -> dict[str, Any]:
+    """weights (layers, heads, queries, keys) from 0 to 1, as base64 of one byte per weight, 255 for 1."""
     layers, heads = weights.shape[:2]
     data = (weights * 255).round().to(torch.uint8).numpy().tobytes()
     return {"layers": layers, "heads": heads, "data": base64.b64encode(data).decode()}

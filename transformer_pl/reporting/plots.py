@@ -1,4 +1,4 @@
-"""Figures, readable in print and by the colour-blind. The only door to matplotlib."""
+"""Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
 import itertools
 import math
@@ -14,53 +14,54 @@ from matplotlib.figure import Figure
 
 from transformer_pl.config import without_section
 
-# Okabe and Ito's colours, which most people with a colour deficiency tell apart; in grey, markers and dashes do.
+# The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
+# line styles tell curves apart.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
-LINES = ("-", "--", ":", "-.")
-LONGEST = 24  # characters of a name
+LINE_STYLES = ("-", "--", ":", "-.")
+MAX_NAME_LENGTH = 24  # characters
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
 
 
 class Point(NamedTuple):
-    """A row's BLEU with its interval, and what it was paid with."""
+    """A row's value with its interval, and its cost."""
 
     name: str
     value: float
     low: float
     high: float
     cost: float
-    sure: bool = False  # that it differs from base
+    significant: bool = False  # whether it differs significantly from base
 
 
 class Curve(NamedTuple):
-    """A row's measurements in the course of its training, one series a seed."""
+    """Measurements of a row during training, one series per seed."""
 
     name: str
-    at: Sequence[Sequence[float]]
-    values: Sequence[Sequence[float]]
+    at: Sequence[Sequence[float]]  # steps or FLOPs, by seed
+    values: Sequence[Sequence[float]]  # the measurements there
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """As vectors (svg, pdf) and as pixels (png), beside each other; returns the last."""
+    """Save a figure as svg, pdf and png beside each other; return the path of the png."""
     for kind in ("svg", "pdf", "png"):
         figure.savefig(path.with_suffix(f".{kind}"), dpi=200, bbox_inches="tight")
     return path.with_suffix(".png")
 
 
 def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
-    """Differences to base with their intervals, filled where they are sure; the paper's as crosses."""
+    """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's."""
     figure, axes = _axes(5.5, 0.9 + 0.28 * len(rows))
     for y, row in enumerate(rows):
-        face = COLOURS[1] if row.sure else "white"
+        face = COLOURS[1] if row.significant else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
         if row.name in paper:
             axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel="BLEU, difference to base (95 %)", ylim=(len(rows) - 0.5, -0.5))
+    axes.set(xlabel="BLEU, difference to base (95 %; filled: significant)", ylim=(len(rows) - 0.5, -0.5))
     axes.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
     axes.tick_params(axis="y", length=0)
     _legend(axes)
@@ -68,13 +69,17 @@ def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
 
 
 def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
-    """The mean over seeds by what was spent, from the lowest to the highest seed shaded."""
+    """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
+
+    unit: of the x axis, steps or FLOPs.
+    """
     figure, axes = _axes(6, 3.8)
-    for row, (line, colour) in zip(rows, itertools.cycle(itertools.product(LINES, COLOURS)), strict=False):
+    for row, (line, colour) in zip(rows, itertools.cycle(itertools.product(LINE_STYLES, COLOURS)), strict=False):
         common = sorted(set.intersection(*map(set, row.at)))
         if not common:
             continue
-        values = np.array([[dict(zip(at, seen, strict=True))[x] for x in common] for at, seen in _seeds(row)])
+        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
+        values = np.array([[seed[x] for x in common] for seed in by_seed])
         axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, label=_short(row.name))
         if len(values) > 1:
             axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
@@ -85,9 +90,9 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
 
 
 def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = True) -> Figure:
-    """A measure against a cost; the line joins the rows that no other beats at their cost or below.
+    """A measure against a cost. The line is the Pareto front: no other row is better at the same or a lower cost.
 
-    `up`: whether more of the measure is better.
+    up: whether higher values are better.
     """
     figure, axes = _axes(5.5, 3.8)
     best: list[Point] = []
@@ -107,7 +112,7 @@ def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = Tr
 
 
 def grid(rows: Sequence[Point], unit: str) -> Figure:
-    """BLEU with its interval over the one number in which the rows differ, which is their cost here."""
+    """BLEU with its interval over the one number in which the rows differ, which is the `cost` of each point."""
     figure, axes = _axes(4.5, 3.2)
     rows = sorted(rows, key=lambda row: row.cost)
     x = [row.cost for row in rows]
@@ -130,24 +135,29 @@ def history(
     up: bool,
     infinite: Sequence[int] = (),
 ) -> Figure:
-    """Every trial by its number, one that was pruned by its last value; the line is the best so far.
+    """The value of every trial by its number; a pruned trial has its last value. The line is the best value so far.
 
-    `infinite`: the numbers of trials whose value is not finite, which are marked at the edge where values are bad.
+    done: whether each trial finished, rather than being pruned. up: whether higher values are better. infinite: the
+    numbers of trials without a finite value, marked at the edge of the worst values.
     """
     figure, axes = _axes(5, 3.2)
-    marks = {True: ("o", COLOURS[1], "finished"), False: ("x", COLOURS[2], "pruned")}
-    for kind, (marker, colour, label) in marks.items():
-        chosen = [(n, v) for n, v, ended in zip(numbers, values, done, strict=True) if ended == kind]
-        if chosen:
-            axes.plot(*zip(*chosen, strict=True), marker, color=colour, markersize=4, label=label)
-    ended = [(n, v) for n, v, whole in zip(numbers, values, done, strict=True) if whole]
-    if ended:
-        best = (np.maximum if up else np.minimum).accumulate([v for _, v in ended])
-        axes.step([n for n, _ in ended], best, where="post", color="0.6", linewidth=0.8, zorder=0, label="best so far")
+    finished = [(n, v) for n, v, is_done in zip(numbers, values, done, strict=True) if is_done]
+    pruned = [(n, v) for n, v, is_done in zip(numbers, values, done, strict=True) if not is_done]
+    for points, marker, colour, label in (
+        (finished, "o", COLOURS[1], "finished"),
+        (pruned, "x", COLOURS[2], "pruned"),
+    ):
+        if points:
+            axes.plot(*zip(*points, strict=True), marker, color=colour, markersize=4, label=label)
+    if finished:
+        best = (np.maximum if up else np.minimum).accumulate([v for _, v in finished])
+        axes.step(
+            [n for n, _ in finished], best, where="post", color="0.6", linewidth=0.8, zorder=0, label="best so far"
+        )
     if infinite:
-        at_edge = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        edge = [0.0 if up else 1.0] * len(infinite)
-        axes.plot(infinite, edge, "^" if not up else "v", color=COLOURS[4], markersize=5, label="diverged", **at_edge)
+        edge, marker = (0.0, "v") if up else (1.0, "^")
+        (diverged,) = axes.plot(infinite, [edge] * len(infinite), marker, transform=axes.get_xaxis_transform())
+        diverged.set(color=COLOURS[4], markersize=5, label="diverged", clip_on=False)
     axes.set(xlabel="trial", ylabel=measure)
     if not up and _is_skewed(values):
         axes.set_yscale("log")
@@ -160,9 +170,10 @@ def history(
 def parallel(
     drawn: Mapping[str, Sequence[Any]], by_logarithm: Collection[str], values: Sequence[float], measure: str, up: bool
 ) -> Figure:
-    """A line a trial through what it was drawn (`drawn`: by key) to its value; the darker, the better.
+    """Parallel coordinates: a line per trial through its hyperparameters to its value; darker is better.
 
-    Numbers are spread over their axis, by their logarithm where that is said; anything else in its order.
+    drawn: the hyperparameters by key. by_logarithm: the keys with a logarithmic axis. Values that are not numbers stand
+    in alphabetical order.
     """
     axes_of = {**{key: list(seen) for key, seen in drawn.items()}, measure: list(values)}
     if not up and _is_skewed(values):
@@ -187,7 +198,7 @@ def parallel(
 
 
 def share_bars(by_name: Mapping[str, float]) -> Figure:
-    """What each has of a whole, the largest first."""
+    """Bars of shares of a whole, the largest first."""
     ranked = sorted(by_name.items(), key=lambda item: -item[1])
     figure, axes = _axes(4.5, 0.8 + 0.28 * len(ranked))
     axes.barh(range(len(ranked)), [share for _, share in ranked], color=COLOURS[1], height=0.6)
@@ -197,7 +208,7 @@ def share_bars(by_name: Mapping[str, float]) -> Figure:
 
 
 def expected_best_plot(expected: Sequence[float], measure: str) -> Figure:
-    """The expected best of k trials."""
+    """The expected best value of k trials over k."""
     figure, axes = _axes(4.5, 3.2)
     axes.plot(range(1, len(expected) + 1), expected, color=COLOURS[1], marker="o", markersize=3, linewidth=1.2)
     axes.set(xlabel="trials k", ylabel=f"expected best {measure}")
@@ -206,7 +217,10 @@ def expected_best_plot(expected: Sequence[float], measure: str) -> Figure:
 
 
 def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Seconds over length, both by their logarithm; grey lines are what grows as n and as n²."""
+    """Time over sequence length n on logarithmic axes, with guides that grow as n and n².
+
+    times: seconds by layer and n.
+    """
     figure, axes = _axes(5, 3.6)
     times = {name: seconds for name, seconds in times.items() if seconds}
     for (name, seconds), colour, marker in zip(times.items(), itertools.cycle(COLOURS), itertools.cycle(MARKERS)):
@@ -225,12 +239,12 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
 
 
 def _is_skewed(values: Sequence[float]) -> bool:
-    """Whether a few that are far off would press all others together."""
+    """Whether a few large values would squeeze all others together on a linear axis."""
     return max(values) > 4 * min(values) > 0
 
 
 def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[tuple[float, str]]]:
-    """Heights from 0 to 1, and labelled ticks among them."""
+    """The height of each value on an axis from 0 to 1, and its labelled ticks."""
     if all(isinstance(value, Real) for value in seen):
         low, high = min(seen), max(seen)
         scale = math.log if by_logarithm else float
@@ -243,29 +257,26 @@ def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[
 
 
 def _short(name: str) -> str:
-    """A row of many changes by the first of them: the table has them all."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    """A name, cut where it is long; the table has it in full."""
+    return name if len(name) <= MAX_NAME_LENGTH else f"{name[: MAX_NAME_LENGTH - 1]}…"
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty figure of this size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
-def _seeds(row: Curve) -> Any:
-    return zip(row.at, row.values, strict=True)
-
-
 def _legend(axes: Axes, outside: bool = False) -> None:
-    """Every name once."""
+    """Add a legend with every label once."""
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if handles:
-        where = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if outside else {}
+        where: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if outside else {}
         axes.legend(handles.values(), handles, frameon=False, fontsize=7 if outside else 8, **where)
 
 
 def _plain_log(axis: Any, form: Any = "{x:g}") -> None:
-    """2, 5, 10 in place of powers of ten."""
+    """Label a logarithmic axis with 1, 2, 5, 10, ... rather than powers of ten."""
     axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(form)
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())

@@ -1,4 +1,4 @@
-"""A table that is ready to be told, and the ways to tell it: terminal, Markdown, LaTeX, CSV, JSON."""
+"""A finished table, and its output formats: terminal, Markdown, LaTeX, CSV, JSON."""
 
 import csv
 import io
@@ -14,51 +14,56 @@ from rich.text import Text
 
 from transformer_pl.trials.metrics import finite_or_none
 
-# In a narrow terminal; Markdown and CSV keep them.
-FIRST_TO_GO = (
-    *("paper params", "P(better)", "chrF", "BLEU 95 %", "params", "paper Δ BLEU", "p", "Δ 95 %"),
-    *("longest path", "sequential operations"),
-)
-ROOM = 28  # characters for what differs, where it is one column
+WRAPPED_WIDTH = 28  # characters that a wrapping column needs at least
 
 
 class Column(NamedTuple):
-    name: str
+    """A column of a table, and how it is treated where space is short."""
+
+    name: str  # the heading
     cells: list[str]
-    setting: bool = False  # what differs, rather than what came out
+    setting: bool = False  # a setting in which the rows differ, rather than a result
+    drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 1 first; None: never
+    in_latex: bool = True
+    wraps: bool = False  # whether long cells may take several lines
 
 
 class Table(NamedTuple):
-    """A table, ready to be told: text for people, a record a row for machines, and what must be read beside it."""
+    """Columns of text for people, records with the same content for programs, and notes."""
 
     columns: list[Column]
-    records: list[dict[str, Any]]
+    records: list[dict[str, Any]]  # one per row, with the same keys; numbers at full precision
     notes: list[str]
 
     def terminal(self, width: int | None = None) -> Group:
-        """The paper's columns where the terminal is wide enough; else fewer numbers, and what differs as one column."""
+        """The table for a terminal of this width, by default the one it runs in.
+
+        All columns are shown if they fit. Otherwise columns are dropped by their rank; if even that is too wide, the
+        settings are joined into one column and, again, columns are dropped as needed.
+        """
         width = width or Console().width
-        forms = [
-            [column for column in columns if column.name not in FIRST_TO_GO[:fewer]]
-            for columns in (self.columns, _settings_as_one(self.columns))
-            for fewer in range(len(FIRST_TO_GO) + 1)
-        ]
-        columns = next((form for form in forms if _width(form) <= width), forms[-1])
+        layouts = [*_ever_fewer(self.columns), *_ever_fewer(_join_settings(self.columns))]
+        columns = next((layout for layout in layouts if _width(layout) <= width), layouts[-1])
         return Group(_grid(columns), *(Text(note, style="dim") for note in self.notes))
 
     def markdown(self) -> str:
-        lines = [[column.name for column in self.columns], [":-", *["-:"] * (len(self.columns) - 1)]]
-        lines += zip(*([cell.replace("|", "\\|") for cell in column.cells] for column in self.columns), strict=True)
-        table = [f"| {' | '.join(cells)} |" for cells in lines]
+        """A Markdown table with the notes as a list below it."""
+        escaped = [[cell.replace("|", "\\|") for cell in column.cells] for column in self.columns]
+        rows = [
+            tuple(column.name for column in self.columns),
+            (":-", *["-:"] * (len(self.columns) - 1)),
+            *zip(*escaped, strict=True),
+        ]
+        table = [f"| {' | '.join(cells)} |" for cells in rows]
         return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def shown(self) -> list[dict[str, str]]:
-        """What people see, a mapping a row."""
+        """The cells of each row by column name."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in zip(*(c.cells for c in self.columns), strict=True)]
 
     def csv(self) -> str:
-        """A line a row: every setting filled in, numbers at full precision, nothing where nothing was measured."""
+        """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
         text = io.StringIO()
         writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
         writer.writeheader()
@@ -66,8 +71,8 @@ class Table(NamedTuple):
         return text.getvalue()
 
     def latex(self) -> str:
-        """A `tabular` in the manner of booktabs, the notes below it; to be read by \\input."""
-        columns = [column for column in self.columns if column.name not in ("P(better)", "chrF")]
+        """A `tabular` with booktabs rules and the notes below it, to be included by \\input."""
+        columns = [column for column in self.columns if column.in_latex]
         lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
         head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
         notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
@@ -82,43 +87,59 @@ class Table(NamedTuple):
         return "\n".join(["% \\usepackage{booktabs}", *frame, r"\bottomrule", r"\end{tabular}}", *notes]) + "\n"
 
     def json(self) -> str:
-        """The records of csv(), and the notes; null where nothing was measured, or no number came out."""
+        """The records and the notes as JSON; null where nothing was measured or a value is not finite."""
         records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
         return json.dumps({"rows": records, "notes": self.notes}, indent=1, ensure_ascii=False) + "\n"
 
 
+def _ever_fewer(columns: list[Column]) -> list[list[Column]]:
+    """The columns, then ever fewer of them, dropped in the order of their ranks."""
+    ranks = sorted({column.drop_rank for column in columns if column.drop_rank is not None})
+    return [
+        [column for column in columns if column.drop_rank is None or column.drop_rank > dropped]
+        for dropped in (0, *ranks)
+    ]
+
+
+def _join_settings(columns: list[Column]) -> list[Column]:
+    """The columns with one column `h=1 d_k=512 d_v=512` in place of one per setting."""
+    settings = [column for column in columns if column.setting]
+    if not settings:
+        return columns
+    others = [column for column in columns if not column.setting]
+    rows = zip(*(column.cells for column in settings), strict=True)
+    joined = [" ".join(f"{c.name}={cell}" for c, cell in zip(settings, cells, strict=True) if cell) for cells in rows]
+    first = columns.index(settings[0])
+    return [*others[:first], Column("differs", joined, setting=True, wraps=True), *others[first:]]
+
+
 def _heading(column: Column) -> str:
+    """The column's name, on two lines where it has several words."""
     return column.name.replace(" ", "\n", 1)
+
+
+def _width(columns: list[Column]) -> int:
+    """The characters that a grid of these columns needs."""
+    widths = [
+        WRAPPED_WIDTH if column.wraps else max(map(cell_len, [*_heading(column).split("\n"), *column.cells]))
+        for column in columns
+    ]
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _grid(columns: list[Column]) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
-        wraps = column.name == "differs"
-        text = wraps or column is columns[0]
-        grid.add_column(Text(_heading(column)), justify="left" if text else "right", no_wrap=not wraps, overflow="fold")
+        is_text = column.wraps or column is columns[0]
+        grid.add_column(
+            Text(_heading(column)),
+            justify="left" if is_text else "right",
+            no_wrap=not column.wraps,
+            overflow="fold",
+        )
     for cells in zip(*(column.cells for column in columns), strict=True):
-        grid.add_row(*(Text(cell) for cell in cells))
+        grid.add_row(*map(Text, cells))
     return grid
-
-
-def _width(columns: list[Column]) -> int:
-    """What the grid takes; what differs, as one column, can do with little."""
-    widths = (max(map(cell_len, [*_heading(column).split("\n"), *column.cells])) for column in columns)
-    taken = [ROOM if column.name == "differs" else width for column, width in zip(columns, widths, strict=True)]
-    return sum(taken) + 2 * (len(taken) - 1)
-
-
-def _settings_as_one(columns: list[Column]) -> list[Column]:
-    """`h=1 d_k=512 d_v=512` in place of a column a key."""
-    settings = [column for column in columns if column.setting]
-    rest = [column for column in columns if not column.setting]
-    if not settings:
-        return columns
-    rows = zip(*(column.cells for column in settings), strict=True)
-    told = [" ".join(f"{c.name}={cell}" for c, cell in zip(settings, cells, strict=True) if cell) for cells in rows]
-    at = columns.index(settings[0])
-    return [*rest[:at], Column("differs", told, setting=True), *rest[at:]]
 
 
 _LATEX = {"\\": r"\textbackslash{}", "Δ": r"$\Delta$", "±": r"$\pm$", "²": "$^2$", "<": "$<$", ">": "$>$"}
@@ -126,6 +147,6 @@ _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textba
 
 
 def _latex(text: str) -> str:
-    """Special characters as LaTeX wants them, and a minus before a number."""
-    told = "".join(_LATEX.get(character, character) for character in text)
-    return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", told)
+    """Escape the special characters of LaTeX, and set a hyphen before a number as a minus."""
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", escaped)

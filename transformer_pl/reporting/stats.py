@@ -1,11 +1,19 @@
-"""What may be said of a row when both its seeds and its sentences are drawn by chance.
+"""Statistics of corpus scores when both the seeds and the sentences of a row are a random sample.
 
-A corpus score is a function of sums over sentences (BLEU's ten integers; nats and pieces). Trained with S seeds and
-measured on n sentences, a row has S x n of them, and its score varies in three ways: by the seed, by the sentences that
-happen to be in the set (alike for all seeds), and by both together. Pseudo-values (Tukey 1958) make any corpus score a
-mean over sentences, so that the two-way analysis of variance tells the three apart; their sum has the degrees of
-freedom of Satterthwaite (1946), few where seeds matter most. A difference of two rows is the same with two rows: their
-seeds are their own, their sentences shared.
+A corpus score is a function of sums over sentences: BLEU of ten integers, the loss of nats and tokens. Pseudo-values
+turn it into a mean over sentences (the jackknife of Tukey 1958, "Bias and confidence in not-quite large samples").
+With theta_s the score of seed s = 1..S on all n sentences and theta_s(-i) its score without sentence i,
+
+    y_si = n theta_s - (n - 1) theta_s(-i).
+
+The pseudo-values of a row follow the two-way random-effects model of the analysis of variance (Searle, Casella and
+McCulloch 1992, "Variance Components", chapter 4)
+
+    y_si = mu + a_s + b_i + e_si,     Var(mean of y) = sigma_a^2 / S + sigma_b^2 / n + sigma_e^2 / (S n)
+
+with a seed effect a_s, a sentence effect b_i that all seeds share, and their interaction e_si. `estimate` and
+`difference` estimate this variance; `_combine` has the equations. In a difference of two rows each row has seeds of its
+own, while the sentences are the same.
 """
 
 import math
@@ -15,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
-Score = Callable[[np.ndarray], np.ndarray]  # of sums (..., k), over all sentences of a set: (...)
+Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
 
 
@@ -24,31 +32,32 @@ LEVEL = 0.95
 
 
 def bleu(sums: np.ndarray) -> np.ndarray:
-    """Papineni et al. 2002 as sacreBLEU has it, smoothed by `exp`, 0 to 100.
+    """BLEU from 0 to 100 (Papineni et al. 2002), as sacreBLEU computes it with the smoothing `exp`.
 
-    sums (..., 10): matching n-grams of 1 to 4, possible ones, length of outputs and of references.
+    sums (..., 10): matching n-grams of orders 1 to 4, possible n-grams of orders 1 to 4, length of outputs and of
+    references.
     """
     matching, possible = sums[..., :4], sums[..., 4:8]
-    length, reference = sums[..., 8], sums[..., 9]
+    length, reference_length = sums[..., 8], sums[..., 9]
     halvings = np.cumsum(matching == 0, -1)  # exp: the k-th precision without a match counts 2^-k matches
     with np.errstate(divide="ignore", invalid="ignore"):
         precisions = np.where(matching > 0, matching, 0.5**halvings) / possible
-        brevity = np.minimum(0.0, 1 - reference / length)
-        score = 100 * np.exp(brevity + np.log(precisions).mean(-1))
+        log_brevity_penalty = np.minimum(0.0, 1 - reference_length / length)
+        score = 100 * np.exp(log_brevity_penalty + np.log(precisions).mean(-1))
     return np.where(matching.any(-1) & (possible > 0).all(-1), score, 0.0)
 
 
 def loss(sums: np.ndarray) -> np.ndarray:
-    """Nats a piece, the logarithm of perplexity; sums (..., 2): nats, pieces."""
+    """Nats per token, the logarithm of perplexity. sums (..., 2): nats, tokens."""
     return sums[..., 0] / sums[..., 1]
 
 
 class Metric(NamedTuple):
-    """A corpus score, and where its sums stand in the twelve numbers that are kept of a sentence."""
+    """A corpus score, and which of the twelve stored numbers of a sentence it needs."""
 
     score: Score
     columns: slice
-    text: int  # the column that depends on the references alone: where it differs, so does the text
+    reference_column: int  # depends on the references alone: where it differs, the text differs
 
 
 BLEU = Metric(bleu, slice(0, 10), 9)
@@ -60,49 +69,50 @@ LOSS = Metric(loss, slice(10, 12), 11)
 
 
 class Sample(NamedTuple):
-    """A row's score by seed, and what each sentence contributes to it."""
+    """The scores of a row, and the contribution of each sentence."""
 
-    scores: np.ndarray  # (S,)
-    pseudo: np.ndarray  # (S, n): their mean over sentences is the score, but for its bias
+    scores: np.ndarray  # (S,) theta_s
+    pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
 
 
 class Estimate(NamedTuple):
-    """A score, or a difference of two, and how far chance may have moved it."""
+    """A score, or a difference of two scores, with its uncertainty."""
 
     value: float
-    by_seeds: (
-        float | None
-    )  # what seeds add to the square of its standard error; None with one seed, which tells nothing
-    by_sentences: float  # what sentences add
-    freedom: float  # degrees of freedom of their sum
+    variance_by_seeds: float | None  # None with one seed, which tells nothing about others
+    variance_by_sentences: float
+    degrees_of_freedom: float
 
     @property
-    def error(self) -> float:
-        """Its standard error."""
-        return math.sqrt((self.by_seeds or 0.0) + self.by_sentences)
+    def standard_error(self) -> float:
+        """SE = sqrt(variance_by_seeds + variance_by_sentences)."""
+        return math.sqrt((self.variance_by_seeds or 0.0) + self.variance_by_sentences)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Of so much confidence."""
-        reach = self.error * stats.t.ppf((1 + level) / 2, self.freedom)
-        return float(self.value - reach), float(self.value + reach)
+        """The confidence interval value -+ t SE, where t is the (1 + level) / 2 quantile of Student's t."""
+        half_width = self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom)
+        return float(self.value - half_width), float(self.value + half_width)
 
     @property
     def p_value(self) -> float:
-        """Two-sided, that the value is zero."""
-        return 2 * float(stats.t.sf(abs(self._t), self.freedom))
+        """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero."""
+        return 2 * float(stats.t.sf(abs(self._t), self.degrees_of_freedom))
 
     @property
-    def above(self) -> float:
-        """The probability that the true value is above zero, where nothing was known before."""
-        return float(stats.t.cdf(self._t, self.freedom))
+    def probability_positive(self) -> float:
+        """P(T < value / SE) for Student's T: the probability of a true value above zero, under a flat prior."""
+        return float(stats.t.cdf(self._t, self.degrees_of_freedom))
 
     @property
     def _t(self) -> float:
-        return self.value / self.error if self.error else math.copysign(math.inf, self.value) if self.value else 0.0
+        """value / SE, also where SE is zero."""
+        if self.standard_error:
+            return self.value / self.standard_error
+        return math.copysign(math.inf, self.value) if self.value else 0.0
 
 
 def sample(sentences: np.ndarray, score: Score) -> Sample:
-    """sentences (S, n, k): the statistics of every sentence by every seed."""
+    """The scores and pseudo-values of a row. sentences (S, n, k): the numbers of every sentence for every seed."""
     sums, n = sentences.sum(1), sentences.shape[1]
     scores = score(sums)
     return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences))
@@ -114,126 +124,174 @@ def estimate(row: Sample) -> Estimate:
 
 
 def difference(row: Sample, base: Sample) -> Estimate:
-    """Of the means of two rows that were measured on the same sentences."""
+    """The mean of a row minus that of base, which was measured on the same sentences."""
     return _combine([(1, row), (-1, base)])
 
 
-def _combine(rows: Sequence[tuple[int, Sample]]) -> Estimate:
-    """The weighted sum of rows."""
-    value = float(sum(weight * row.scores.mean() for weight, row in rows))
-    n = rows[0][1].pseudo.shape[1]
-    of_sentences = float(sum(weight * row.pseudo.mean(0) for weight, row in rows).var(ddof=1)) / n
-    if any(len(row.scores) == 1 for _, row in rows):
-        return Estimate(value, None, of_sentences, n - 1)
-    of_seeds = [row.scores.var(ddof=1) / len(row.scores) for _, row in rows]
-    # Seeds and sentences together are in both: counted once.
-    of_sentences = max(0.0, of_sentences - sum(_of_both(row.pseudo) for _, row in rows))
-    square = sum(of_seeds) + of_sentences
-    squares = sum(part**2 / (len(row.scores) - 1) for part, (_, row) in zip(of_seeds, rows, strict=True))
-    freedom = square**2 / (squares + of_sentences**2 / (n - 1)) if square else math.inf
-    return Estimate(value, float(sum(of_seeds)), of_sentences, freedom)
+def _combine(weighted_rows: Sequence[tuple[int, Sample]]) -> Estimate:
+    """The sum over rows r of w_r times the mean score of the row's S_r seeds. Its variance is the sum of
+
+        V_r = Var_s(theta_rs) / S_r                                     for each row, with S_r - 1 degrees of freedom,
+        V_b = Var_i(sum_r w_r mean_s y_rsi) / n - sum_r M_r / (S_r n)   once, with n - 1 degrees of freedom.
+
+    V_r estimates sigma_a^2 / S_r + sigma_e^2 / (S_r n). The first term of V_b contains the interaction, too, which is
+    subtracted by its mean square M_r (see `_interaction_mean_square`); V_b is zero where this is negative. The sum has
+    the degrees of freedom of Satterthwaite 1946, "An approximate distribution of estimates of variance components":
+
+        (V_b + sum_r V_r)^2 / (V_b^2 / (n - 1) + sum_r V_r^2 / (S_r - 1)).
+
+    If any row has one seed, the variance is that of sentences alone: Var_i(...) / n, with n - 1 degrees of freedom.
+    """
+    value = float(sum(weight * row.scores.mean() for weight, row in weighted_rows))
+    n = weighted_rows[0][1].pseudo.shape[1]
+    sentence_means = np.sum([weight * row.pseudo.mean(0) for weight, row in weighted_rows], axis=0)  # (n,)
+    by_sentences = float(sentence_means.var(ddof=1)) / n
+    rows = [row for _, row in weighted_rows]
+    if any(len(row.scores) == 1 for row in rows):
+        return Estimate(value, None, by_sentences, n - 1)
+    by_seeds = [float(row.scores.var(ddof=1)) / len(row.scores) for row in rows]
+    interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
+    by_sentences = max(0.0, by_sentences - interaction)
+    variance = sum(by_seeds) + by_sentences
+    squares = sum(part**2 / (len(row.scores) - 1) for part, row in zip(by_seeds, rows, strict=True))
+    freedom = variance**2 / (squares + by_sentences**2 / (n - 1)) if variance else math.inf
+    return Estimate(value, sum(by_seeds), by_sentences, freedom)
 
 
-def _of_both(pseudo: np.ndarray) -> float:
-    """What seeds and sentences together add to the square of the error of a row's mean."""
+def _interaction_mean_square(pseudo: np.ndarray) -> float:
+    """sum_si (y_si - mean_s y_si - mean_i y_si + mean y)^2 / ((S - 1) (n - 1)), which estimates sigma_e^2."""
     S, n = pseudo.shape
-    rest = pseudo - pseudo.mean(0) - pseudo.mean(1, keepdims=True) + pseudo.mean()
-    return float((rest**2).sum()) / ((S - 1) * (n - 1)) / (S * n)
+    residuals = pseudo - pseudo.mean(0) - pseudo.mean(1, keepdims=True) + pseudo.mean()
+    return float((residuals**2).sum()) / ((S - 1) * (n - 1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Several rows; one seed; how many seeds
+# Several rows
 
 
 class RowComparison(NamedTuple):
-    """What is known of one score of a row."""
+    """The statistics of one metric of a row."""
 
-    own: Estimate
-    difference: Estimate | None  # to base; None for base itself, and where the two cannot be held against each other
-    p_value: float | None  # of the difference, corrected for all rows
+    row_mean: Estimate
+    difference: Estimate | None  # to base; None for base itself, and where the two cannot be compared
+    p_value: float | None  # of the difference, corrected for the number of tested rows
 
 
 def compare_rows(
     rows: Sequence[np.ndarray | None], base: int | None, metric: Metric, randomise: bool = False
 ) -> list[RowComparison | None]:
-    """Of every row (S, n, 12), held against the one at `base`; None for a row without finite sentences.
+    """Compare every row with the one at index `base`; rows: arrays (S, n, 12).
 
-    A difference is tested by t; by randomisation, of sentences alone, where that is asked for or both have one seed.
-    One seed against several is not tested: nothing tells how far that one strays. Nor are rows of other sentences.
+    The result is None for a row that is None or has values that are not finite. Differences are tested by t. With
+    `randomise`, or where both rows have one seed, they are tested by approximate randomisation of sentences.
+
+    There is no difference to base where the row was measured on other sentences; where one row has one seed and the
+    other several, since nothing is known of the variation of that one; and, with `randomise`, where their numbers of
+    seeds differ.
     """
-    parts = [row if row is None else row[..., metric.columns] for row in rows]
-    known = [part is not None and bool(np.isfinite(part).all()) for part in parts]
-    samples = [sample(part, metric.score) if known[i] else None for i, part in enumerate(parts)]
-    differences: dict[int, Estimate] = {}
-    p_values: dict[int, float] = {}
-    for i, row in enumerate(rows):
-        if base in (None, i) or not (known[i] and known[base]):
+    samples = [_finite_sample(row, metric) for row in rows]
+    base_row, base_sample = (None, None) if base is None else (rows[base], samples[base])
+    comparisons: list[RowComparison | None] = []
+    for i, (row, row_sample) in enumerate(zip(rows, samples, strict=True)):
+        if row is None or row_sample is None:
+            comparisons.append(None)
             continue
-        seeds, of_base = len(row), len(rows[base])
-        if not np.array_equal(row[0, :, metric.text], rows[base][0, :, metric.text]):
-            continue
-        if (seeds == 1) != (of_base == 1) or (randomise and seeds != of_base):
-            continue
-        differences[i] = difference(samples[i], samples[base])
-        by_random = randomise or seeds == 1
-        p_values[i] = randomisation(parts[i], parts[base], metric.score) if by_random else differences[i].p_value
+        to_base, p_value = None, None
+        if (
+            i != base
+            and base_row is not None
+            and base_sample is not None
+            and _are_comparable(row, base_row, metric, randomise)
+        ):
+            to_base = difference(row_sample, base_sample)
+            p_value = to_base.p_value
+            if randomise or len(row) == 1:
+                p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
+        comparisons.append(RowComparison(estimate(row_sample), to_base, p_value))
+    return correct_p_values(comparisons)
+
+
+def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
+    """The sample of a row, if it has sentences and all of their numbers are finite."""
+    if row is None or not np.isfinite(row[..., metric.columns]).all():
+        return None
+    return sample(row[..., metric.columns], metric.score)
+
+
+def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric, randomise: bool) -> bool:
+    """Whether two rows (S, n, 12) have the same references, and numbers of seeds that the test can handle."""
+    if (len(row) == 1) != (len(base) == 1) or (randomise and len(row) != len(base)):
+        return False
+    return np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])
+
+
+def correct_p_values(comparisons: Sequence[RowComparison | None]) -> list[RowComparison | None]:
+    """Apply Holm's correction to the p-values of all rows that are tested."""
+    p_values = {i: row.p_value for i, row in enumerate(comparisons) if row is not None and row.p_value is not None}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return [
-        RowComparison(estimate(one), differences.get(i), corrected.get(i)) if known[i] else None
-        for i, one in enumerate(samples)
-    ]
+    return [row and row._replace(p_value=corrected.get(i)) for i, row in enumerate(comparisons)]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Corrected for as many comparisons (Holm 1979): the chance of one false alarm among all stays at its level."""
+    """p-values corrected for their number m (Holm 1979): the i-th smallest becomes max over j <= i of (m - j + 1) p_j,
+    at most 1. The probability of any false positive among them then stays below the level."""
     order = np.argsort(p_values)
-    steps = np.arange(len(order), 0, -1)
-    corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * steps))
+    factors = np.arange(len(order), 0, -1)
+    corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
     return corrected[np.argsort(order)].tolist()
 
 
 def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int = 10_000, seed: int = 1) -> float:
     """The p-value of a difference by approximate randomisation (Riezler and Maxwell 2005), stratified by seed (Clark
-    et al. 2011): how often two rows that swap sentences at random differ as much. row, base (S, n, k).
+    et al. 2011): the share of random swaps of sentences between the rows that give at least the observed difference.
+    row, base (S, n, k).
 
-    With one seed it is the test that sacreBLEU has. It takes the seeds as they are, not as drawn by chance.
+    With one seed this is the test of sacreBLEU. It tests these very seeds: other seeds are not accounted for.
     """
     row, gap = row.astype(float), (base - row).astype(float)
     S, n = row.shape[:2]
-    found = abs((score(row.sum(1)) - score(base.sum(1))).mean())
-    random, extreme, chunk = np.random.default_rng(seed), 0, max(1, 10**6 // (S * n))
+    observed = abs((score(row.sum(1)) - score(base.sum(1))).mean())
+    generator, at_least_observed, chunk = np.random.default_rng(seed), 0, max(1, 10**6 // (S * n))
     for done in range(0, trials, chunk):
-        swaps = random.integers(0, 2, (S, min(chunk, trials - done), n)).astype(float)
+        swaps = generator.integers(0, 2, (S, min(chunk, trials - done), n)).astype(float)
         moved = swaps @ gap  # (S, chunk, k)
         differences = score(row.sum(1)[:, None] + moved) - score((row + gap).sum(1)[:, None] - moved)
-        extreme += int((np.abs(differences.mean(0)) >= found - 1e-9).sum())
-    return (extreme + 1) / (trials + 1)
+        at_least_observed += int((np.abs(differences.mean(0)) >= observed - 1e-9).sum())
+    return (at_least_observed + 1) / (trials + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planning and searches
 
 
 def expected_best(values: Sequence[float]) -> np.ndarray:
-    """The expected highest of k of n values drawn at random, for k = 1 to n: its mean over all choices of k.
+    """The expected maximum of k values drawn without replacement from n, for k = 1 to n.
 
-    Unbiased, unlike the plug-in of the empirical distribution (Tang et al. 2020, arXiv:2004.13705).
+    With x_(i) the i-th smallest value it is sum_i x_(i) C(i - 1, k - 1) / C(n, k), the mean over all choices of k.
+    Unbiased, unlike the estimate from the empirical distribution (Tang et al. 2020, arXiv:2004.13705).
     """
     ranked, n = np.sort(values), len(values)
     k, i = np.arange(1, n + 1)[:, None], np.arange(1, n + 1)[None, :]
-    below = special.gammaln(i) - special.gammaln(k) - special.gammaln(np.maximum(i - k + 1, 1))  # log C(i-1, k-1)
-    all_of_k = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-    return np.where(i >= k, np.exp(below - all_of_k), 0.0) @ ranked
+    log_below = special.gammaln(i) - special.gammaln(k) - special.gammaln(np.maximum(i - k + 1, 1))  # log C(i-1, k-1)
+    log_all = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)  # log C(n, k)
+    return np.where(i >= k, np.exp(log_below - log_all), 0.0) @ ranked
 
 
-def seeds_to_resolve(gap: float, of_seeds: float, of_sentences: float, power: float = 0.8) -> int | None:
-    """Seeds a row after which a true difference of `gap` is found with this probability; None if no number is enough.
+def seeds_to_resolve(gap: float, between_seeds: float, between_sentences: float, power: float = 0.8) -> int | None:
+    """The seeds per row with which a t-test detects a true difference `gap` with probability `power`.
 
-    of_seeds: the standard deviation of a row's score from seed to seed; of_sentences: the standard error of the
-    difference that is left with endless seeds.
+    between_seeds: the standard deviation of a row's score from seed to seed. between_sentences: the standard error that
+    a difference keeps with infinitely many seeds. None if no number up to 10,000 is enough.
+
+    With S seeds in both rows, SE^2 = 2 between_seeds^2 / S + between_sentences^2, and value / SE has the noncentral
+    t distribution with noncentrality gap / SE.
     """
-    if of_seeds == of_sentences == 0:
+    if between_seeds == between_sentences == 0:
         return 2
     S = np.unique(np.geomspace(2, 10_000, 400).astype(int))
-    by_seeds = 2 * of_seeds**2 / S
-    error = np.sqrt(by_seeds + of_sentences**2)
-    freedom = error**4 / np.maximum(by_seeds**2 / (2 * (S - 1)), 1e-300)
-    reach = stats.t.ppf((1 + LEVEL) / 2, freedom)
-    enough = stats.nct.sf(reach, np.minimum(freedom, 1e6), gap / error) >= power
+    by_seeds = 2 * between_seeds**2 / S
+    standard_error = np.sqrt(by_seeds + between_sentences**2)
+    freedom = standard_error**4 / np.maximum(by_seeds**2 / (2 * (S - 1)), 1e-300)
+    critical = stats.t.ppf((1 + LEVEL) / 2, freedom)
+    enough = stats.nct.sf(critical, np.minimum(freedom, 1e6), gap / standard_error) >= power
     return int(S[enough.argmax()]) if enough.any() else None

@@ -1,7 +1,7 @@
-"""The figures of a sweep: which ones its results allow, and what stands in them."""
+"""The figures of a sweep, as far as its results allow them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,75 +11,105 @@ from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.plots import Curve, Figure, Point
 from transformer_pl.reporting.render import Table
-from transformer_pl.reporting.table import ALPHA
+from transformer_pl.reporting.rows import ALPHA
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
-Record = dict[str, Any]  # of a row: what Table.csv tells
-COSTS = {"params": "parameters", "flops": "training FLOPs"}
+COSTS = {"params": "parameters", "flops": "training FLOPs"}  # keys of result.json
+Figures = dict[str, tuple[str, Figure]]  # by file name, each with its caption
 
 
-def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> dict[str, tuple[str, Figure]]:
-    """By file name, each with its caption. `table` has a record for each row of the sweep."""
-    found: dict[str, tuple[str, Figure]] = {}
-    first: dict[int, Record] = {}  # what a row's first finished seed came to
+def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> Figures:
+    """Draw the figures of a sweep. `table` has one record for each row of the sweep."""
+    first_results: dict[int, dict[str, Any]] = {}  # of each row, of its first finished seed
     for one in planned:
         if result := one.trial.result():
-            first.setdefault(one.row, result)
+            first_results.setdefault(one.row, result)
+    return (
+        _difference_plot(sweep, table)
+        | _learning_curves(sweep, planned, first_results)
+        | _cost_plots(sweep, table, first_results)
+        | _grid_plot(sweep, table)
+    )
 
-    if differences := _points(sweep, table, "val/bleu.difference", lambda i: 0.0):
-        paper = {
-            row.name: record["paper/bleu.difference"] for row, record in zip(sweep.rows, table.records, strict=True)
-        }
-        known = {name: value for name, value in paper.items() if value is not None}
-        found["differences"] = ("Differences to base", plots.forest(differences, known))
-    for stem, unit, per_step in (
-        ("curves_steps", "steps", lambda result: 1.0),
-        ("curves_flops", "training FLOPs", lambda result: result["flops"] / result["steps"]),
-    ):
-        curves = [_curve(sweep, planned, i, per_step(first[i])) for i in sorted(first)]
+
+def _difference_plot(sweep: Sweep, table: Table) -> Figures:
+    differences = _points(sweep, table, "val/bleu.difference", lambda row: 0.0)
+    if not differences:
+        return {}
+    published = {
+        row.name: record["paper/bleu.difference"]
+        for row, record in zip(sweep.rows, table.records, strict=True)
+        if record["paper/bleu.difference"] is not None
+    }
+    return {"differences": ("Differences to base", plots.forest(differences, published))}
+
+
+def _learning_curves(
+    sweep: Sweep, planned: Sequence[PlannedTrial], first_results: Mapping[int, Mapping[str, Any]]
+) -> Figures:
+    figures: Figures = {}
+    for name, unit in (("curves_steps", "steps"), ("curves_flops", "training FLOPs")):
+        curves = []
+        for row, result in sorted(first_results.items()):
+            cost_per_step = 1.0 if unit == "steps" else result["flops"] / result["steps"]
+            curves.append(_curve(sweep, planned, row, cost_per_step))
         if curves := [curve for curve in curves if curve.at]:
-            found[stem] = (f"Validation perplexity by {unit}", plots.curves(curves, unit, "val/ppl"))
+            figures[name] = (f"Validation perplexity by {unit}", plots.curves(curves, unit, "val/ppl"))
+    return figures
+
+
+def _cost_plots(sweep: Sweep, table: Table, first_results: Mapping[int, Mapping[str, Any]]) -> Figures:
+    figures: Figures = {}
     for cost, unit in COSTS.items():
-        points = _points(sweep, table, "val/bleu", lambda i, cost=cost: first[i][cost])
+        costs = {row: result[cost] for row, result in first_results.items()}
+        points = _points(sweep, table, "val/bleu", costs.__getitem__)
         if len({point.cost for point in points}) > 1:
-            found[f"front_{cost}"] = (f"BLEU against {unit}", plots.front(points, unit))
-    if key := _one_number(sweep, table.records):
-        points = _points(sweep, table, "val/bleu", lambda i: table.records[i][key])
-        if len(points) > 2:
-            found["grid"] = (f"BLEU over {key}", plots.grid(points, without_section(key)))
-    return found
+            figures[f"front_{cost}"] = (f"BLEU against {unit}", plots.front(points, unit))
+    return figures
+
+
+def _grid_plot(sweep: Sweep, table: Table) -> Figures:
+    """BLEU over the one number in which the rows differ."""
+    key = _only_varied_number(sweep, table.records)
+    if key is None:
+        return {}
+    points = _points(sweep, table, "val/bleu", lambda row: table.records[row][key])
+    if len(points) < 3:
+        return {}
+    return {"grid": (f"BLEU over {key}", plots.grid(points, without_section(key)))}
 
 
 def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float]) -> list[Point]:
-    """Of the rows that have an interval."""
+    """A point for each row that has an interval of this metric. `cost` takes the row's index."""
     points = []
     for i, (row, record) in enumerate(zip(sweep.rows, table.records, strict=True)):
-        low, high, p = record[f"{metric}.low"], record[f"{metric}.high"], record["val/bleu.difference.p"]
+        low, high, p_value = record[f"{metric}.low"], record[f"{metric}.high"], record["val/bleu.difference.p"]
         if low is not None:
             value = record[metric] if metric in record else record[f"{metric}.mean"]
-            points.append(Point(row.name, value, low, high, cost(i), p is not None and p < ALPHA))
+            points.append(Point(row.name, value, low, high, cost(i), p_value is not None and p_value < ALPHA))
     return points
 
 
-def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], row: int, per_step: float) -> Curve:
-    """Of the trials that are finished, for the others may end anywhere; without perplexities that are infinite."""
-    trials = [one.trial for one in planned if one.row == row and one.trial.result() and _has_curve(one.trial)]
-    validated = [
+def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], row: int, cost_per_step: float) -> Curve:
+    """The finite validation perplexities of a row's finished trials, by their cost."""
+    trials = [one.trial for one in planned if one.row == row and one.trial.result() and _has_intact_metrics(one.trial)]
+    by_seed = [
         [
             line
-            for line in t.metrics()
+            for line in trial.metrics()
             if "val/ppl" in line and line_kind(line) != "final" and math.isfinite(line["val/ppl"])
         ]
-        for t in trials
+        for trial in trials
     ]
-    at = [[line["step"] * per_step for line in lines] for lines in validated if lines]
-    return Curve(sweep.rows[row].name, at, [[line["val/ppl"] for line in lines] for lines in validated if lines])
+    by_seed = [lines for lines in by_seed if lines]
+    costs = [[line["step"] * cost_per_step for line in lines] for lines in by_seed]
+    return Curve(sweep.rows[row].name, costs, [[line["val/ppl"] for line in lines] for lines in by_seed])
 
 
-def _has_curve(trial: Trial) -> bool:
-    """Whether its metrics are as they were logged; a warning names damaged ones."""
+def _has_intact_metrics(trial: Trial) -> bool:
+    """Whether metrics.jsonl is as it was written; warns where it is damaged."""
     try:
         trial.intact("metrics.jsonl")
     except InputError as error:
@@ -88,11 +118,12 @@ def _has_curve(trial: Trial) -> bool:
     return True
 
 
-def _one_number(sweep: Sweep, records: Sequence[Record]) -> str | None:
-    """The key of the one number in which all rows differ, if there is one; d_k and d_v may follow from it."""
+def _only_varied_number(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> str | None:
+    """The key in which the rows differ, if it is one only and numeric. d_k and d_v do not count where they follow from
+    h and d_model."""
     keys = [key for key in records[0] if key.partition(".")[0] in ("model", "optim", "data", "decode")]
     models = [row.configs[0].model for row in sweep.rows]
     if all(model.d_k is None and model.d_v is None for model in models):
         keys = [key for key in keys if key not in ("model.d_k", "model.d_v")]
-    numbers = all(isinstance(record[key], Real) for record in records for key in keys)
-    return keys[0] if len(keys) == 1 and numbers else None
+    are_numbers = all(isinstance(record[key], Real) for record in records for key in keys)
+    return keys[0] if len(keys) == 1 and are_numbers else None

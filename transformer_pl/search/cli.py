@@ -15,12 +15,12 @@ from transformer_pl.experiments.cli import make_folder, refuse_options, sweep_fo
 from transformer_pl.experiments.launch import available_workers, check_machine, launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.publish import Publisher, mention_offline_runs
-from transformer_pl.report import write_search_page
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.search import storage
+from transformer_pl.search.page import write_search_page
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, print_search, read_search
 from transformer_pl.search.study import SearchQueue, counted_trials

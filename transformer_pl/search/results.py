@@ -102,7 +102,7 @@ class SearchResults:
             *(Column(without_section(key), cells(key), setting=True) for key in self.search.space),
         ]
         for metric in self.metrics:
-            columns.append(Column(metric, cells(metric)))
+            columns.append(Column(metric, cells(metric), drop_rank=1 if metric == "params" else None))
             if metric in MEASURED and metric in self.search.goals:
                 columns.append(Column(f"{metric} 95 %", [_span(record, metric) for record in self.records]))
         columns.append(Column("state", [record["state"] for record in self.records]))

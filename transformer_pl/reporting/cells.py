@@ -1,0 +1,91 @@
+"""The text of a table's cells. An empty string means that there is nothing to print."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from transformer_pl.config import SLOTS, without_section
+from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
+
+if TYPE_CHECKING:
+    from transformer_pl.reporting.stats import Estimate, RowComparison
+
+
+def number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
+    """`mean ± standard deviation`; the mean alone where there is no finite standard deviation."""
+    spread = standard_deviation(values)
+    if spread is not None and math.isnan(spread):
+        spread = None
+    return " ± ".join(filter(None, [number(mean(values), form), number(spread, form)]))
+
+
+def interval(estimate: "Estimate | None", form: str) -> str:
+    if estimate is None:
+        return ""
+    low, high = estimate.interval()
+    return f"{low:{form}} to {high:{form}}"
+
+
+def bleu_difference(row: TableRow) -> str:
+    """BLEU minus base's, marked with `*` where significant."""
+    return number(row.difference("val/bleu"), "+z.1f") + significance_mark(row.bleu)
+
+
+def difference_interval(comparison: "RowComparison | None") -> str:
+    return interval(comparison and comparison.difference, "+z.1f")
+
+
+def significance_mark(comparison: "RowComparison | None") -> str:
+    """`*` where the row differs significantly from base."""
+    return "*" if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
+
+
+def p_value(comparison: "RowComparison | None") -> str:
+    if comparison is None or comparison.p_value is None:
+        return ""
+    return "<0.001" if comparison.p_value < 0.001 else f"{comparison.p_value:.3f}"
+
+
+def probability_better(comparison: "RowComparison | None") -> str:
+    return number(comparison.difference.probability_positive, ".2f") if comparison and comparison.difference else ""
+
+
+def unmeasured(row: RowResults) -> str:
+    """What stands in the place of a number that was not measured: `diverged`, `failed` or `-` (not finished)."""
+    return next((state for state in ("diverged", "failed") if state in row.states), "-")
+
+
+def seed_counts(row: RowResults) -> str:
+    """Finished seeds, of how many if some are not finished, and how many diverged: `2/3, 1 diverged`."""
+    done, planned, diverged = len(row.done), len(row.results), row.states.count("diverged")
+    counts = f"{done}" if done == planned else f"{done}/{planned}"
+    return f"{counts}, {diverged} diverged" if diverged else counts
+
+
+def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:
+    """The column of a config key, as the paper prints it: base in full, other rows only where they differ from base.
+
+    Without a base row every cell is filled.
+    """
+    base = next((row for row in rows if row.is_base), None)
+    return [
+        _setting(key, row.settings[key])
+        if key in row.settings and (base in (None, row) or row.settings[key] != base.settings.get(key, ...))
+        else ""
+        for row in rows
+    ]
+
+
+def setting_title(key: str) -> str:
+    """The heading of a config key's column, in the paper's spelling."""
+    name = without_section(key)
+    return "P_drop" if name == "p_drop" else name
+
+
+def _setting(key: str, value: object) -> str:
+    """The value; of a component only the class name."""
+    return str(value).rpartition(".")[2] if key.removeprefix("model.") in SLOTS else str(value)

@@ -1,0 +1,58 @@
+"""The same rows in two runs folders, beside each other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_pl.reporting import cells
+from transformer_pl.reporting.notes import count, read_error_notes
+from transformer_pl.reporting.render import Column, Table
+from transformer_pl.reporting.rows import RowResults, TableRow, compare_with_base, mean
+from transformer_pl.reporting.table import comparison_record
+
+
+def compare_folders(
+    names: Sequence[str],
+    rows: Sequence[RowResults],
+    other_rows: Sequence[RowResults],
+    places: tuple[str, str],
+    randomise: bool = False,
+) -> Table:
+    """A table of each row's results in two runs folders. Differences are the first folder minus the second.
+
+    names: of the rows; places: the names of the two folders. p-values are as in build_table.
+    """
+    table_rows = _compare_pairs(rows, other_rows, randomise)
+    columns, records = [Column("row", list(names))], [dict[str, Any](row=name) for name in names]
+    for metric, title, form in (("val/ppl", "PPL", ".2f"), ("val/bleu", "BLEU", ".1f")):
+        for place, of_place in zip(places, (rows, other_rows), strict=True):
+            texts = [cells.mean_and_spread(row.values(metric), form) or cells.unmeasured(row) for row in of_place]
+            columns.append(Column(f"{title} {place}", texts))
+            for record, row in zip(records, of_place, strict=True):
+                record |= {f"{place}/{metric}.mean": mean(row.values(metric)), f"{place}/{metric}.n": len(row.done)}
+    columns += [
+        Column("Δ BLEU", [cells.bleu_difference(row) for row in table_rows]),
+        Column("Δ 95 %", [cells.difference_interval(row.bleu) for row in table_rows], drop_rank=2),
+        Column("p", [cells.p_value(row.bleu) for row in table_rows], drop_rank=1),
+    ]
+    for record, table_row in zip(records, table_rows, strict=True):
+        record |= {"val/bleu.difference": table_row.difference("val/bleu")}
+        record |= comparison_record("val/bleu", table_row.bleu)
+    tested = sum(row.bleu is not None and row.bleu.p_value is not None for row in table_rows)
+    test = "approximate randomisation" if randomise else "a t-test (approximate randomisation where rows have one seed)"
+    notes = [
+        f"Δ BLEU is BLEU in {places[0]} minus BLEU in {places[1]}.",
+        f"p is by {test}, with Holm's correction for {count(tested, 'row')}.",
+        *read_error_notes([*rows, *other_rows]),
+    ]
+    return Table([column for column in columns if any(column.cells)], records, notes)
+
+
+def _compare_pairs(rows: Sequence[RowResults], other_rows: Sequence[RowResults], randomise: bool) -> list[TableRow]:
+    """Compare each row with the other folder's row, and correct the p-values for the number of rows."""
+    from transformer_pl.reporting.stats import correct_p_values  # scipy takes half a second
+
+    pairs = list(zip(rows, other_rows, strict=True))
+    comparisons = correct_p_values([compare_with_base([other, row], other, randomise)[1][0] for row, other in pairs])
+    return [
+        TableRow(row, {}, None, False, other, bleu, None) for (row, other), bleu in zip(pairs, comparisons, strict=True)
+    ]

@@ -1,0 +1,172 @@
+"""The notes under a table: what a reader must know before comparing its rows."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from transformer_pl.config import Config, effective_sizes
+from transformer_pl.reporting.published import PublishedRow, read_published
+from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, standard_deviation, text_settings
+
+GAPS = (0.5, 1.0, 2.0)  # differences in BLEU for which a note says how many seeds would detect them
+
+
+def table_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
+    """All notes of a table, one thought each. randomise: whether p-values are by approximate randomisation."""
+    config = next((row.results.config for row in rows if row.is_base), rows[0].results.config)
+    return [
+        *_scale_notes(config),
+        *_paper_notes(rows),
+        *_metric_notes(rows),
+        *_seed_notes(rows),
+        *_significance_notes(rows, randomise),
+        *read_error_notes([row.results for row in rows]),
+    ]
+
+
+def count(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def read_error_notes(rows: Sequence[RowResults]) -> list[str]:
+    """Why a row has neither an interval nor a test although it is finished."""
+    return [f"A row has no confidence interval and no test: {error}." for row in rows for error in row.read_errors]
+
+
+def _scale_notes(config: Config) -> list[str]:
+    """How far the table is from the paper: sizes, steps, batches, text."""
+    model, data, effective = config.model, config.data, effective_sizes(config)
+    factors = [
+        f"{factor} {getattr(model, factor):g} ({size} {getattr(model, size)} is {effective[f'effective.{size}']})"
+        for factor, size in (("width", "d_model"), ("depth", "N"))
+        if getattr(model, factor) != 1
+    ]
+    sizes = f"Model sizes are the paper's, multiplied by {' and '.join(factors)}." if factors else ""
+    text = data.path or data.hub or "the embedded synthetic corpus"
+    return [
+        sizes or "Model sizes are the paper's.",
+        f"Training: {config.steps:,} steps; {data.batch_tokens:,} tokens of each language in a batch; vocabulary "
+        f"{data.vocab_size:,}; text: {text}.",
+    ]
+
+
+def _paper_notes(rows: Sequence[TableRow]) -> list[str]:
+    if not any(row.published for row in rows):
+        return []
+    notes = [
+        f"Columns `paper`: {read_published().source}.",
+        "The paper's text and model sizes are not those of this table: compare differences to base, not values.",
+    ]
+    if any(row.is_base and row.label == "base" for row in rows):
+        notes += _rank_correlation(rows)
+    return notes
+
+
+def _rank_correlation(rows: Sequence[TableRow]) -> list[str]:
+    """Whether our rows stand in the paper's order, by their differences to base."""
+    from scipy.stats import spearmanr  # takes half a second
+
+    correlations = []
+    published_values: tuple[tuple[str, str, Callable[[PublishedRow], float | None]], ...] = (
+        ("BLEU", "val/bleu", read_published().bleu_difference),
+        ("PPL", "val/ppl", lambda row: row.ppl),  # ranked like its difference to base
+    )
+    for name, metric, published_value in published_values:
+        ours_and_theirs = [(row.difference(metric), published_value(row.published)) for row in rows if row.published]
+        pairs = [(x, y) for x, y in ours_and_theirs if x is not None and y is not None and math.isfinite(x)]
+        if len(pairs) > 2 and all(len(set(values)) > 1 for values in zip(*pairs, strict=True)):
+            correlation = spearmanr(*zip(*pairs, strict=True)).statistic
+            correlations.append(f"{correlation:+.2f} by {name} ({len(pairs)} rows)")
+    if not correlations:
+        return []
+    return [f"Rank correlation (Spearman) of our differences to base with the paper's: {', '.join(correlations)}."]
+
+
+def _metric_notes(rows: Sequence[TableRow]) -> list[str]:
+    """What BLEU and PPL are, and which rows cannot be compared."""
+    results = [result for row in rows for result in row.results.done]
+    configs = [row.results.config for row in rows]
+    signatures = list(dict.fromkeys(result["signature"] for result in results))
+    notes = []
+    if len(signatures) == 1:
+        notes.append(f"BLEU is sacreBLEU on the validation set; its signature is {signatures[0]}.")
+    elif signatures:
+        notes.append(f"BLEU is not comparable between all rows: sacreBLEU's signatures are {' and '.join(signatures)}.")
+    if signatures:
+        notes.append("PPL is the validation perplexity per token (subword).")
+    if len({text_settings(config) for config in configs}) > 1:
+        notes.append("Rows are evaluated on different text, so they are not compared with each other.")
+    elif len({config.data.vocab_size for config in configs}) > 1:
+        notes.append("Rows have different vocabularies, so their perplexities per token are not comparable.")
+    steps = sorted({result["steps"] for result in results})
+    if len(steps) > 1:
+        notes.append(f"Rows were trained for different numbers of steps: {', '.join(f'{n:,}' for n in steps)}.")
+    return notes
+
+
+def _seed_notes(rows: Sequence[TableRow]) -> list[str]:
+    """How many seeds stand behind a number, and how many diverged."""
+    notes = []
+    counts = sorted({len(row.results.done) for row in rows if row.results.done})
+    if counts == [1]:
+        notes.append("Each row has one seed: the variation between seeds is unknown, small differences may be chance.")
+    elif counts:
+        seeds = f"{counts[0]} seeds" if len(counts) == 1 else "the finished seeds of a row"
+        notes.append(f"± is the sample standard deviation over {seeds}.")
+    if diverged := sum(row.results.states.count("diverged") for row in rows):
+        notes += [
+            f"{count(diverged, 'trial')} diverged. Means are over the finished seeds alone, so a row with diverged "
+            "seeds looks better than it is."
+        ]
+    return notes
+
+
+def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
+    """What intervals, marks and p-values mean."""
+    row_means = [row.bleu.row_mean for row in rows if row.bleu]
+    differences = [row.bleu.difference for row in rows if row.bleu and row.bleu.difference]
+    if not row_means:
+        return []
+    several_seeds = any(row_mean.variance_by_seeds is not None for row_mean in row_means)
+    drawn = "other seeds and other sentences" if several_seeds else "other sentences, with the same seed"
+    notes = [f"95 %: confidence interval for {drawn}, not corrected for the number of rows."]
+    if several_seeds and any(row_mean.variance_by_seeds is None for row_mean in row_means):
+        notes.append(
+            "Where a row has one finished seed, its interval covers other sentences only, and its difference to base "
+            "is not tested."
+        )
+    if not differences:
+        return notes
+    by_seeds = any(difference.variance_by_seeds is not None for difference in differences)
+    tested = count(len(differences), "row")
+    test = "t-test" if by_seeds and not randomise else "approximate randomisation"
+    notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
+    notes.append("P(better): probability that the row's true BLEU is above base's.")
+    return notes + (_undecided_note(rows) if by_seeds else [])
+
+
+def _undecided_note(rows: Sequence[TableRow]) -> list[str]:
+    """How many seeds would detect a difference, where some rows do not differ significantly from base."""
+    from transformer_pl.reporting.stats import seeds_to_resolve  # scipy takes half a second
+
+    undecided = sum(row.bleu is not None and row.bleu.p_value is not None and row.bleu.p_value >= ALPHA for row in rows)
+    if not undecided:
+        return []
+    deviations = [standard_deviation(row.results.values("val/bleu")) for row in rows if len(row.results.done) > 1]
+    between_seeds = math.sqrt(statistics.fmean(deviation**2 for deviation in deviations if deviation is not None))
+    between_sentences = statistics.median(
+        math.sqrt(row.bleu.difference.variance_by_sentences)
+        for row in rows
+        if row.bleu and row.bleu.difference and row.bleu.difference.variance_by_seeds is not None
+    )
+    needed = {gap: seeds_to_resolve(gap, between_seeds, between_sentences) for gap in GAPS}
+    by_gap = ", ".join(
+        f"{seeds} for {gap:g} BLEU" if seeds else f"no number for {gap:g} BLEU (it takes more sentences)"
+        for gap, seeds in needed.items()
+    )
+    return [
+        f"Undecided rows: {undecided} (p is not below {ALPHA:g}).",
+        f"Seeds per row needed to detect a true difference in four of five experiments, if BLEU's standard deviation "
+        f"between seeds is {between_seeds:.1f}: {by_gap}.",
+    ]

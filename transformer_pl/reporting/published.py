@@ -1,0 +1,55 @@
+"""The rows of Table 3 as the paper printed them, and how a config is matched to one of them."""
+
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from transformer_pl.config import Config, Level, Section, nominal_sizes, read_yaml, resolve
+
+TABLE3 = Path(__file__).parent / "published" / "table3.yaml"
+
+
+class PublishedRow(Section):
+    """A printed row, stated as its difference from the paper's base."""
+
+    label: str
+    differs: dict[str, Any] = {}
+    ppl: float | None = None
+    bleu: float | None = None
+    params: float | None = Field(None, description="in millions")
+
+    @cached_property
+    def config(self) -> Config:
+        """The row's config at the paper's own scale."""
+        return resolve([Level(f"published row {self.label}", self.differs)])
+
+
+class PublishedTable(Section):
+    """A printed table. Its differences are to the row labelled `base`."""
+
+    source: str
+    rows: list[PublishedRow]
+
+    def find(self, config: Config) -> PublishedRow | None:
+        """The printed row with this config's settings, whatever its scale; None if there is none."""
+        return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
+
+    def bleu_difference(self, row: PublishedRow) -> float | None:
+        """The row's BLEU minus base's; None for base itself and where one of the two is not printed."""
+        base = next((row for row in self.rows if row.label == "base"), row)
+        if row is base or row.bleu is None or base.bleu is None:
+            return None
+        return round(row.bleu - base.bleu, 2)
+
+
+@cache
+def read_published() -> PublishedTable:
+    """Read the printed Table 3."""
+    return PublishedTable.model_validate(read_yaml(TABLE3))
+
+
+def _matched_settings(config: Config) -> dict[str, Any]:
+    """The settings by which a config is matched to a printed row: the model's nominal sizes and components, eps_ls."""
+    return nominal_sizes(config.model) | {"optim.eps_ls": config.optim.eps_ls}

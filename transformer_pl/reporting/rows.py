@@ -1,0 +1,171 @@
+"""The rows of a table: the results of their trials, and everything that a table states about them."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
+from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.reporting.published import PublishedRow, read_published
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transformer_pl.reporting.stats import RowComparison
+
+ALPHA = 0.05  # level of significance
+ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
+
+
+class RowResults(NamedTuple):
+    """The trials of one configuration, one per seed."""
+
+    config: Config  # its seed has no meaning
+    results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
+    states: list[str]  # by seed
+    sentences: "np.ndarray | None" = None  # (finished seeds, sentences, 12): ten BLEU counts, nats, tokens
+    read_errors: Sequence[
+        str
+    ] = ()  # why sentence statistics of a finished seed cannot be used; then `sentences` is None
+
+    @property
+    def done(self) -> list[dict[str, Any]]:
+        """The results of the finished seeds."""
+        return [result for result in self.results if result]
+
+    @property
+    def params(self) -> int | None:
+        return self.done[0]["params"] if self.done else None
+
+    def values(self, metric: str) -> list[float]:
+        """One value of the metric per finished seed."""
+        return [result["metrics"][metric] for result in self.done if metric in result["metrics"]]
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What a table states about a row. Cells, the record in the CSV file and notes are all made from it."""
+
+    results: RowResults
+    settings: dict[str, Any]  # by config key
+    published: PublishedRow | None  # the same row in the paper
+    is_base: bool
+    base: RowResults | None  # what differences are to
+    bleu: "RowComparison | None"
+    loss: "RowComparison | None"
+
+    @property
+    def label(self) -> str:
+        """The paper's label as the paper prints it, such as (A). The row that differences are to is always `base`."""
+        label = self.published.label if self.published else ""
+        printed = f"({label})" if len(label) == 1 else label
+        return f"base {printed}".strip() if self.is_base and label != "base" else printed
+
+    def difference(self, metric: str) -> float | None:
+        """Mean minus base's mean; None where one of them is missing or was measured on other text."""
+        if self.is_base or self.base is None:
+            return None
+        values, base_values = self.results.values(metric), self.base.values(metric)
+        if not values or not base_values or text_settings(self.results.config) != text_settings(self.base.config):
+            return None
+        return statistics.fmean(values) - statistics.fmean(base_values)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of no values."""
+    return statistics.fmean(values) if values else None
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """The sample standard deviation, sqrt(sum (x - mean)^2 / (n - 1)).
+
+    None of fewer than two values, nan where a value is infinite.
+    """
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def read_rows(sweep: Sweep, planned: Iterable[PlannedTrial]) -> list[RowResults]:
+    """Read the results of a sweep's trials, as far as they are finished."""
+    trials_by_row: list[list[PlannedTrial]] = [[] for _ in sweep.rows]
+    for one in planned:
+        trials_by_row[one.row].append(one)
+    return [_read_row(row.configs[0], trials) for row, trials in zip(sweep.rows, trials_by_row, strict=True)]
+
+
+def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
+    trials = [one.trial for one in planned]
+    results = [trial.result() for trial in trials]
+    sentences: list[np.ndarray] = []
+    errors: list[str] = []
+    for trial, result in zip(trials, results, strict=True):
+        try:
+            if result:
+                sentences.append(trial.sentences("val"))
+        except InputError as error:
+            errors += error.messages
+    states = [trial.status()["state"] for trial in trials]
+    return RowResults(config, results, states, None if errors else _stack_seeds(sentences), errors)
+
+
+def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":
+    """One array (seeds, sentences, 12); None without seeds, or where their numbers of sentences differ."""
+    import numpy as np
+
+    if not sentences or any(of_seed.shape != sentences[0].shape for of_seed in sentences):
+        return None
+    return np.stack(sentences)
+
+
+def make_table_rows(rows: Sequence[RowResults], base: Config | None, randomise: bool) -> list[TableRow]:
+    """Compare every row with base and find it in the paper's table.
+
+    base: the config that differences are to; there are no differences where None or not among the rows.
+    randomise: whether p-values are by approximate randomisation rather than by a t-test.
+    """
+    base_row = next((row for row in rows if base is not None and same_row(row.config, base)), None)
+    base_published = base_row and read_published().find(base_row.config)
+    table_rows = []
+    for row, (bleu, loss) in zip(rows, compare_with_base(rows, base_row, randomise), strict=True):
+        is_base = base is not None and same_row(row.config, base)
+        published = read_published().find(row.config)
+        if published is base_published and not is_base:  # differs from base in its training alone: not in the paper
+            published = None
+        table_rows.append(TableRow(row, row_settings(row.config), published, is_base, base_row, bleu, loss))
+    return table_rows
+
+
+def compare_with_base(
+    rows: Sequence[RowResults], base: RowResults | None, randomise: bool
+) -> list[tuple["RowComparison | None", "RowComparison | None"]]:
+    """The statistics of each row's BLEU and of its loss; None where a row has no sentence statistics."""
+    if all(row.sentences is None for row in rows):
+        return [(None, None)] * len(rows)
+    from transformer_pl.reporting import stats  # scipy takes half a second
+
+    base_index = next((i for i, row in enumerate(rows) if row is base), None)
+    sentences = [row.sentences for row in rows]
+    bleu, loss = (stats.compare_rows(sentences, base_index, metric, randomise) for metric in (stats.BLEU, stats.LOSS))
+    return list(zip(bleu, loss, strict=True))
+
+
+def row_settings(config: Config) -> dict[str, Any]:
+    """The settings that tell rows apart: nominal values in the paper's order, d_k and d_v filled in.
+
+    Seed and hardware (`trainer.*`) are left out, but for the trainer keys that change a result.
+    """
+    flat = config.flat() | nominal_sizes(config.model)
+    keys = dict.fromkeys([*ORDER_IN_PAPER, *flat])
+    return {key: flat[key] for key in keys if key in RESULT_TRAINER_KEYS or not key.startswith(("seed", "trainer."))}
+
+
+def text_settings(config: Config) -> tuple:
+    """The settings that decide on which text a row is evaluated."""
+    data = config.data
+    return data.path, data.hub, data.subset, data.revision, data.source, data.target, data.val
