@@ -18,7 +18,7 @@ from tests.search.test_search import content
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.stats import expected_best
 from transformer_pl.search.plots import draw_search_plots
-from transformer_pl.search.results import ENOUGH, SearchResults
+from transformer_pl.search.results import FEWEST_FOR_IMPORTANCES, SearchResults
 from transformer_pl.search.space import read_search
 from transformer_pl.search.storage import create_study
 
@@ -88,7 +88,7 @@ def test_what_matters_is_found(tmp_path, matters):
     (shares,) = SearchResults(search, study, tmp_path).importances().values()
     assert max(shares, key=shares.get) == matters and sum(shares.values()) == pytest.approx(1)
     (tmp_path / "few").mkdir()
-    few = made(tmp_path / "few", lambda drawn: 1.0, ENOUGH - 1)
+    few = made(tmp_path / "few", lambda drawn: 1.0, FEWEST_FOR_IMPORTANCES - 1)
     assert not SearchResults(*few, tmp_path).importances()
 
 

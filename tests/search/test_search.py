@@ -11,7 +11,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from helpers import ROOT, command, processes, wait_for
+from helpers import ROOT, a_result, command, processes, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
@@ -21,10 +21,13 @@ from transformer_pl.experiments.launch import Workers, launch
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.distributions import distribution
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.space import distribution, read_search
-from transformer_pl.search.storage import SAMPLERS, construct, create_study, try_out
-from transformer_pl.search.study import SearchQueue, counted_trials
+from transformer_pl.search.samplers import SAMPLERS, construct, try_out
+from transformer_pl.search.space import read_search
+from transformer_pl.search.states import counted_trials
+from transformer_pl.search.storage import create_study
+from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.recognise import planned_trials, reason_to_stay
 from transformer_pl.trials.trial import finished_results
 
@@ -194,7 +197,7 @@ def test_early_terminate_is_what_w_and_b_makes_of_it(write, said, rungs):
     """The first validation at which a trial may end, and the factor to the next."""
     path = write(early_terminate={"type": "hyperband"} | said)
     search = read_search(path, yaml.safe_load(path.read_text()), None, None, {})
-    assert (search.early["first"], search.early["eta"]) == rungs
+    assert search.early == rungs
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -334,7 +337,7 @@ def test_a_trial_that_diverged_is_the_worst_in_every_goal_and_never_the_best(wri
         job.trial.folder.mkdir(parents=True)
         if ending == "done":
             metrics = {"val/ppl": 9.0, "val/bleu": 1.0}
-            job.trial.finish({"metrics": metrics, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}})
+            job.trial.finish(a_result(metrics=metrics))
         elif ending == "diverged":
             job.trial.set_status("diverged", step=at + 1)
         study.ended(job, ending)

@@ -1,5 +1,5 @@
-"""Searches: Optuna on the same sweep files, trained and kept like any other trials. The only door to optuna.
+"""Searches: Optuna draws the trials of a sweep file with `method: random`, `bayes` or `custom`. The only use of optuna.
 
-`method: random`, `bayes`, or `custom` with `scheduler: {engine: optuna}`. A study lies in a journal beside the table,
-or in a database that several machines share: the same command goes on with it, or joins it. Trial 0 is the base.
+A study is a journal file beside the table, or a database that several processes share; trial 0 is the base. Training,
+the folders of trials and W&B belong to other packages: a search's trials are trained and stored like those of a grid.
 """
