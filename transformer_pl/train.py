@@ -327,7 +327,7 @@ def _evaluate(
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
     from transformer_pl.evaluation.evaluate import best_translations, load_trained_model, reference_likelihood
-    from transformer_pl.evaluation.score import corpus_score, sentence_statistics
+    from transformer_pl.evaluation.score import corpus_score
 
     model = load_trained_model(config, prepared, trial.folder / "weights.pt")
     metrics: dict[str, float] = {}
@@ -346,7 +346,7 @@ def _evaluate(
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
         shown = zip(sources[:SHOWN], references, hypotheses, strict=False)
         translations = translations or [{"source": s, "reference": r, "translation": h} for s, r, h in shown]
-        trial.save_sentences(name, hypotheses, sentence_statistics(hypotheses, references), nll.nll, nll.pieces)
+        trial.save_sentences(name, hypotheses, score.statistics, nll.nll, nll.tokens)
     return sum(p.numel() for p in model.parameters()), metrics, score.signature, translations
 
 

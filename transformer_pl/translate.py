@@ -105,7 +105,7 @@ def translator(
         return [_texts(next(found)) if sentence.strip() else [("", 0.0)] for sentence in sentences]
 
     def _texts(best: list[Hypothesis]) -> list[tuple[str, float]]:
-        return list(zip(tokenizer.decode([h.pieces for h in best]), [h.score for h in best], strict=True))
+        return list(zip(tokenizer.decode([h.tokens for h in best]), [h.score for h in best], strict=True))
 
     return translated
 

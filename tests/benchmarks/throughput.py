@@ -72,7 +72,7 @@ def training(config: Config, prepared: Prepared, precision: str, steps: int) -> 
             batch = next(stream)
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
                 logits = model(batch.source, batch.target_in)
-                loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.pieces
+                loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
             loss.backward()
             adam.step()
             adam.zero_grad()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_pl.data.batches import TrainStream, collate, eval_batches, model_lengths, pairs_that_fit, token_batches
+from transformer_pl.data.batches import TrainStream, collate, eval_batches, pairs_that_fit, token_batches
 from transformer_pl.data.prepare import Split, Tokens
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
 from transformer_pl.runtime.errors import InputError
@@ -87,7 +87,7 @@ def test_a_pair_beyond_a_whole_batch_does_not_fit():
 
 
 def test_when_nothing_fits_the_error_names_the_keys_and_the_shortest():
-    with pytest.raises(InputError, match=r"data\.max_length = 4, data\.batch_tokens = 100: .* of 2 has 7 pieces"):
+    with pytest.raises(InputError, match=r"data\.max_length = 4, data\.batch_tokens = 100: .* of 2 has 7 tokens"):
         token_batches(np.array([9, 7]), np.array([8, 7]), 100, 4, seed=1, epoch=0)
 
 
@@ -119,7 +119,7 @@ def test_a_batch_holds_the_sentences_with_their_marks():
     assert batch.source.tolist() == [[EOS, PAD, PAD, PAD], [11, 12, 13, EOS]]
     assert batch.target_in.tolist() == [[BOS, 22, 23], [BOS, 21, PAD]]
     assert batch.target_out.tolist() == [[22, 23, EOS], [21, EOS, PAD]]
-    assert batch.pieces == 5
+    assert batch.tokens == 5
     assert {tensor.dtype for tensor in batch[:3]} == {torch.int64}
 
 
@@ -128,7 +128,7 @@ def stream(split, **changes) -> TrainStream:
 
 
 def listed(batches) -> list:
-    return [(b.source.tolist(), b.target_in.tolist(), b.target_out.tolist(), b.pieces) for b in batches]
+    return [(b.source.tolist(), b.target_in.tolist(), b.target_out.tolist(), b.tokens) for b in batches]
 
 
 def targets(batches) -> list[tuple]:
@@ -143,13 +143,13 @@ def test_a_stream_is_as_long_as_it_says(split):
 
 
 def test_a_stream_follows_the_plan_epoch_by_epoch(split):
-    sizes = model_lengths(split.source), model_lengths(split.target)
+    sizes = split.source.lengths_with_special, split.target.lengths_with_special
     plan = [b for epoch in range(9) for b in token_batches(*sizes, 40, 12, 3, epoch)]
     assert listed(stream(split)) == listed(collate(split, batch) for batch in plan[:60])
 
 
 def test_a_stream_counts_the_pairs_that_it_leaves_out(split):
-    longest = np.maximum(model_lengths(split.source), model_lengths(split.target))
+    longest = np.maximum(split.source.lengths_with_special, split.target.lengths_with_special)
     assert stream(split).dropped == (longest > 12).sum() > 0
 
 
@@ -161,8 +161,8 @@ def test_the_parts_of_a_global_batch_are_the_whole(split, world, accumulate):
     for step, batch in enumerate(whole):
         parts = [part for rank in ranks for part in rank[step * accumulate : (step + 1) * accumulate]]
         assert targets(parts) == targets([batch])
-        assert {part.pieces for part in parts} == {batch.pieces}
-        assert sum(int((part.target_out != PAD).sum()) for part in parts) == batch.pieces
+        assert {part.tokens for part in parts} == {batch.tokens}
+        assert sum(int((part.target_out != PAD).sum()) for part in parts) == batch.tokens
 
 
 def test_a_part_without_a_sentence_predicts_nothing(split):

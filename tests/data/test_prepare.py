@@ -88,7 +88,7 @@ def test_a_corpus_is_prepared_once(prepared, tmp_path, monkeypatch):
     assert len(again.folder.name) == 16
 
 
-def test_the_id_follows_from_the_text_and_the_pieces():
+def test_the_id_depends_on_the_text_and_the_tokenizer_settings():
     def name(corpus="memory", **changes):
         return fingerprint_id(Data(**{"vocab_size": 300} | changes), in_memory(name=corpus))
 
@@ -132,12 +132,12 @@ def test_a_mistake_in_any_split_is_found_before_the_work(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_a_split_without_text(tmp_path, split):
-    with pytest.raises(InputError, match=rf"^corpus memory: {split} must hold a pair with text on both sides"):
+    with pytest.raises(InputError, match=rf"^corpus memory: {split} must hold a pair with text in both languages"):
         prepare(DATA, tmp_path, in_memory(PAIRS | {split: []}))
 
 
 def test_training_pairs_that_are_all_blank(tmp_path):
-    with pytest.raises(InputError, match=r"train must hold .* none of 2"):
+    with pytest.raises(InputError, match=r"train must hold .* none of its 2 pairs"):
         prepare(DATA, tmp_path, in_memory(PAIRS | {"train": [("a", " "), ("", "b")]}))
 
 

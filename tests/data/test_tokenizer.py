@@ -52,12 +52,12 @@ def test_text_comes_back_when_training_saw_the_odd_signs():
 
 
 def test_the_first_merges_are_those_of_the_paper():
-    learned = Tokenizer(train_bpe(WORDS, 4 + CHARACTERS + 2, byte_fallback=False)).pieces()
+    learned = Tokenizer(train_bpe(WORDS, 4 + CHARACTERS + 2, byte_fallback=False)).vocabulary()
     assert learned[4:6] == ["es", "est"]
 
 
 def test_bytes_come_before_merges():
-    learned = Tokenizer(train_bpe(WORDS, 4 + 256 + CHARACTERS + 2)).pieces()
+    learned = Tokenizer(train_bpe(WORDS, 4 + 256 + CHARACTERS + 2)).vocabulary()
     assert learned[4 + 256 : 4 + 256 + 2] == ["es", "est"]
 
 
@@ -71,7 +71,7 @@ def test_the_vocabulary_has_the_size_asked_for(tokenizer):
 
 def test_no_long_sentence_is_skipped():
     tokenizer = Tokenizer(train_bpe(["a b", "xyz " * 20_000], 270))
-    assert "xyz" in "".join(tokenizer.pieces())
+    assert "xyz" in "".join(tokenizer.vocabulary())
 
 
 def test_a_model_is_read_from_its_file(tokenizer, tmp_path):
@@ -86,7 +86,7 @@ def test_decoding_passes_over_the_marks(tokenizer):
 
 
 def test_a_model_cannot_write_a_second_line(tokenizer):
-    newline = tokenizer.pieces().index("<0x0A>")
+    newline = tokenizer.vocabulary().index("<0x0A>")
     assert tokenizer.decode([tokenizer.encode(["low"])[0] + [newline] + tokenizer.encode(["er"])[0]]) == ["low  er"]
 
 

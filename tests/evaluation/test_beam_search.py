@@ -134,7 +134,7 @@ def all_outputs(toy, sentence, longest, alpha):
 
 
 def assert_same(got, expected):
-    assert [[h.pieces for h in outputs] for outputs in got] == [[h.pieces for h in outputs] for outputs in expected]
+    assert [[h.tokens for h in outputs] for outputs in got] == [[h.tokens for h in outputs] for outputs in expected]
     for field in ("score", "logprob"):
         values, right = ([getattr(h, field) for outputs in x for h in outputs] for x in (got, expected))
         assert values == pytest.approx(right, rel=1e-5, abs=1e-6)
@@ -188,14 +188,14 @@ def test_finished_sentences_are_dropped():
     step = Recomputing(toy, beam=3)
     outputs = beam_search(step, torch.tensor([4, 1, 6, 4, 2]), bos=BOS, eos=EOS, beam=3, alpha=0.6)
     assert step.rows == [15, 12, 9, 9, 3, 3]
-    assert [len(best.pieces) + 1 for [best] in outputs] == [4, 1, 6, 4, 2]
+    assert [len(best.tokens) + 1 for [best] in outputs] == [4, 1, 6, 4, 2]
 
 
 def test_ends_early_when_nothing_can_win_any_more():
     toy = Toy(seed=8, sentences=2, V=8, eos_bias=(12.0, 40.0))
     step = Recomputing(toy, beam=4)
     [[likely], [certain]] = beam_search(step, torch.tensor([30, 30]), bos=BOS, eos=EOS, beam=4, alpha=0.6)
-    assert likely.pieces == certain.pieces == []
+    assert likely.tokens == certain.tokens == []
     assert len(step.rows) < 5
 
 
@@ -204,14 +204,14 @@ def test_waits_for_a_longer_output_that_the_penalty_will_favour():
     table = {(): {EOS: 0.5, 2: 0.5}} | {(2,) * i: {2: 1.0} for i in range(1, 9)}
     for beam, alpha, pieces in [(1, 0.6, [2] * 9), (3, 0.6, [2] * 9), (3, 0, [])]:
         [[best]] = beam_search(script(table, beam), torch.tensor([10]), bos=BOS, eos=EOS, beam=beam, alpha=alpha)
-        assert best.pieces == pieces
+        assert best.tokens == pieces
         assert best.score == pytest.approx(math.log(0.5) / ((5 + len(pieces) + 1) / 6) ** alpha)
 
 
 def test_equal_scores_rank_the_shorter_first():
     table = {(): {EOS: 0.5, 2: 0.5}}
     [outputs] = beam_search(script(table, 2), torch.tensor([10]), bos=BOS, eos=EOS, beam=2, alpha=0, n_best=2)
-    assert [h.pieces for h in outputs] == [[], [2]]
+    assert [h.tokens for h in outputs] == [[], [2]]
 
 
 def test_looks_at_twice_the_beam_so_that_endings_do_not_crowd_out_the_living():
@@ -229,7 +229,7 @@ def test_looks_at_twice_the_beam_so_that_endings_do_not_crowd_out_the_living():
 
     [outputs] = beam_search(watched, torch.tensor([40]), bos=BOS, eos=EOS, beam=2, alpha=3.0, n_best=2)
     assert lives[2] == {(BOS, 2, 4), (BOS, 3, 4)}
-    assert [h.pieces for h in outputs] == [[2], [3]]
+    assert [h.tokens for h in outputs] == [[2], [3]]
 
 
 def test_fewer_outputs_where_no_more_exist():
@@ -244,8 +244,8 @@ def test_length_counts_eos_and_the_last_piece_is_forced_to_be_eos():
     toy = Toy(seed=10, sentences=3, V=6, eos_bias=(-30.0, -30.0))
     for s, [best] in enumerate(search(toy, [5, 1, 3], beam=2, alpha=1.0)):
         length = [5, 1, 3][s]
-        assert len(best.pieces) == length - 1 and EOS not in best.pieces and best.logprob < -15
-        logprob = sum(toy(s, best.pieces[:i])[piece] for i, piece in enumerate([*best.pieces, EOS]))
+        assert len(best.tokens) == length - 1 and EOS not in best.tokens and best.logprob < -15
+        logprob = sum(toy(s, best.tokens[:i])[piece] for i, piece in enumerate([*best.tokens, EOS]))
         assert best.logprob == pytest.approx(logprob)
         assert best.score == pytest.approx(logprob * 6 / (5 + length))
 
@@ -278,7 +278,7 @@ def test_bos_may_be_the_same_piece_as_eos():
         return torch.tensor([0.1, 0.5, 0.4] if not last else [0.9, 0.05, 0.05]).log().expand(len(prefixes), 3)
 
     [[best]] = beam_search(step, torch.tensor([3]), bos=0, eos=0, beam=2, alpha=0.6)
-    assert best.pieces == [1, 1]
+    assert best.tokens == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -123,10 +123,10 @@ def test_perplexity_is_of_every_piece_and_eos_and_of_nothing_else(prepared):
         batch = collate(split, np.array([i]))
         with torch.no_grad():
             logprob = module.model.eval()(batch.source, batch.target_in).log_softmax(-1)[0]
-        assert len(batch.target_out[0]) == found.pieces[i] == len(split.target[i]) + 1
-        expected = -logprob[range(found.pieces[i]), batch.target_out[0]].sum().item()
+        assert len(batch.target_out[0]) == found.tokens[i] == len(split.target[i]) + 1
+        expected = -logprob[range(found.tokens[i]), batch.target_out[0]].sum().item()
         assert found.nll[i] == pytest.approx(expected, rel=1e-4)
-    assert found.perplexity == pytest.approx(np.exp(found.nll.sum() / found.pieces.sum()))
+    assert found.perplexity == pytest.approx(np.exp(found.nll.sum() / found.tokens.sum()))
 
 
 def test_validation_on_the_schedule_agrees_with_the_final_one(prepared):
@@ -147,7 +147,7 @@ def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothin
     scored = {step: line["val/bleu_sample"] for step, line in lines if "val/bleu_sample" in line}
     assert list(scored) == list(range(6, 361, 6)) and scored[360] > 0
     found = [translate(module.model, Tokens.of([list(one)]), Decode(beam=1, extra=3), 256)[0] for one in sample.source]
-    hypotheses = prepared.tokenizer.decode([one[0].pieces if one else [] for one in found])
+    hypotheses = prepared.tokenizer.decode([one[0].tokens if one else [] for one in found])
     assert scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample.references]).score)
     plain, _ = fit(prepared, settings)
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
@@ -178,8 +178,8 @@ def test_translations_with_a_cache_equal_those_without(prepared):
     module.model.embedding.incremental = False
     again = translate(module.model, source, decode, 4096)  # and in other batches
     for a, b in zip(cached, again, strict=True):
-        assert a[0].pieces == b[0].pieces and a[0].score == pytest.approx(b[0].score, abs=1e-4)
-    assert all(len(h[0].pieces) < n + 5 for h, n in zip(cached, source.lengths, strict=True))  # EOS counts too
+        assert a[0].tokens == b[0].tokens and a[0].score == pytest.approx(b[0].score, abs=1e-4)
+    assert all(len(h[0].tokens) < n + 5 for h, n in zip(cached, source.lengths, strict=True))  # EOS counts too
 
 
 class Weights(L.Callback):

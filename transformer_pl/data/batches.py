@@ -1,9 +1,9 @@
-"""Token batches (Section 5.1): pairs of about one length together, as many as a budget of pieces a side allows.
+"""Token batches (Section 5.1): sentence pairs of similar length, as many as a number of tokens allows.
 
     B  sentences    Ls  longest source    Lt  longest target
 
-Lengths are what the model sees: the source and EOS; BOS and the target going in, the target and EOS coming out. So a
-length is one more than the number of pieces. A budget counts padding.
+A length counts one special token: EOS at the end of the source and of the decoder's output, or BOS at the beginning of
+the decoder's input. The size of a batch is counted in tokens per language, padding included.
 """
 
 from collections.abc import Iterator
@@ -18,33 +18,28 @@ from transformer_pl.data.tokenizer import BOS, EOS, PAD
 
 
 class Batch(NamedTuple):
-    """Sentences side by side, padded with PAD. `pieces` counts the targets, EOS included, of the whole global batch."""
+    """Sentence pairs, padded with PAD. `tokens` counts the target tokens of the whole global batch, EOS included."""
 
     source: Tensor  # (B, Ls) int64, each row ended by EOS
     target_in: Tensor  # (B, Lt) int64, each row begun by BOS
     target_out: Tensor  # (B, Lt) int64, each row ended by EOS
-    pieces: int
-
-
-def model_lengths(tokens: Tokens) -> np.ndarray:
-    """What the model sees of each sentence: its pieces and one mark."""
-    return tokens.lengths + 1
+    tokens: int
 
 
 def pairs_that_fit(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int, max_length: int
 ) -> np.ndarray:
-    """Which pairs are trained on: both sides within `max_length`, and within a batch of their own."""
+    """True for each pair that is trained on: both sentences fit `max_length`, and a batch of their own."""
     return np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
 
 
 def token_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int, max_length: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """One epoch: the indexes of each global batch, every fitting pair once.
+    """Return the global batches of one epoch, each as indexes of pairs. Every pair that fits is in one of them.
 
-    sentences * longest <= batch_tokens on both sides. Pairs of equal lengths are shuffled among themselves, then the
-    batches are; both follow from seed and epoch alone. Raises an InputError when no pair fits.
+    In each batch, sentences * longest <= batch_tokens in both languages. Pairs of equal lengths are shuffled, then the
+    batches are shuffled. The order depends on seed and epoch alone. Raises an InputError if no pair fits.
     """
     rng = np.random.default_rng((seed, epoch))
     fits = np.flatnonzero(pairs_that_fit(source_lengths, target_lengths, batch_tokens, max_length))
@@ -57,9 +52,9 @@ def token_batches(
 
 
 def eval_batches(source_lengths: np.ndarray, target_lengths: np.ndarray | None, tokens: int) -> list[np.ndarray]:
-    """Every sentence once, shortest first: the indexes of each batch, sentences * longest <= tokens on each side.
+    """Return batches of every sentence once, shortest first: sentences * longest <= tokens in each language.
 
-    A sentence that is longer than `tokens` has a batch of its own. Without targets the sources alone count.
+    A sentence that is longer than `tokens` has a batch of its own. Without targets only the sources count.
     """
     if target_lengths is None:
         target_lengths = source_lengths
@@ -68,10 +63,10 @@ def eval_batches(source_lengths: np.ndarray, target_lengths: np.ndarray | None, 
 
 
 def _by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """The order in which neighbours are alike on both sides: by the longer side, then by target less source.
+    """Return an order in which neighbours have similar lengths in both languages.
 
-    The second order turns round at every length of the first, so that it never jumps. Stable: pairs of equal lengths
-    stay in the order in which they came.
+    It sorts by the longer sentence of a pair, then by the difference of the two. The direction of the second order
+    alternates from one length to the next, so that the difference never jumps. The sort is stable.
     """
     longer = np.maximum(source_lengths, target_lengths).astype(np.int64)
     beyond = longer.max(initial=0) + 1
@@ -80,9 +75,9 @@ def _by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.nda
 
 
 def _cut(order: np.ndarray, longest: np.ndarray, budget: int) -> list[np.ndarray]:
-    """Cut `order` from its beginning into batches as large as the budget allows, but never empty.
+    """Cut `order` into consecutive batches, each as large as the budget allows but never empty.
 
-    longest: of each item in that order, the pieces of its longer side.
+    longest: the length of the longer sentence of each pair, in that order.
     """
     batches, start = [], 0
     while start < len(order):
@@ -100,13 +95,13 @@ def collate(split: Split, indexes: np.ndarray) -> Batch:
     target_out = padded(split.target, indexes)  # (B, Lt)
     target_in = np.full_like(target_out, BOS)
     target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
-    pieces = int((target_out != PAD).sum())
+    target_tokens = int((target_out != PAD).sum())
     source = padded(split.source, indexes)  # (B, Ls)
-    return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), pieces)
+    return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), target_tokens)
 
 
 def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
-    """Rows of pieces, each ended by EOS and filled up with PAD, (B, longest + 1) int64."""
+    """Return the token ids of sentences, each followed by EOS and then PAD: (B, longest + 1) int64."""
     starts = tokens.offsets[indexes]
     counts = tokens.offsets[indexes + 1] - starts
     columns = np.arange(counts.max() + 1)
@@ -118,14 +113,14 @@ def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
 
 
 class TrainStream:
-    """The micro-batches of one rank for a whole training: `steps` global batches, in `accumulate` parts each.
+    """The micro-batches of one rank for a whole training: `steps` global batches, each in `accumulate` parts.
 
-    A global batch is dealt out like cards to world * accumulate parts, so that all are about equally long and wide. A
-    part for which no sentence is left repeats one with nothing to predict: every rank takes the same steps. What is
-    trained on does not depend on world or accumulate.
+    The sentences of a global batch go in turn to world * accumulate parts, so that all parts have similar shapes. A
+    part without a sentence repeats one with only padding as its target, so that every rank makes the same steps.
+    The global batches do not depend on world or accumulate.
 
-    The state names the micro-batch that comes next, and iterating begins there: a stream that was saved at any place,
-    an epoch's end included, goes on with exactly what was left. `dropped` counts the pairs that are too long.
+    The state names the next micro-batch. A stream that loads a state continues exactly there, also at the end of an
+    epoch. `dropped` counts the pairs that are too long.
     """
 
     def __init__(
@@ -142,7 +137,7 @@ class TrainStream:
         assert 0 <= rank < world and accumulate >= 1
         self.split, self.batch_tokens, self.max_length, self.seed = split, batch_tokens, max_length, seed
         self.steps, self.rank, self.world, self.accumulate = steps, rank, world, accumulate
-        self.source_lengths, self.target_lengths = model_lengths(split.source), model_lengths(split.target)
+        self.source_lengths, self.target_lengths = split.source.lengths_with_special, split.target.lengths_with_special
         fits = pairs_that_fit(self.source_lengths, self.target_lengths, batch_tokens, max_length)
         self.dropped = int((~fits).sum())
         self._state = {"step": 0, "epoch": 0, "batch": 0, "part": 0}
@@ -162,7 +157,7 @@ class TrainStream:
             yield micro
 
     def state_dict(self) -> dict[str, int]:
-        """What comes next: the step, its epoch, its place in the epoch, and the part of it (below `accumulate`)."""
+        """The next micro-batch: its step, epoch, place in the epoch, and part (below `accumulate`)."""
         return dict(self._state)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -174,12 +169,13 @@ class TrainStream:
 
     def _micro(self, batch: np.ndarray, part: int) -> Batch:
         """This rank's share of one part of a global batch."""
-        own = batch[part * self.world + self.rank :: self.world * self.accumulate]
-        pieces = int(self.target_lengths[batch].sum())
-        if len(own):
-            return collate(self.split, own)._replace(pieces=pieces)
-        idle = collate(self.split, batch[:1])
-        return idle._replace(target_out=torch.full_like(idle.target_out, PAD), pieces=pieces)
+        share = batch[part * self.world + self.rank :: self.world * self.accumulate]
+        target_tokens = int(self.target_lengths[batch].sum())
+        if len(share):
+            return collate(self.split, share)._replace(tokens=target_tokens)
+        nothing_to_predict = collate(self.split, batch[:1])
+        target_out = torch.full_like(nothing_to_predict.target_out, PAD)
+        return nothing_to_predict._replace(target_out=target_out, tokens=target_tokens)
 
     def _after(self, state: dict[str, int], batches: int) -> dict[str, int]:
         step, epoch, batch, part = (state[key] for key in ("step", "epoch", "batch", "part"))

@@ -1,17 +1,17 @@
-"""The LightningDataModule: a prepared corpus as batches."""
+"""The LightningDataModule: the batches of a prepared corpus."""
 
 import lightning as L
 import torch
 from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
-from transformer_pl.data.batches import TrainStream, collate, eval_batches, model_lengths
+from transformer_pl.data.batches import TrainStream, collate, eval_batches
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.data.tokenizer import PAD
 
 
 class TranslationDataModule(L.LightningDataModule):
-    """Batches by length (Section 5.1), made in this process: from memory-mapped arrays no worker would be quicker."""
+    """Batches by length (Section 5.1), made in this process: with memory-mapped arrays, workers would be slower."""
 
     def __init__(self, config: Config, prepared: Prepared):
         super().__init__()
@@ -20,28 +20,36 @@ class TranslationDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""
-        data, trainer = self.config.data, self.trainer
+        data = self.config.data
         stream = TrainStream(
             self.prepared.split("train"),
             data.batch_tokens,
             data.max_length,
             self.config.seed,
             self.config.steps,
-            rank=trainer.global_rank,
-            world=trainer.world_size,
+            rank=self._rank,
+            world=self._world,
             accumulate=self.config.trainer.accumulate,
         )
         self.dropped = stream.dropped
         return stream
 
     def val_dataloader(self) -> DataLoader:
-        """This rank's batches of the validation set: as many on every rank, for strategies that take steps together."""
-        split, trainer = self.prepared.split("val"), self.trainer
+        """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""
+        split = self.prepared.split("val")
         batches = eval_batches(
-            model_lengths(split.source), model_lengths(split.target), self.config.trainer.eval_tokens
+            split.source.lengths_with_special, split.target.lengths_with_special, self.config.trainer.eval_tokens
         )
-        own = [collate(split, indexes) for indexes in batches[trainer.global_rank :: trainer.world_size]]
-        if len(own) < -(-len(batches) // trainer.world_size):
+        share = [collate(split, indexes) for indexes in batches[self._rank :: self._world]]
+        if len(share) < -(-len(batches) // self._world):
             first = collate(split, batches[0])
-            own.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # of which nothing counts
-        return DataLoader(own, batch_size=None)
+            share.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # nothing to predict
+        return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer else 0
+
+    @property
+    def _world(self) -> int:
+        return self.trainer.world_size if self.trainer else 1

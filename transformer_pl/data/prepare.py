@@ -1,10 +1,10 @@
-"""From text to token arrays, once for each corpus and vocabulary.
+"""Text to token arrays, once for each corpus and vocabulary.
 
     runs/data/<id>/  tokenizer.model  meta.json
                      {train,val,test}.{source,target}.npy and .offsets.npy  {val,test}.{source,target}.txt
 
-The id follows from the text itself and from how it is cut into pieces, so a folder is never out of date. meta.json
-has the sha256 of every other file: a damaged folder is noticed when it is opened, and a training makes it anew.
+The id is a hash of the text and of the tokenizer's settings, so a folder is never out of date. meta.json has the sha256
+of every other file. A damaged file is noticed when it is opened, and the next training prepares the text again.
 """
 
 import errno
@@ -31,19 +31,19 @@ from transformer_pl.runtime.integrity import check, load_json, sha256
 if TYPE_CHECKING:
     from transformer_pl.config import Data
 
-TOKENIZING = 1  # raised whenever the same text would give other pieces
-EVALUATION = ("val", "test")  # the splits whose text is kept beside their pieces
-SIDES = ("source", "target")
+TOKENIZING = 1  # raised whenever the same text would give other tokens
+EVALUATION = ("val", "test")  # the splits whose text is stored beside their tokens
+LANGUAGES = ("source", "target")
 CHUNK = 10_000  # pairs in memory at a time
-BPE_SENTENCES = 4_000_000  # of more than these, evenly spaced ones teach the vocabulary
+BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """One side of a split: every sentence's pieces, end to end in one array."""
+    """The sentences of a split in one language, as one array of token ids."""
 
-    flat: np.ndarray  # (pieces,) uint16 or uint32
-    offsets: np.ndarray  # (sentences + 1,) int64: where each sentence begins, and where the last one ends
+    flat: np.ndarray  # (tokens,) uint16 or uint32: the sentences one after the other, without special tokens
+    offsets: np.ndarray  # (sentences + 1,) int64: sentence i is flat[offsets[i] : offsets[i + 1]]
 
     @classmethod
     def of(cls, sentences: list[list[int]]) -> "Tokens":
@@ -60,12 +60,17 @@ class Tokens:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Pieces in each sentence, marks left out."""
+        """(sentences,): the tokens of each sentence, special tokens not counted."""
         return np.diff(self.offsets)
+
+    @property
+    def lengths_with_special(self) -> np.ndarray:
+        """(sentences,): the tokens that the model sees of each sentence: its own and one special token, BOS or EOS."""
+        return self.lengths + 1
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:
-    """At most `count` sentences from all over a set of `total`."""
+    """Return at most `count` different indexes below `total`, evenly spaced."""
     return np.unique(np.linspace(0, total - 1, count).astype(int)).tolist()
 
 
@@ -109,15 +114,15 @@ class Prepared:
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """`fingerprint`, `corpus` (in words), `settings`, `digests`, and for each of `splits`:
+        """The content of meta.json: `fingerprint`, `corpus` (a description), `settings`, `digests` and `splits`.
 
-        `pairs`, `source_pieces`, `target_pieces`, and `blank`, the pairs without text on a side.
+        Each split has `pairs`, `source_pieces`, `target_pieces` (tokens), and `blank`: pairs with an empty sentence.
         """
         with self._reading("meta.json") as path:
             return load_json(path, _Meta)
 
     def is_counted(self) -> bool:
-        """Whether meta.json is there and can be read; a warning names a damaged one."""
+        """Return whether meta.json can be read. Prints a warning if it is damaged."""
         if not (self.folder / "meta.json").exists():
             return False
         try:
@@ -127,7 +132,7 @@ class Prepared:
             return False
 
     def damage(self) -> str | None:
-        """What is wrong with the first of its files that is missing or damaged; None where all are whole."""
+        """Return an error message for the first file that is missing or damaged, or None."""
         try:
             _ = self.tokenizer
             for name in SPLITS:
@@ -142,19 +147,19 @@ class Prepared:
     def tokenizer(self) -> Tokenizer:
         with self._opening("tokenizer.model") as path:
             tokenizer = Tokenizer(path)
-            _agree(len(tokenizer), self.meta["settings"]["vocab_size"], "pieces")
+            _check_count(len(tokenizer), self.meta["settings"]["vocab_size"], "tokens")
         return tokenizer
 
     def mean_length(self, name: str, side: str) -> float:
-        """Pieces in a sentence, with its mark."""
+        """The mean of `lengths_with_special` over a split. side: `source` or `target`."""
         counts = self.meta["splits"][name]
         return counts[f"{side}_pieces"] / counts["pairs"] + 1
 
     def split(self, name: str) -> Split:
-        return Split(*(self._tokens(name, side) for side in SIDES))
+        return Split(*(self._tokens(name, side) for side in LANGUAGES))
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
-        """The sentences of `val` or `test`, raw, in the order of the arrays: sources and targets."""
+        """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
         assert name in EVALUATION
         return self._sentences(name, "source"), self._sentences(name, "target")
 
@@ -162,16 +167,16 @@ class Prepared:
         counts = self.meta["splits"][name]
         with self._opening(f"{name}.{side}.npy") as path:
             flat = np.load(path, mmap_mode="r")
-            _agree(len(flat), counts[f"{side}_pieces"], "pieces")
+            _check_count(len(flat), counts[f"{side}_pieces"], "tokens")
         with self._opening(f"{name}.{side}.offsets.npy") as path:
             offsets = np.load(path)
-            _agree(len(offsets) - 1, counts["pairs"], "sentences")
+            _check_count(len(offsets) - 1, counts["pairs"], "sentences")
         return Tokens(flat, offsets)
 
     def _sentences(self, name: str, side: str) -> list[str]:
         with self._opening(f"{name}.{side}.txt") as path:
             sentences = path.read_bytes().decode().split("\n")[:-1]
-            _agree(len(sentences), self.meta["splits"][name]["pairs"], "sentences")
+            _check_count(len(sentences), self.meta["splits"][name]["pairs"], "sentences")
         return sentences
 
     @contextmanager
@@ -196,18 +201,18 @@ class Prepared:
             ) from None
 
 
-def _agree(found: int, expected: int, what: str) -> None:
-    if found != expected:
-        raise ValueError(f"holds {found} {what} in place of {expected}")
+def _check_count(actual: int, expected: int, unit: str) -> None:
+    if actual != expected:
+        raise ValueError(f"holds {actual} {unit} in place of {expected}")
 
 
 def fingerprint_id(data: "Data", corpus: Corpus) -> str:
-    """16 hexadecimal digits: the text and how it is cut into pieces."""
+    """The name of the prepared folder: 16 hexadecimal digits for the text and the tokenizer's settings."""
     return digest(corpus.fingerprint, _settings(data))
 
 
 def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
-    """What the folder is called whose meta.json says this."""
+    """Return the name of the folder whose meta.json has this fingerprint and these settings."""
     identity = {"fingerprint": fingerprint, "settings": settings}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -217,11 +222,11 @@ def _settings(data: "Data") -> dict[str, Any]:
 
 
 def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
-    """The prepared corpus under `runs`, made now unless it is there and whole.
+    """Return the prepared corpus under `runs`. Prepares it first unless it is there and undamaged.
 
-    Safe beside other processes that do the same: the first to finish wins, and what is unfinished has another name.
-    Raises an InputError for text that cannot be used, or not in batches of this size, and for a folder that cannot be
-    written.
+    Several processes may do this at the same time: the first to finish wins. Unfinished work has another name.
+    Raises an InputError for text that cannot be used, for batches that are too small for every pair, and for a folder
+    that cannot be written.
     """
     corpus = corpus or open_corpus(data)
     folder = Path(runs) / "data" / fingerprint_id(data, corpus)
@@ -238,17 +243,17 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
             ) from None
         prepared = Prepared(folder)
     train = prepared.split("train")
-    longer = np.maximum(train.source.lengths, train.target.lengths) + 1
+    longer = np.maximum(train.source.lengths_with_special, train.target.lengths_with_special)
     if longer.min() > min(data.max_length, data.batch_tokens):
         raise nothing_fits_error(longer, data.batch_tokens, data.max_length)
     return prepared
 
 
 def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -> InputError:
-    """longer: of each training pair, the length of its longer side, mark included."""
+    """longer: the length of the longer sentence of each training pair, with its special token."""
     return InputError(
         f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
-        f"but the shortest of {len(longer)} has {longer.min(initial=2**62)} pieces (end mark included); raise them"
+        f"but the shortest of {len(longer)} has {longer.min(initial=2**62)} tokens, EOS included; raise them"
     )
 
 
@@ -262,26 +267,26 @@ def _make(folder: Path, data: "Data", corpus: Corpus) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            if Prepared(folder).damage():  # else another process was quicker
+            if Prepared(folder).damage():  # otherwise another process has finished first
                 _replace(folder, unfinished)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _replace(folder: Path, anew: Path) -> None:
-    """Put the files of `anew` in the place of damaged ones, one by one.
+def _replace(folder: Path, new_files: Path) -> None:
+    """Replace the files of a damaged folder one by one.
 
-    Thus another process may do the same at the same time, and one that has the old files open keeps them.
+    So another process may do the same at the same time, and a process that has the old files open keeps them.
     """
-    for path in sorted(anew.iterdir(), key=lambda path: path.name == "meta.json"):
+    for path in sorted(new_files.iterdir(), key=lambda path: path.name == "meta.json"):
         path.replace(folder / path.name)
 
 
 def _fill(folder: Path, data: "Data", corpus: Corpus) -> None:
-    """Read everything once, so that a mistake in any text is found before the work begins; then learn and encode."""
+    """Read all text once, to find every mistake in it before the work begins. Then learn the vocabulary and encode."""
     splits = {name: _count(name, corpus) for name in SPLITS}
     every = -(-2 * splits["train"]["pairs"] // BPE_SENTENCES)
-    sentences = itertools.chain.from_iterable(itertools.islice(_kept("train", corpus), 0, None, every))
+    sentences = itertools.chain.from_iterable(itertools.islice(_used_pairs("train", corpus), 0, None, every))
     model = train_bpe(sentences, data.vocab_size)
     (folder / "tokenizer.model").write_bytes(model)
     tokenizer = Tokenizer(model)
@@ -292,8 +297,8 @@ def _fill(folder: Path, data: "Data", corpus: Corpus) -> None:
     (folder / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _kept(name: str, corpus: Corpus) -> Iterator[tuple[str, str]]:
-    """A blank side teaches nothing, so training leaves such pairs out; an evaluation set stays whole."""
+def _used_pairs(name: str, corpus: Corpus) -> Iterator[tuple[str, str]]:
+    """Training leaves out pairs with an empty sentence. An evaluation set keeps all pairs."""
     return (pair for pair in corpus.pairs(name) if name in EVALUATION or _has_text(pair))
 
 
@@ -306,28 +311,31 @@ def _count(name: str, corpus: Corpus) -> dict[str, int]:
     for pair in corpus.pairs(name):
         pairs += 1
         blank += not _has_text(pair)
-    kept = pairs if name in EVALUATION else pairs - blank
-    if not kept:
-        raise InputError(f"{corpus.describe}: {name} must hold a pair with text on both sides, but has none of {pairs}")
-    return {"pairs": kept, "blank": blank}
+    used = pairs if name in EVALUATION else pairs - blank
+    if not used:
+        raise InputError(
+            f"{corpus.describe}: {name} must hold a pair with text in both languages, but none of its {pairs} pairs "
+            "has; give another text"
+        )
+    return {"pairs": used, "blank": blank}
 
 
 def _encode(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, int]:
-    """Write a split's arrays, and its text if it is for evaluation; the number of pieces on each side."""
-    writers = [_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION) for side in SIDES]
+    """Write the arrays of a split, and its text if it is for evaluation. Returns the number of tokens per language."""
+    writers = [_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION) for side in LANGUAGES]
     try:
-        pairs = _kept(name, corpus)
+        pairs = _used_pairs(name, corpus)
         while chunk := list(itertools.islice(pairs, CHUNK)):
             for writer, sentences in zip(writers, zip(*chunk, strict=True), strict=True):
                 writer.write(sentences, tokenizer.encode(sentences))
-        return {f"{side}_pieces": writer.finish() for side, writer in zip(SIDES, writers, strict=True)}
+        return {f"{side}_pieces": writer.finish() for side, writer in zip(LANGUAGES, writers, strict=True)}
     finally:
         for writer in writers:
             writer.close()
 
 
 class _Writer:
-    """One side of a split, written as it comes: `.npy` files whose length is known only at the end."""
+    """Writes a split in one language as it is read: `.npy` files whose length is known only at the end."""
 
     def __init__(self, folder: Path, stem: str, vocab_size: int, keep_text: bool):
         self.dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
@@ -337,9 +345,9 @@ class _Writer:
         self.lengths: list[np.ndarray] = []
         self._header(0)
 
-    def write(self, sentences: Iterable[str], pieces: list[list[int]]) -> None:
-        self.lengths.append(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)))
-        self.flat.write(np.fromiter(itertools.chain.from_iterable(pieces), dtype=self.dtype).tobytes())
+    def write(self, sentences: Iterable[str], ids: list[list[int]]) -> None:
+        self.lengths.append(np.fromiter(map(len, ids), dtype=np.int64, count=len(ids)))
+        self.flat.write(np.fromiter(itertools.chain.from_iterable(ids), dtype=self.dtype).tobytes())
         if self.text:
             self.text.write("".join(f"{sentence}\n" for sentence in sentences).encode())
 
@@ -347,13 +355,13 @@ class _Writer:
         offsets = np.concatenate([[0], *self.lengths]).cumsum()
         np.save(self.offsets_path, offsets)
         self._header(int(offsets[-1]))
-        self.close()  # here, where a full disk is still heard of
+        self.close()  # here, so that a full disk raises an error
         return int(offsets[-1])
 
-    def _header(self, pieces: int) -> None:
-        """numpy leaves room in a header for its first axis to grow, so it can be written anew in place."""
+    def _header(self, length: int) -> None:
+        """Write the header again in place: numpy leaves room in it for a greater length."""
         self.flat.seek(0)
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (pieces,)}
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (length,)}
         np.lib.format.write_array_header_1_0(self.flat, header)
 
     def close(self) -> None:

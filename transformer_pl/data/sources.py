@@ -1,6 +1,6 @@
 """Where text comes from (Section 5.1): the embedded corpus, a folder, or a dataset of the hub.
 
-A corpus is read as a stream, as often as needed. Whatever is wrong with it is told with its file and line.
+A corpus is read as a stream, as often as needed. An error in it names the file and the line.
 """
 
 import functools
@@ -45,9 +45,9 @@ class Corpus:
 
 
 def open_corpus(data: "Data") -> Corpus:
-    """The corpus that `data` names, its text not yet read.
+    """Return the corpus that `data` names. Its text is not read yet.
 
-    Raises an InputError for what is missing or ambiguous; `pairs` raises one for text that is broken.
+    Raises an InputError if something is missing or ambiguous. `pairs` raises one for text that cannot be read.
     """
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
@@ -69,8 +69,8 @@ def _embedded(data: "Data") -> Corpus:
         )
 
     def pairs(split: str) -> Iterator[Pair]:
-        turned = data.source == "de"
-        return ((de, en) if turned else (en, de) for en, de in synthetic.pairs(split))
+        from_german = data.source == "de"
+        return ((de, en) if from_german else (en, de) for en, de in synthetic.pairs(split))
 
     fingerprint = {"corpus": "embedded", "version": synthetic.VERSION}
     return Corpus(fingerprint, f"the embedded corpus, version {synthetic.VERSION}", pairs)
@@ -82,7 +82,7 @@ def _embedded(data: "Data") -> Corpus:
 
 @dataclass(frozen=True)
 class Files:
-    """A split on disk: a text file a language, or tables that hold both; in shards, or in one piece."""
+    """The files of a split: one text file per language, or tables with both languages. Each may be in shards."""
 
     texts: dict[str, list[Path]]  # language: its shards
     tables: list[Path]
@@ -129,35 +129,38 @@ def _listing(folder: Path) -> list[str]:
 
 
 def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
-    """The corpus files of a folder: `train.en`, `train.de.gz`, `train.jsonl`, `train-00000-of-00003.parquet`."""
+    """Return the corpus files of a folder by the beginning of their names.
+
+    `train.en`, `train.de.gz`, `train.jsonl` and `train-00000-of-00003.parquet` belong to `train`.
+    """
     languages = f"{re.escape(data.source)}|{re.escape(data.target)}"
     form = re.compile(rf"(?P<stem>.+?)(-\d+-of-\d+)?\.((?P<language>{languages})|json|jsonl|parquet)(\.gz)?")
-    found: dict[str, Files] = {}
+    by_stem: dict[str, Files] = {}
     for name in names:
         if match := form.fullmatch(name):
-            files = found.setdefault(match["stem"], Files({}, []))
+            files = by_stem.setdefault(match["stem"], Files({}, []))
             shards = files.texts.setdefault(match["language"], []) if match["language"] else files.tables
             shards.append(folder / name)
-    return found
+    return by_stem
 
 
 def _choose(names: Iterable[str], data: "Data", place: str, listing: Iterable[str] = ()) -> dict[str, str]:
-    """The name of each split: the one that `data` gives, else the only one with the usual beginning.
+    """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
 
-    listing: what there is to see, where that is more than `names`.
+    listing: what an error message lists, if that is more than `names`.
     """
     names = list(names)
     chosen, mistakes = {}, []
     for role in SPLITS:
         wanted = getattr(data, role)
-        found = [name for name in names if (name == wanted if wanted else name.startswith(BEGINNINGS[role]))]
-        if len(found) == 1:
-            chosen[role] = found[0]
+        candidates = [name for name in names if (name == wanted if wanted else name.startswith(BEGINNINGS[role]))]
+        if len(candidates) == 1:
+            chosen[role] = candidates[0]
             continue
-        law = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
+        rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
         mistakes.append(
-            f"{place}: must hold one {data.source}-{data.target} split {law}, but holds "
-            f"{_few(found or listing or names)}; name it with data.{role}=NAME"
+            f"{place}: must hold one {data.source}-{data.target} split {rule}, but holds "
+            f"{_few(candidates or listing or names)}; name it with data.{role}=NAME"
         )
     if mistakes:
         raise InputError(*mistakes)
@@ -170,7 +173,7 @@ def _few(names: Iterable[str], most: int = 12) -> str:
 
 
 def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
-    """What keeps a split's files from being one whole text."""
+    """Yield an error message for each reason why the files of a split are not one complete text."""
     stored = [path.name for paths in (*files.texts.values(), files.tables) for path in paths]
     if files.texts and files.tables:
         yield f"folder {folder}: a split must be stored once, but is in {_few(stored)}; remove what is not meant"
@@ -181,7 +184,7 @@ def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
                 f"folder {folder}: a split must have {data.source} and {data.target}, but {language} is missing "
                 f"beside {_few(stored)}; add it, or set data.source and data.target"
             )
-    whole = True
+    complete = True
     for shards in files.paths().values():
         names = [path.name for path in shards]
         numbers = [re.search(r"-(\d+)-of-(\d+)\.", name) for name in names]
@@ -189,11 +192,11 @@ def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
             continue
         if not all(numbers):
             yield f"folder {folder}: a split must be stored once, but is in {_few(names)}; remove what is not meant"
-            whole = False
+            complete = False
         elif [(int(n[1]), int(n[2])) for n in numbers if n] != [(i, len(names)) for i in range(len(names))]:
             yield f"folder {folder}: a split must have all its parts, once each, but has {_few(names)}; complete it"
-            whole = False
-    if whole and len({len(shards) for shards in files.paths().values()}) > 1:
+            complete = False
+    if complete and len({len(shards) for shards in files.paths().values()}) > 1:
         yield f"folder {folder}: a split must have as many parts in both languages, but has {_few(stored)}; mend it"
 
 
@@ -233,7 +236,7 @@ def _unequal(source: Path, sources: int, target: Path, targets: int) -> InputErr
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, gzip or plain. Only \\n ends one, not the other marks that Python would split at."""
+    """Yield the lines of a UTF-8 file, gzip or plain. Only \\n ends a line, not the other separators of Python."""
     with _readable(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -249,7 +252,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
-    """The rows of json, jsonl and parquet files, streamed: no copy in a cache."""
+    """Yield the rows of json, jsonl and parquet files as a stream, without a copy in a cache."""
     import glob
 
     datasets = _quiet_datasets()
@@ -257,7 +260,7 @@ def _table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
         kind = TABLES[path.name.removesuffix(".gz").rpartition(".")[2]]
         rows = 0
         try:
-            # the path is taken for a pattern: its brackets must mean themselves
+            # the library takes the path for a pattern, so its brackets are escaped
             table = datasets.load_dataset(
                 kind, data_files=glob.escape(str(path.absolute())), split="train", streaming=True
             )
@@ -266,16 +269,16 @@ def _table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
                 yield pair
         except InputError:
             raise
-        except StopIteration:  # so the library says that there is nothing to read
+        except StopIteration:  # the library raises this for an empty file
             pass
         except BROKEN as error:
-            raise InputError(f"{path}: cannot be read as {kind}: {_said(error)}; mend the file") from None
+            raise InputError(f"{path}: cannot be read as {kind}: {_one_line(error)}; mend the file") from None
         if not rows:
             raise InputError(f"{path}: must hold rows, but is empty; give a file with text")
 
 
 def _row_pairs(chunks: Iterator[dict[str, list]], data: "Data", place: str) -> Iterator[Pair]:
-    """The pairs in columns {en, de} or {translation: {en, de}}."""
+    """Yield the sentence pairs of the columns {en, de} or {translation: {en, de}}."""
     languages = (data.source, data.target)
     row = 0
     for chunk in chunks:
@@ -295,13 +298,13 @@ def _row_pairs(chunks: Iterator[dict[str, list]], data: "Data", place: str) -> I
             yield pair[0].replace("\n", " "), pair[1].replace("\n", " ")
 
 
-def _said(error: Exception) -> str:
-    """What a library says of an error, on one line."""
+def _one_line(error: Exception) -> str:
+    """Return the message of an error on one line of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _quiet_datasets() -> Any:
-    """The library `datasets`, which takes 0.7 s to import, without its bars and its log."""
+    """Import `datasets`, which takes 0.7 s, and switch off its progress bars and its log."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -314,18 +317,22 @@ def _quiet_datasets() -> Any:
 
 
 def _local_copy(data: "Data") -> Path | None:
-    """The copy of a hub's dataset below $TRANSFORMER_PL_DATA, its subset if that has a folder of its own."""
+    """Return the folder of a local copy below $TRANSFORMER_PL_DATA, or None. A subset may have a folder of its own."""
     root = os.environ.get(LOCAL_COPIES)
     if not root:
         return None
-    folder = _at_home(root) / data.hub.rpartition("/")[2]
+    folder = _at_home(root) / _last_part(data.hub)
     if data.subset and (folder / data.subset).is_dir():
         folder = folder / data.subset
     return folder if folder.is_dir() else None
 
 
+def _last_part(hub: str | None) -> str:
+    return str(hub).rpartition("/")[2]
+
+
 def _hub(data: "Data") -> Corpus:
-    """A dataset of the hub at one commit; what was loaded once is in the library's cache and needs no network."""
+    """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network."""
     reachable = functools.cache(_hub_reachable)
     commit = data.revision if data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision) else None
     if commit is None:
@@ -347,7 +354,7 @@ def _hub(data: "Data") -> Corpus:
 
 
 def _hub_reachable() -> bool:
-    """Asked first, because `datasets` takes 24 s to give up."""
+    """Return whether the hub answers. `datasets` itself would take 24 s to give up."""
     import datasets
     from huggingface_hub import constants
 
@@ -356,7 +363,7 @@ def _hub_reachable() -> bool:
 
 
 def _named_commit(data: "Data", reachable: bool) -> str:
-    """The commit behind a branch or tag: the hub's word, else what this machine's cache last heard of it."""
+    """Return the commit of a branch or tag: from the hub, or else the last one in this machine's cache."""
     import httpx
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
@@ -365,10 +372,12 @@ def _named_commit(data: "Data", reachable: bool) -> str:
 
     disable_progress_bars()
     try:  # what the hub calls no name is a ValueError, too
-        repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=data.hub, repo_type="dataset")
-        if reachable:  # fetching any file, even one that is not there, notes the commit in the cache
+        repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(data.hub), repo_type="dataset")
+        if reachable:  # a download, even of a missing file, writes the commit to the cache
             with suppress(EntryNotFoundError):
-                hf_hub_download(data.hub, "README.md", repo_type="dataset", revision=data.revision, etag_timeout=10)
+                hf_hub_download(
+                    str(data.hub), "README.md", repo_type="dataset", revision=data.revision, etag_timeout=10
+                )
         return (repository / "refs" / (data.revision or constants.DEFAULT_REVISION)).read_text().strip()
     except FileNotFoundError:
         raise _no_network(data) from None
@@ -377,7 +386,7 @@ def _named_commit(data: "Data", reachable: bool) -> str:
 
 
 def _load(data: "Data", commit: str, reachable: bool) -> Any:
-    """All splits of the dataset at that commit, from the library's cache if it is there."""
+    """Load all splits of the dataset at that commit, from the library's cache if they are there."""
     datasets = _quiet_datasets()
     from huggingface_hub.utils import disable_progress_bars
 
@@ -387,7 +396,7 @@ def _load(data: "Data", commit: str, reachable: bool) -> Any:
             dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
     except (*BROKEN, datasets.exceptions.DatasetsError) as error:
         raise (_hub_error(data, error) if reachable else _no_network(data)) from None
-    # without a network the library takes the latest copy that it has, whatever the revision
+    # without a network the library loads its latest copy, whatever the revision
     folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
     if not reachable and folders != {commit}:
         raise _no_network(data)
@@ -396,7 +405,7 @@ def _load(data: "Data", commit: str, reachable: bool) -> Any:
 
 @contextmanager
 def _offline(offline: bool) -> Iterator[None]:
-    """What HF_HUB_OFFLINE=1 does, which the library reads only once, when it is imported."""
+    """Do what HF_HUB_OFFLINE=1 does. The library reads that variable only when it is imported."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -409,7 +418,7 @@ def _offline(offline: bool) -> Iterator[None]:
 
 def _no_network(data: "Data") -> InputError:
     root = os.environ.get(LOCAL_COPIES)
-    searched = f" (no {data.hub.rpartition('/')[2]} in {LOCAL_COPIES}={root})" if root else ""
+    searched = f" (no {_last_part(data.hub)} in {LOCAL_COPIES}={root})" if root else ""
     return InputError(
         f"data.hub = {data.hub}: must be reachable or in the cache, but there is no network to the hub{searched}; "
         f"set data.path=FOLDER, or {LOCAL_COPIES} to a folder with a copy"
@@ -418,4 +427,4 @@ def _no_network(data: "Data") -> InputError:
 
 def _hub_error(data: "Data", error: Exception) -> InputError:
     named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
-    return InputError(f"{named}: cannot be loaded: {_said(error)}; correct them, or set data.path=FOLDER")
+    return InputError(f"{named}: cannot be loaded: {_one_line(error)}; correct them, or set data.path=FOLDER")

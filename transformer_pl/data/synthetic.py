@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 VERSION = 1  # raised whenever a generated sentence changes; enters the fingerprint of the data
 SIZES = {"train": 24_000, "val": 500, "test": 500}
@@ -198,7 +198,7 @@ class Clause(NamedTuple):
         return join(self.pronouns, self.time[1], self.complements)
 
 
-def pick(rng: Random, rows: list):
+def pick(rng: Random, rows: list) -> Any:
     """Draw a row, by `random()` and exact arithmetic alone: the same on every platform."""
     u = rng.random()
     return rows[int(len(rows) * u * (1 - SKEW + SKEW * u))]
@@ -298,8 +298,9 @@ def clause(rng: Random, tense: str, verbs: list = VERBS) -> Clause:
         preposition, adjunct = pick(rng, ADJUNCTS)
         rest = join(rest, preposition, add(*GOVERNED.findall(adjunct)[0]))
 
-    return Clause(phrases[0], *conjugate(rng, tense, english, rest, german, phrases[0].plural), pronouns, complements,
-                  time, [phrase for phrase in phrases if phrase.gender])  # fmt: skip
+    verbs_and_rest: Any = conjugate(rng, tense, english, rest, german, phrases[0].plural)
+    antecedents = [phrase for phrase in phrases if phrase.gender]
+    return Clause(phrases[0], *verbs_and_rest, pronouns, complements, time, antecedents)  # type: ignore[call-arg]
 
 
 def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plural: bool) -> tuple:
@@ -388,7 +389,8 @@ def sentence(rng: Random) -> tuple[str, str]:
 
 @cache
 def _splits() -> dict[str, list[tuple[str, str]]]:
-    rng, sources, targets, drawn = Random(SEED), set(), set(), []
+    rng, drawn = Random(SEED), list[tuple[str, str]]()
+    sources, targets = set[str](), set[str]()
     while len(drawn) < sum(SIZES.values()):
         english, german = sentence(rng)
         if english not in sources and german not in targets:

@@ -1,6 +1,6 @@
-"""Beam search as in Section 6.1: beam 4, length penalty alpha = 0.6, an end as early as cannot change the result.
+"""Beam search as in Section 6.1: beam 4, length penalty alpha = 0.6. It ends early only where this changes nothing.
 
-The search is given a function and knows no model. Shapes: S sentences, R of them still searched, V pieces,
+The search calls a function and knows no model. Shapes: S sentences, R of them still searched, V tokens,
 t = length of the prefixes with BOS, n = n_best, C = min(2 beam, beam V) candidates of a sentence.
 """
 
@@ -13,30 +13,30 @@ from torch import Tensor
 
 ROUNDING = 1e-3  # how far above 0 rounding may carry a log-probability
 
-Step = Callable[[Tensor, Tensor], Tensor]  # (prefixes, origin) -> log-probabilities of the next piece
+Step = Callable[[Tensor, Tensor], Tensor]  # (prefixes, origin) -> log-probabilities of the next token
 
 
 class Hypothesis(NamedTuple):
     score: float  # log-probability over the length penalty
     logprob: float
-    pieces: list[int]  # without BOS and EOS
+    tokens: list[int]  # without BOS and EOS
 
 
 class _State(NamedTuple):
-    """The sentences still searched. A place that no hypothesis takes is at -inf."""
+    """The sentences still searched. An entry without a hypothesis has log-probability -inf."""
 
-    sentence: Tensor  # (R,)         the sentence's place in the batch
-    limit: Tensor  # (R,)            its greatest length
+    sentence: Tensor  # (R,)         the sentence's index in the batch
+    limit: Tensor  # (R,)            its maximal length
     origin: Tensor  # (R, beam)      the row of the last call of `step` that each live hypothesis extends
-    live: Tensor  # (R, beam, t)     BOS and pieces, the most probable hypothesis first
+    live: Tensor  # (R, beam, t)     BOS and tokens, the most probable hypothesis first
     logprob: Tensor  # (R, beam)     of the live
-    finished: Tensor  # (R, n, t)    BOS, pieces, then EOS up to t, the best score first
+    finished: Tensor  # (R, n, t)    BOS, tokens, then EOS up to t, the best score first
     final_logprob: Tensor  # (R, n)  of the finished
     score: Tensor  # (R, n)          of the finished
 
 
-def length_penalty(length, alpha: float):
-    """((5 + length) / 6)^alpha, of an int or a tensor: Wu et al. 2016 (arXiv:1609.08144), equation 14."""
+def length_penalty(length: float, alpha: float) -> float:
+    """Return ((5 + length) / 6)^alpha: Wu et al. 2016 (arXiv:1609.08144), equation 14."""
     return ((5 + length) / 6) ** alpha
 
 
@@ -44,33 +44,33 @@ def length_penalty(length, alpha: float):
 def beam_search(
     step: Step, max_lengths: Tensor, *, bos: int, eos: int, beam: int, alpha: float, n_best: int = 1
 ) -> list[list[Hypothesis]]:
-    """Return the n_best outputs of each sentence, best first; fewer only where fewer were possible.
+    """Return the n_best outputs of each sentence, best first. There are fewer only if fewer exist.
 
-    `max_lengths` (S,) is the greatest length of each output, EOS counted; the search runs on its device.
-    `step(prefixes, origin)` gets the live hypotheses (R*beam, t), BOS first, `beam` consecutive rows per sentence,
-    and for each the row of the previous call that it extends (R*beam,), at first arange(S*beam): a cache follows
-    with `cache[origin]`, and `origin[::beam] // beam` are the sentences of the previous call that are left.
-    It returns log-probabilities (R*beam, V), float32 and normalised: above 0 they would break the early end.
-    Some rows only fill up the beam, at first all but one of a sentence: they never win, whatever their values.
+    max_lengths (S,): the maximal length of each output, EOS included. The search runs on its device.
+    step(prefixes, origin): prefixes (R*beam, t) are the live hypotheses, BOS first, `beam` consecutive rows per
+    sentence. origin (R*beam,) is the row of the previous call that each one extends, at first arange(S*beam). So a
+    cache is reordered by `cache[origin]`, and `origin[::beam] // beam` are the sentences of the previous call that
+    remain. It returns normalised log-probabilities (R*beam, V) in float32: a value above 0 would break the early end.
+    Some rows only fill up the beam (at first all but one per sentence). They never win, whatever their values.
 
-    At every length the 2 beam best extensions of a sentence are looked at: those that end in EOS are finished, the
-    `beam` best of the others live on; at the greatest length only EOS is allowed. A sentence is done once no live
-    hypothesis can beat its n_best-th finished score: log-probabilities only fall and the penalty only grows, so
-    none gets above logprob / length_penalty(greatest length). Equal scores rank the shorter first, so an early end
-    changes nothing.
+    At every length, the search looks at the 2 beam best extensions of a sentence. Those that end in EOS are finished;
+    the `beam` best of the others stay live. At the maximal length only EOS is allowed. A sentence is done when no live
+    hypothesis can exceed its n_best-th finished score: log-probabilities only fall and the penalty only grows, so
+    logprob / length_penalty(maximal length) is a bound. Of equal scores the shorter ranks first, so the early end does
+    not change the result.
 
-    Raises ValueError on settings outside their laws, FloatingPointError on a NaN or a positive value from `step`.
+    Raises ValueError for invalid settings, FloatingPointError for a NaN or a positive value from `step`.
     """
     limits = max_lengths.tolist()
     if not alpha >= 0:
-        raise ValueError(f"alpha >= 0 must hold, or no early end would be safe, but got alpha={alpha}")
+        raise ValueError(f"alpha >= 0 must hold, or the early end would not be exact, but got alpha={alpha}")
     if not 1 <= n_best <= beam:
         raise ValueError(f"1 <= n_best <= beam must hold, but got (n_best={n_best}, beam={beam})")
     if min(limits, default=1) < 1:
         raise ValueError(f"max_lengths >= 1 must hold, as EOS is counted, but got {min(limits)}")
 
-    penalty = [length_penalty(length, alpha) for length in range(max(limits, default=0) + 1)]
-    penalty = torch.tensor(penalty, device=max_lengths.device)  # by length
+    lengths = range(max(limits, default=0) + 1)
+    penalty = torch.tensor([length_penalty(length, alpha) for length in lengths], device=max_lengths.device)
     outputs: list[list[Hypothesis]] = [[] for _ in limits]
     state = _start(max_lengths, bos, beam, n_best)
     while len(state.sentence):
@@ -85,59 +85,59 @@ def beam_search(
 
 
 def _start(max_lengths: Tensor, bos: int, beam: int, n_best: int) -> _State:
-    """One live hypothesis per sentence, BOS alone, and nothing finished."""
+    """Return the first state: one live hypothesis per sentence, BOS alone, and nothing finished."""
     S, device = len(max_lengths), max_lengths.device
     sentence, origin = torch.arange(S, device=device), torch.arange(S * beam, device=device).view(S, beam)
     rows = torch.full((S, beam, 1), bos, device=device)
     nothing = torch.full((S, beam), -torch.inf, device=device)
     logprob, final = nothing.clone(), nothing[:, :n_best]
-    logprob[:, 0] = 0  # BOS once: copies of it would fill the beam with one output
+    logprob[:, 0] = 0  # BOS only once: copies would fill the beam with the same output
     return _State(sentence, max_lengths, origin, rows, logprob, rows[:, :n_best], final, final)
 
 
 def _extend(state: _State, logprobs: Tensor, eos: int, penalty: Tensor) -> _State:
-    """Extend the live hypotheses by one piece, given its log-probabilities (R, beam, V)."""
+    """Extend the live hypotheses by one token, given its log-probabilities (R, beam, V)."""
     (R, beam, V), n = logprobs.shape, state.score.size(1)
-    length = state.live.size(-1)  # of the extensions: BOS is not counted, the new piece is
-    logprob, piece = logprobs.topk(min(2 * beam, V))  # (R, beam, min(2 beam, V)): all that can be among the best
+    length = state.live.size(-1)  # of the extensions: BOS is not counted, the new token is
+    logprob, token = logprobs.topk(min(2 * beam, V))  # (R, beam, min(2 beam, V)): all that can be among the best
     if not (largest := logprob.max().item()) <= ROUNDING:  # topk and max put NaN first
         raise FloatingPointError(f"step must return log-probabilities <= 0, but got {largest} at length {length}")
     closing = state.limit == length  # (R,)
     logprob[closing] = -torch.inf
     logprob[closing, :, 0] = logprobs[closing, :, eos]
-    piece[closing, :, 0] = eos
+    token[closing, :, 0] = eos
 
     logprob, best = (state.logprob[..., None] + logprob).flatten(1).topk(min(2 * beam, beam * V))  # (R, C)
-    parent = best // piece.size(-1)  # (R, C)
-    piece = piece.flatten(1).gather(1, best)  # (R, C)
-    extended = torch.cat([_gather_hypotheses(state.live, parent), piece[..., None]], -1)  # (R, C, t + 1)
-    ends = piece == eos  # (R, C)
+    parent = best // token.size(-1)  # (R, C)
+    token = token.flatten(1).gather(1, best)  # (R, C)
+    extended = torch.cat([_gather_hypotheses(state.live, parent), token[..., None]], -1)  # (R, C, t + 1)
+    ends = token == eos  # (R, C)
 
     score = torch.cat([state.score, logprob.masked_fill(~ends, -torch.inf) / penalty[length]], 1)  # (R, n + C)
-    score, kept = (x[:, :n] for x in score.sort(descending=True, stable=True))  # (R, n): the earlier wins a tie
+    score, rank = (x[:, :n] for x in score.sort(descending=True, stable=True))  # (R, n): the earlier wins a tie
     finished = torch.cat([F.pad(state.finished, (0, 1), value=eos), extended], 1)  # (R, n + C, t + 1)
     final_logprob = torch.cat([state.final_logprob, logprob], 1)  # (R, n + C)
 
-    live_logprob, lives = logprob.masked_fill(ends, -torch.inf).topk(beam)  # (R, beam)
+    live_logprob, survivors = logprob.masked_fill(ends, -torch.inf).topk(beam)  # (R, beam)
     first = beam * torch.arange(R, device=parent.device)[:, None]  # (R, 1): row of the sentence's first hypothesis
     return state._replace(
-        origin=first + parent.gather(1, lives),
-        live=_gather_hypotheses(extended, lives),
+        origin=first + parent.gather(1, survivors),
+        live=_gather_hypotheses(extended, survivors),
         logprob=live_logprob,
-        finished=_gather_hypotheses(finished, kept),
-        final_logprob=final_logprob.gather(1, kept),
+        finished=_gather_hypotheses(finished, rank),
+        final_logprob=final_logprob.gather(1, rank),
         score=score,
     )
 
 
 def _gather_hypotheses(hypotheses: Tensor, index: Tensor) -> Tensor:
-    """The hypotheses (R, k, t) that an index (R, m) names: (R, m, t)."""
+    """Select hypotheses (R, k, t) by an index (R, m): (R, m, t)."""
     return hypotheses.take_along_dim(index[..., None], 1)
 
 
 def _collect(state: _State, eos: int) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Each sentence's place in the batch with its finished hypotheses."""
+    """Yield the index of each sentence in the batch, with its finished hypotheses."""
     fields = (state.sentence, state.score, state.final_logprob, state.finished)
     for sentence, scores, logprobs, rows in zip(*(field.tolist() for field in fields), strict=True):
-        found = zip(scores, logprobs, rows, strict=True)
-        yield sentence, [Hypothesis(s, p, row[1 : row.index(eos, 1)]) for s, p, row in found if s > -torch.inf]
+        hypotheses = zip(scores, logprobs, rows, strict=True)
+        yield sentence, [Hypothesis(s, p, row[1 : row.index(eos, 1)]) for s, p, row in hypotheses if s > -torch.inf]

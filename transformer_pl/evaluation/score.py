@@ -1,34 +1,46 @@
 """Translations against references: sacreBLEU (Post 2018) on detokenised text, with its signature."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
 
 class Score(NamedTuple):
+    """BLEU and chrF of a whole set, from 0 to 100."""
+
     bleu: float
     chrf: float
     signature: str  # of BLEU
+    statistics: list[list[int]]  # per sentence, see `sentence_statistics`
 
 
 def corpus_score(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU and chrF of a whole set, from 0 to 100."""
-    bleu, chrf = BLEU(), CHRF()
-    score = bleu.corpus_score(hypotheses, [references]).score
-    return Score(score, chrf.corpus_score(hypotheses, [references]).score, str(bleu.get_signature()))
+    """Score a whole set. BLEU is computed from the summed statistics, so each sentence is tokenised once."""
+    statistics = sentence_statistics(hypotheses, references)
+    sums = [sum(column) for column in zip(*statistics, strict=True)]
+    bleu = BLEU.compute_bleu(sums[:4], sums[4:8], sys_len=sums[8], ref_len=sums[9], smooth_method="exp").score
+    return Score(bleu, CHRF().corpus_score(hypotheses, [references]).score, _signature(), statistics)
 
 
 def sentence_bleu(hypothesis: str, reference: str) -> float:
-    """Of one sentence, by the n-grams that it has room for."""
+    """Return BLEU of one sentence, by the n-gram orders that it is long enough for."""
     return BLEU(effective_order=True).sentence_score(hypothesis, [reference]).score
 
 
 def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
-    """BLEU's ten integers a sentence: matching and possible n-grams of 1 to 4, length of output and of reference.
+    """Return BLEU's ten integers per sentence: matching and possible n-grams of order 1 to 4, both lengths.
 
-    Summed over a set of sentences, they give its corpus BLEU.
+    The lengths are those of the hypothesis and of the reference. Summed over a set, the integers give its corpus BLEU.
     """
     bleu = BLEU(effective_order=True)
     scores = (bleu.sentence_score(h, [r]) for h, r in zip(hypotheses, references, strict=True))
     return [[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores]
+
+
+@cache
+def _signature() -> str:
+    bleu = BLEU()
+    bleu.corpus_score(["a"], [["a"]])  # sacreBLEU knows its signature only after it has scored something
+    return str(bleu.get_signature())

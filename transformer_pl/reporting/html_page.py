@@ -151,7 +151,7 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[s
 
 
 def _labels(text: Prepared, batch: Batch) -> dict[str, list[str]]:
-    pieces = text.tokenizer.pieces()
+    pieces = text.tokenizer.vocabulary()
     sides = {"source": batch.source[0], "target": batch.target_in[0]}
     return {side: [pieces[piece] for piece in ids.tolist()] for side, ids in sides.items()}
 

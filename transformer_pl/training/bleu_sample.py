@@ -1,4 +1,4 @@
-"""val/bleu_sample: the BLEU of a few validation sentences in the course of a training, cheap enough to prune by."""
+"""val/bleu_sample: the BLEU of a few validation sentences during training, cheap enough for a pruner."""
 
 import lightning as L
 
@@ -11,10 +11,10 @@ from transformer_pl.training.divergence import decoding_after
 
 
 class BleuSample(L.Callback):
-    """Translates `trainer.bleu_sample` sentences from all over the validation set, with a beam of 1.
+    """Translates `trainer.bleu_sample` evenly spaced sentences of the validation set, with a beam of 1.
 
-    Every process translates all of them, for each has the whole model. By then the module has seen to it that the model
-    has not diverged.
+    Every rank translates all of them, since each has the whole model. The module has checked before that the model has
+    not diverged.
     """
 
     def __init__(self, config: Config, prepared: Prepared):

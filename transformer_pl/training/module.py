@@ -55,14 +55,14 @@ class TransformerModule(L.LightningModule):
         """The smoothed loss per target piece of the global batch.
 
         Lightning divides by the parts of an accumulated batch, and its strategies average over ranks; both together
-        sum up here, for `batch.pieces` counts the pieces of the whole.
+        sum up here, for `batch.tokens` counts the tokens of the whole.
         """
         loss = smoothed_loss(self.model(batch.source, batch.target_in), batch.target_out, self.config.optim.eps_ls)
         step = self.trainer.global_step + 1  # nothing here waits for a GPU: what was not finite is found out later
         self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
         self._trained[0] += loss.detach()
         self._trained[1] += (batch.target_out != PAD).sum()
-        return loss / batch.pieces * self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return loss / batch.tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def stop_if_diverged(self, *values: Tensor) -> None:
         """Raise Diverged, on every rank, if on any a loss so far, a weight, or one of `values` is not finite.
