@@ -1,4 +1,4 @@
-"""Several processes at one study: nothing lost, nothing done twice, and no password where others could read it."""
+"""Several processes share a study: no trial is lost or trained twice, and no password is where others can read it."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ SPACE = {"model.p_drop": {"min": 0.0, "max": 0.3}}
 
 @pytest.fixture(scope="module")
 def postgres():
-    """The URL of a database of its own, on a server of its own that asks for a password."""
+    """The URL of a database on a new server that asks for a password."""
     found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
     programs = [Path(path).parent for path in found if path]
     if not programs:
@@ -80,7 +80,7 @@ def search_file(tmp_path):
 
 
 def by_worker(study, pid):
-    """The folder of the trial that this process is at."""
+    """The folder of the trial that this process trains."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return next(
         (t.user_attrs.get("folder") for t in running if t.user_attrs.get("process", "").endswith(f" {pid}")), None
@@ -89,7 +89,7 @@ def by_worker(study, pid):
 
 @pytest.mark.parametrize("kind", ["journal", "postgres"])
 def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, request):
-    """Four at once, one of them by SIGKILL in the middle of a trial, which another does again, once."""
+    """Four processes; SIGKILL ends one of them in the middle of a trial, which another process trains again, once."""
     runs = tmp_path / "runs"
     url = request.getfixturevalue("postgres") if kind == "postgres" else None
     storage = ["--storage", url] if url else []
@@ -135,7 +135,7 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
     trials = study().get_trials()
     assert [t.state for t in counted_trials(study())] == [TrialState.COMPLETE] * TRIALS
     assert not [t for t in trials if t.state in (TrialState.RUNNING, TrialState.WAITING)]
-    assert sum("again" in t.user_attrs for t in trials) == 1  # what the victim was at
+    assert sum("again" in t.user_attrs for t in trials) == 1  # the trial of the killed process
     assert sum("base" in t.user_attrs for t in counted_trials(study())) == 1 and trials[0].params == {
         "model.p_drop": 0.1
     }
@@ -273,7 +273,7 @@ MUST = "--storage: must be a URL that Optuna takes, such as postgresql://USER:PA
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         (f"postgresql://h/x?user=me&password={SECRET}", MUST),
         (f"postgresql://me:{SECRET}@h/x", MUST),
@@ -285,20 +285,22 @@ MUST = "--storage: must be a URL that Optuna takes, such as postgresql://USER:PA
         ("sqlite:////nowhere/at/all.db", "must be a database that answers, but: unable to open"),
     ],
 )
-def test_a_storage_that_cannot_be_is_told(search_file, tmp_path, url, told):
-    said = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
-    assert said.returncode == 2 and told in said.stderr and SHOWN not in said.stdout + said.stderr
-    assert "Traceback" not in said.stderr
+def test_an_invalid_storage_is_refused(search_file, tmp_path, url, message):
+    finished = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
+    assert finished.returncode == 2 and message in finished.stderr
+    assert SHOWN not in finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stderr
 
 
 def test_a_password_may_come_from_the_environment(postgres, search_file, tmp_path):
-    """Of the sweep and of its report; a wrong one is refused, and not printed."""
+    """A wrong password is refused, and not printed."""
     bare = postgres.replace(f":{WRITTEN}@", "@")
     words = (search_file, "--runs", tmp_path / "runs", "--storage", bare)
     (tmp_path / "runs").mkdir()
-    for password, why in ((SECRET, "was not; run it first"), (f"{SHOWN}!", "password authentication failed")):
-        told = command("report", *words, **{PASSWORD: password})
-        assert told.returncode == 2 and why in told.stderr and SHOWN not in told.stdout + told.stderr
+    for password, reason in ((SECRET, "was not; run it first"), (f"{SHOWN}!", "password authentication failed")):
+        finished = command("report", *words, **{PASSWORD: password})
+        assert finished.returncode == 2 and reason in finished.stderr
+        assert SHOWN not in finished.stdout + finished.stderr
 
 
 def queue_of(folder, clock=time.monotonic, **keys):
