@@ -1,4 +1,4 @@
-"""The laws that every model keeps, whatever its parts: each function builds one and asserts one law."""
+"""The properties of every model, whatever its components. Each function builds a model and asserts one property."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ VOCABULARY = 31
 
 
 def small(keys=None, vocab_size=VOCABULARY) -> Sizes:
-    """Small sizes, all different from each other; other keys on top of them."""
+    """Small sizes, all different from each other, with `keys` on top of them."""
     return sizes(resolve([Level("small", SMALL), Level("test", keys or {})]).model, vocab_size)
 
 
@@ -40,17 +40,19 @@ def logits_have_their_shape(config):
 
 @torch.no_grad()
 def the_future_is_hidden(config):
+    """A later target token changes no earlier logits, but it changes its own."""
     model, (source, target) = built(config).eval(), batch()
     before = model(source, target)
     changed = target.clone()
-    changed[:2, 4] = 30  # the third ends before
+    changed[:2, 4] = 30  # the third sentence ends before position 4
     after = model(source, changed)
     assert torch.allclose(before[:, :4], after[:, :4], atol=1e-6)
     assert not torch.allclose(before[:2, 4:], after[:2, 4:], atol=1e-3)
 
 
 @torch.no_grad()
-def padding_is_inert(config):
+def padding_changes_nothing(config):
+    """More padding, or none, leaves the logits at tokens as they are."""
     model, (source, target) = built(config).eval(), batch()
     real = target != PAD
     padded = model(nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD))
@@ -59,7 +61,8 @@ def padding_is_inert(config):
     assert torch.allclose(model(source, target)[1], alone[0], atol=1e-5)
 
 
-def every_weight_learns(config):
+def every_weight_gets_a_gradient(config):
+    """The gradient of every parameter is finite, and not zero everywhere."""
     model, (source, target) = built(config), batch()
     model(source, target).square().mean().backward()
     for name, parameter in model.named_parameters():
@@ -67,27 +70,30 @@ def every_weight_learns(config):
 
 
 @torch.no_grad()
-def step_by_step_is_all_at_once(config):
-    """With a cache, and recomputing the prefix; of two hypotheses a sentence, which change places at every step; when a
-    sentence is done, and when both go on from one."""
+def decoding_step_by_step_equals_decoding_at_once(config):
+    """Decoding step by step gives the log-probabilities of decoding at once.
+
+    With a cache, and with the prefix recomputed. Each sentence has two hypotheses, which change places at every step.
+    At step 3 one sentence is done; at step 5 both hypotheses of a sentence continue the same one.
+    """
     model, (source, target) = built(config).eval(), batch()
     target = target.clamp(min=4)
     target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)
     expected = model(source.repeat_interleave(2, 0), target).log_softmax(-1)
-    for can in (model.incremental, False):
-        model.embedding.incremental = can
+    for incremental in (model.incremental, False):
+        model.embedding.incremental = incremental
         step, hypotheses = CachedSteps(model, source, beam=2), torch.arange(6)
         for t in range(target.shape[1]):
             pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)
             origin = (pairs[:, :1].expand(-1, 2) if t == 5 else pairs).flatten()
             hypotheses = hypotheses[origin]
-            got = step(target[hypotheses, : t + 1], origin)
-            assert torch.allclose(got, expected[hypotheses, t], atol=1e-5)
+            log_probabilities = step(target[hypotheses, : t + 1], origin)
+            assert torch.allclose(log_probabilities, expected[hypotheses, t], atol=1e-5)
 
 
 @torch.no_grad()
-def half_precision_is_close(config):
-    """In bfloat16 a part may take another way through its code: to the same result."""
+def bfloat16_is_close(config):
+    """In bfloat16 a component may take another path through its code, but the result must be close."""
     model, (source, target) = built(config).eval(), batch()
     with torch.autocast("cpu", torch.bfloat16):
         rounded = model(source, target).float()
@@ -95,17 +101,18 @@ def half_precision_is_close(config):
 
 
 @torch.no_grad()
-def pictures_show_what_attention_does(config):
-    """A part that tells its weights takes just so much of each value: one in all, or nothing where it sees nothing."""
+def weights_are_what_attention_computes(config):
+    """The output is the sum of the values by `weights`. Weights sum to 1, or to 0 where a query may see nothing."""
     torch.manual_seed(7)
     Q, K = torch.randn(2, config.h, 6, config.d_k), torch.randn(2, config.h, 6, config.d_k)
     V, other = torch.randn(2, 2, config.h, 6, config.d_v)
     keys = torch.tensor([[True] * 6, [False] * 2 + [True] * 2 + [False] * 2])
     for site, causal in (("encoder", False), ("decoder", True), ("cross", False)):
-        part, mask = build(config.attention, config, site), Mask(keys, causal)
-        if hasattr(part, "weights"):
-            weights = part.weights(Q, K, mask)
-            assert torch.allclose(part(Q, K, V, mask) - part(Q, K, other, mask), weights @ (V - other), atol=1e-5)
+        attention, mask = build(config.attention, config, site), Mask(keys, causal)
+        if hasattr(attention, "weights"):
+            weights = attention.weights(Q, K, mask)
+            difference = attention(Q, K, V, mask) - attention(Q, K, other, mask)
+            assert torch.allclose(difference, weights @ (V - other), atol=1e-5)
             blind = mask.dense(Q, K).any(-1, keepdim=True) == 0
             total = weights.sum(-1)
             assert torch.allclose(total[0], torch.tensor(1.0), atol=1e-5)
@@ -114,11 +121,11 @@ def pictures_show_what_attention_does(config):
 
 
 INVARIANTS = (
-    pictures_show_what_attention_does,
-    half_precision_is_close,
+    weights_are_what_attention_computes,
+    bfloat16_is_close,
     logits_have_their_shape,
     the_future_is_hidden,
-    padding_is_inert,
-    every_weight_learns,
-    step_by_step_is_all_at_once,
+    padding_changes_nothing,
+    every_weight_gets_a_gradient,
+    decoding_step_by_step_equals_decoding_at_once,
 )

@@ -37,8 +37,8 @@ FILES = {  # sweep files, and scales, that are none
     "empty": (b"", ["HERE/empty.yaml: must hold keys and values, but is empty"]),
     "list": (b"- 1\n- 2\n", ["HERE/list.yaml: must hold keys and values, but is a list"]),
     "utf-8": (b"name: b\xff\n", ["HERE/utf-8.yaml: must be UTF-8, but byte 7 is not; save it as UTF-8"]),
-    "binary": (b"name: \x00\x01\n", ["HERE/binary.yaml: is not YAML", "mend it"]),
-    "syntax": (b"name: [1, 2\nmethod: grid\n", ["HERE/syntax.yaml line 2: ", "mend the YAML"]),
+    "binary": (b"name: \x00\x01\n", ["HERE/binary.yaml: is not YAML", "correct it"]),
+    "syntax": (b"name: [1, 2\nmethod: grid\n", ["HERE/syntax.yaml line 2: ", "correct the YAML"]),
     "twice": (b"name: a\nname: b\n", ["HERE/twice.yaml line 2: ", "name"]),
     "nul": (b'name: a\nproject: "b\\0c"\n', ["HERE/nul.yaml line 2: 'b\\x00c' must be without the character NUL"]),
     "name": (

@@ -41,23 +41,23 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def takes(seam, path, n):
-    """The operations of a part alone over n positions, and its largest tensor; an attention without projections."""
-    model = sizes(resolve([Level("test", {"model.d_model": 32, "model.h": 2, f"model.{seam}": path})]).model, 1)
+def takes(slot, path, n):
+    """The operations of a component alone over n positions, and its largest tensor; an attention has no projections."""
+    model = sizes(resolve([Level("test", {"model.d_model": 32, "model.h": 2, f"model.{slot}": path})]).model, 1)
     with torch.device("meta"), FlopCounterMode(display=False) as counter, Largest() as largest:
-        part = build(getattr(model, seam), model, "encoder")
-        if seam == "attention":
-            part(*(torch.randn(1, 2, n, 16) for _ in "QKV"), Mask())
+        layer = build(getattr(model, slot), model, "encoder")
+        if slot == "attention":
+            layer(*(torch.randn(1, 2, n, 16) for _ in "QKV"), Mask())
         else:
-            part(torch.randn(1, n, 32), Mask())
-    return counter.get_total_flops(), largest.numbers, part.table_1[0]
+            layer(torch.randn(1, n, 32), Mask())
+    return counter.get_total_flops(), largest.numbers, layer.table_1[0]
 
 
-@pytest.mark.parametrize(("seam", "path"), [(seam, path) for seam, paths in PARTS.items() for path in paths])
-def test_a_part_grows_as_it_says(seam, path):
-    """Doubling n doubles what is of order n, and makes what is of order n² four times as much: work and memory."""
-    flops, largest, order = takes(seam, path, 512)
-    more_flops, more_largest, _ = takes(seam, path, 1024)
+@pytest.mark.parametrize(("slot", "path"), [(slot, path) for slot, paths in PARTS.items() for path in paths])
+def test_a_component_grows_as_its_table_1_says(slot, path):
+    """Doubling n doubles the operations and memory of order n, and makes those of order n² four times as large."""
+    flops, largest, order = takes(slot, path, 512)
+    more_flops, more_largest, _ = takes(slot, path, 1024)
     times = 4 if "n²" in order else 2
     assert more_flops == pytest.approx(times * flops, rel=0.01)
     assert more_largest <= 2.01 * largest if times == 2 else more_largest > 3 * largest
@@ -72,7 +72,7 @@ def test_a_part_grows_as_it_says(seam, path):
         (lambda n: 5e-4, 0, 0),
     ],
 )
-def test_growth_finds_the_law_behind_times(seconds, exponent, quadratic):
+def test_growth_finds_the_exponent_behind_the_times(seconds, exponent, quadratic):
     found = growth({n: seconds(n) for n in LENGTHS})
     if exponent is None:
         assert 1 < found.exponent < 2 and found.error > 0
@@ -81,7 +81,7 @@ def test_growth_finds_the_law_behind_times(seconds, exponent, quadratic):
     assert found.quadratic == pytest.approx(quadratic, abs=1e-6)
 
 
-def test_layers_of_one_class_are_told_apart_by_their_rows_and_equal_ones_are_timed_once():
+def test_layers_of_one_class_have_the_names_of_their_rows_and_equal_ones_are_timed_once():
     keys = {"base": {}, "h=1": {"model.h": 1}, "p_drop=0": {"model.p_drop": 0.0}}
     rows = {row: resolve([Level("test", {"model.d_model": 8, "model.h": 2} | said)]) for row, said in keys.items()}
     assert [layer.name for layer in measure(rows, [4], "cpu")] == ["base", "h=1"]
@@ -89,11 +89,11 @@ def test_layers_of_one_class_are_told_apart_by_their_rows_and_equal_ones_are_tim
     assert [layer.name for layer in measure(rows, [4], "cpu")] == ["ScaledDotProductAttention"]
 
 
-def test_what_memory_has_no_room_for_is_refused_and_not_killed():
-    """In a process of its own, which may take a hundredth of what is free."""
+def test_a_computation_too_large_for_memory_is_skipped_and_not_killed():
+    """In a process of its own, which may use a hundredth of the free memory."""
     program = (
-        "import torch; from transformer_pl import memory; from transformer_pl.complexity import _seconds;"
-        "memory.limit(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
+        "import torch; from transformer_pl.runtime import memory; from transformer_pl.complexity import _seconds;"
+        "memory.limit_memory(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
     )
     told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert told.stdout == "None True\n", told.stderr

@@ -1,4 +1,4 @@
-"""Parts by import path: what is refused and how it is told, what their sources are, and the laws that all keep."""
+"""Components by import path: which errors are reported and how, their sources, and the properties that all have."""
 
 import importlib
 import os
@@ -182,15 +182,15 @@ def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
 # Checking a model's parts
 
 
-def test_the_paper_s_own_parts_are_right():
+def test_the_paper_s_components_have_no_mistakes():
     assert components.check_components(Model()) == []
-    assert all(is_papers(seam, getattr(Model(), seam)) for seam in SLOTS)
+    assert all(is_papers(slot, getattr(Model(), slot)) for slot in SLOTS)
 
 
-@pytest.mark.parametrize("seam", SLOTS)
-def test_what_is_wrong_is_told_with_its_key(module, seam):
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_mistake_names_its_key(module, slot):
     module(MODULE)
-    key = f"model.{seam}"
+    key = f"model.{slot}"
     assert components.check_components(model({key: "stranger.Plain"})) == []
     assert components.check_components(model({key: "stranger.Plane"})) == [
         f"{key} = stranger.Plane: stranger holds no class Plane; did you mean Plain?"
@@ -204,7 +204,7 @@ def test_what_is_wrong_is_told_with_its_key(module, seam):
     assert message.endswith(f"did you mean {KEYS[key].rpartition('.')[2]}?")
 
 
-def test_the_mistakes_of_all_parts_are_told():
+def test_the_mistakes_of_all_components_are_reported():
     found = components.check_components(model({"model.ffn": "nowhere.A", "model.position": "nowhere.B"}))
     assert [message.partition(" = ")[0] for message in found] == ["model.ffn", "model.position"]
 
@@ -277,45 +277,45 @@ def test_the_core_has_no_sources_of_its_own():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The laws, for every part that a shipped sweep names
+# The properties, for every component that a shipped sweep names
 
 
-def named_parts() -> dict[str, dict]:
-    """By a readable name, the keys of every part other than the paper's that a shipped sweep names."""
+def named_components() -> dict[str, dict]:
+    """By a readable name, the keys of every component in a shipped sweep that is not the paper's."""
     found = {}
     for path in GRIDS:
         for row in read_sweep(path).rows:
-            for seam in SLOTS:
-                part = getattr(row.configs[0].model, seam)
-                if not is_papers(seam, part):
-                    key = f"model.{seam}"
+            for slot in SLOTS:
+                part = getattr(row.configs[0].model, slot)
+                if not is_papers(slot, part):
+                    key = f"model.{slot}"
                     keys = {key: part.path} | {f"{key}.{name}": value for name, value in part.options.items()}
                     found[" ".join(f"{name}={value}" for name, value in keys.items())] = keys
     return found
 
 
 LOCAL, RELATIVE = "ablations.local_attention.LocalAttention", "ablations.relative_attention.RelativeAttention"
-NAMED = named_parts() | {  # and so small that they tell in sentences of six pieces
+NAMED = named_components() | {  # so small that they matter in sentences of six tokens
     "window=3": {"model.attention": LOCAL, "model.attention.window": 3},
     "most=2": {"model.attention": RELATIVE, "model.attention.most": 2},
 }
-every_part = pytest.mark.parametrize("keys", NAMED.values(), ids=NAMED)
+every_component = pytest.mark.parametrize("keys", NAMED.values(), ids=NAMED)
 
 
-def test_a_shipped_sweep_names_a_part():
+def test_a_shipped_sweep_names_a_component():
     assert "model.position=ablations.no_position.NoPosition" in NAMED
 
 
-@every_part
-@pytest.mark.parametrize("law", invariants.INVARIANTS, ids=lambda law: law.__name__)
-def test_every_part_keeps(law, keys):
-    law(invariants.small(keys))
+@every_component
+@pytest.mark.parametrize("invariant", invariants.INVARIANTS, ids=lambda invariant: invariant.__name__)
+def test_every_component_has_the_property(invariant, keys):
+    invariant(invariants.small(keys))
 
 
-@every_part
+@every_component
 @torch.no_grad()
-def test_every_part_is_live(keys):
-    """With it the model computes something else than the paper's."""
+def test_every_component_changes_the_logits(keys):
+    """The model computes something else than the paper's with the same weights."""
     source, target = invariants.batch()
     with_part, without = invariants.built(invariants.small(keys)).eval(), invariants.built(invariants.small()).eval()
     theirs = with_part.state_dict()
@@ -429,14 +429,14 @@ class Flat(SharedEmbedding):
         ("embedding.Flat", "must return (2, 7, 64) of torch.float32 from embed, but returns (2, 448)"),
     ],
 )
-def test_a_part_that_does_not_run_is_told_with_its_place_before_anything_starts(module, name, law):
+def test_a_component_that_does_not_run_is_reported_with_its_place(module, name, law):
     """Also one that runs for one sentence, for as many queries as keys, or until beams are put in another order."""
-    path, (seam, name) = module(BROKEN), name.split(".")
+    path, (slot, name) = module(BROKEN), name.split(".")
     line = 1 + BROKEN[: BROKEN.index(f"class {name}(")].count("\n")
     with pytest.raises(InputError) as caught:
-        forward_cost(invariants.small({f"model.{seam}": f"stranger.{name}", "model.d_model": 64}), 1, 7, 7)
+        forward_cost(invariants.small({f"model.{slot}": f"stranger.{name}", "model.d_model": 64}), 1, 7, 7)
     (message,) = caught.value.messages
-    assert message.startswith(f"model.{seam} = stranger.{name} ({path}, line {line}): must ")
+    assert message.startswith(f"model.{slot} = stranger.{name} ({path}, line {line}): must ")
     assert law.format(path=path) in message
 
 
@@ -461,7 +461,7 @@ class OfALargeVocabulary(SharedEmbedding):
 """
 
 
-def test_a_part_that_fails_at_its_real_size_alone_is_told_too(module):
+def test_a_component_that_fails_only_at_its_real_size_is_reported(module):
     path = module(FUSSY)
     keys = {"model.position": "stranger.OfTenPositions"}
     assert forward_cost(invariants.small(keys), 1, 9, 9).params > 0
@@ -470,7 +470,7 @@ def test_a_part_that_fails_at_its_real_size_alone_is_told_too(module):
     assert f"{path}, line 9: RuntimeError" in str(caught.value)
 
 
-def test_a_part_is_tried_out_with_its_own_vocabulary(module):
+def test_the_dry_run_has_the_vocabulary_size_of_the_config(module):
     module(FUSSY)
     assert forward_cost(invariants.small({"model.embedding": "stranger.OfALargeVocabulary"}), 1, 9, 9).params > 0
 
@@ -498,7 +498,7 @@ class Holds(ScaledDotProductAttention):
 
 
 @pytest.mark.parametrize("name", ["Asks", "Holds"])
-def test_a_part_that_reads_values_is_counted_all_the_same(module, name):
+def test_a_component_that_reads_values_is_counted(module, name):
     """The meta device has none to read."""
     module(READS_VALUES)
     assert forward_cost(invariants.small({"model.attention": f"stranger.{name}"}), 3, 7, 6) == forward_cost(
@@ -506,7 +506,7 @@ def test_a_part_that_reads_values_is_counted_all_the_same(module, name):
     )
 
 
-LAW_BREAKERS = """
+BREAKS_AN_INVARIANT = """
 import torch
 from torch import nn
 from transformer_pl.model import FeedForward, PostNormResidual, ScaledDotProductAttention
@@ -552,20 +552,20 @@ class ForgetsWhoseItIs(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("seam", "name", "law"),
+    ("slot", "name", "invariant"),
     [
         ("ffn", "LooksAhead", invariants.the_future_is_hidden),
-        ("attention", "SeesPadding", invariants.padding_is_inert),
-        ("ffn", "Deaf", invariants.every_weight_learns),
-        ("position", "ForgetsTheStart", invariants.step_by_step_is_all_at_once),
-        ("self_attention", "ForgetsWhoseItIs", invariants.step_by_step_is_all_at_once),
+        ("attention", "SeesPadding", invariants.padding_changes_nothing),
+        ("ffn", "Deaf", invariants.every_weight_gets_a_gradient),
+        ("position", "ForgetsTheStart", invariants.decoding_step_by_step_equals_decoding_at_once),
+        ("self_attention", "ForgetsWhoseItIs", invariants.decoding_step_by_step_equals_decoding_at_once),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
-def test_a_part_that_breaks_a_law_is_found(module, seam, name, law):
-    module(LAW_BREAKERS)
+def test_a_component_without_the_property_fails_its_test(module, slot, name, invariant):
+    module(BREAKS_AN_INVARIANT)
     with pytest.raises(AssertionError):
-        law(invariants.small({f"model.{seam}": f"stranger.{name}"}))
+        invariant(invariants.small({f"model.{slot}": f"stranger.{name}"}))
 
 
 NO_CACHE = """
@@ -582,12 +582,16 @@ class Recomputes(Caches):
 """
 
 
-def test_a_part_that_has_no_cache_may_say_so(module):
-    """Then the prefix is recomputed; otherwise it sees but one piece of it."""
+def test_a_component_without_a_cache_may_say_so(module):
+    """Then the prefix is recomputed; otherwise the component would see only the last token."""
     module(NO_CACHE)
-    invariants.step_by_step_is_all_at_once(invariants.small({"model.self_attention": "stranger.Recomputes"}))
+    invariants.decoding_step_by_step_equals_decoding_at_once(
+        invariants.small({"model.self_attention": "stranger.Recomputes"})
+    )
     with pytest.raises(AssertionError):
-        invariants.step_by_step_is_all_at_once(invariants.small({"model.self_attention": "stranger.Caches"}))
+        invariants.decoding_step_by_step_equals_decoding_at_once(
+            invariants.small({"model.self_attention": "stranger.Caches"})
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

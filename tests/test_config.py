@@ -1,4 +1,4 @@
-"""The config: the paper's base, the laws, how values are read, how levels go together, and what a mistake is told."""
+"""The config: the paper's base, constraints, how values are read and levels merged, and the error messages."""
 
 import pytest
 import yaml
@@ -99,7 +99,7 @@ def test_the_base_never_moves():
     }
 
 
-def test_every_key_of_the_house_is_there():
+def test_every_promised_key_exists():
     fixed = {
         "model": "N d_model d_ff h d_k d_v p_drop attention ffn position residual self_attention embedding width depth",
         "optim": "max_steps duration warmup lr_scale eps_ls beta1 beta2 eps",
@@ -154,13 +154,13 @@ def test_text_is_read_by_the_declared_type(key, text, value):
 
 @pytest.mark.parametrize("value", [4, "x", 0.5, None, True, 1e-05, float(3)])
 def test_what_python_spells_is_read_back(value):
-    """The agent of W&B spells by `str`; an option of a part has no type here, and yet comes back as it was."""
+    """The agent of W&B spells by `str`; an option of a component has no type here, but is read back as it was."""
     assert parse_scalar(str(value)) == value and type(parse_scalar(str(value))) is type(value)
     assert parse_scalar(value) is value
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "law"),
+    ("key", "value", "constraint"),
     [
         ("model.h", True, "truth value"),
         ("model.p_drop", False, "truth value"),
@@ -196,25 +196,25 @@ def test_what_python_spells_is_read_back(value):
         ("model.position", 5, "must be a valid string"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_key_its_law_and_its_place(key, value, law):
+def test_a_wrong_value_is_refused_with_key_constraint_and_place(key, value, constraint):
     (message,) = mistakes({key: value})
-    assert message.startswith(f"here: {key} = {value}: ") and law in message
+    assert message.startswith(f"here: {key} = {value}: ") and constraint in message
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     messages = mistakes(
         Level("scale tiny", {"model.dmodel": 3, "optim.warmup": "long", "optim.max_steps": 100}),
         Level("f.yaml: parameters", {"model.h": True, "model.d_ff": -1, "heads": 4, "optim.duration": "1/3"}),
         Level("--set", {"model.p_drop": 1.5, "model.width": 0.001}),
     )
-    told = {
+    expected = {
         "scale tiny: model.dmodel = 3: no such key; did you mean model.d_model?",
         "scale tiny: optim.warmup = long: must be a valid integer",
         "f.yaml: parameters: model.h = True: must be a number, not a truth value",
         "f.yaml: parameters: model.d_ff = -1: must be greater than or equal to 1",
         "--set: model.p_drop = 1.5: must be less than 1",
     }
-    assert told <= set(messages)
+    assert expected <= set(messages)
     assert any(message.startswith("f.yaml: parameters: heads = 4: no such key") for message in messages)
     assert any("scale tiny and f.yaml: parameters: optim.max_steps = 100" in message for message in messages)
     assert any(message.startswith("--set: model.d_model = 512, model.width = 0.001") for message in messages)
@@ -233,19 +233,19 @@ def test_all_mistakes_are_told_at_once():
         ("data.batch_token", "data.batch_tokens"),
     ],
 )
-def test_an_unknown_key_is_told_the_nearest(wrong, right):
+def test_an_unknown_key_is_answered_with_the_nearest(wrong, right):
     (message,) = mistakes({wrong: 1})
     assert message == f"here: {wrong} = 1: no such key; did you mean {right}?"
 
 
 @pytest.mark.parametrize("key", ["model", "model.", "model.attention.", "seed.x", "model.h.x", "attention.window", ""])
-def test_what_is_almost_a_key_is_none(key):
+def test_almost_a_key_is_no_key(key):
     (message,) = mistakes({key: 1})
     assert message.startswith(f"here: {key} = 1: no such key")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Laws between keys
+# Constraints between keys
 
 
 def test_h_divides_d_model_while_a_size_of_the_heads_is_unset():
@@ -264,7 +264,7 @@ def test_h_divides_the_effective_d_model_too():
 
 
 @pytest.mark.parametrize(
-    ("keys", "law"),
+    ("keys", "constraint"),
     [
         ({"model.N": 2, "model.depth": "1/3"}, "0.666666666667"),
         ({"model.N": 2, "model.depth": 0.25}, "0.5"),
@@ -277,10 +277,10 @@ def test_h_divides_the_effective_d_model_too():
         ({"model.N": 6, "model.depth": 1e-9}, "6e-09"),
     ],
 )
-def test_a_product_is_a_whole_number_of_at_least_1(keys, law):
+def test_a_product_is_a_whole_number_of_at_least_1(keys, constraint):
     size, multiplier = keys
     message = next(message for message in mistakes(keys) if f"{size} = " in message)
-    assert f"{multiplier} = " in message and message.endswith(f"of at least 1, but is {law}")
+    assert f"{multiplier} = " in message and message.endswith(f"of at least 1, but is {constraint}")
 
 
 @pytest.mark.parametrize(
@@ -331,22 +331,22 @@ def test_precedence():
     }
 
 
-@pytest.mark.parametrize("seam", SLOTS)
-def test_naming_a_part_drops_the_options_of_lower_levels(seam):
-    key = f"model.{seam}"
+@pytest.mark.parametrize("slot", SLOTS)
+def test_naming_a_component_drops_the_options_of_lower_levels(slot):
+    key = f"model.{slot}"
     lower = Level("lower", {key: "mine.Part", f"{key}.window": 4, f"{key}.mode": "near"})
     option = Level("higher", {f"{key}.window": "16"})
-    part = getattr(resolve([lower, option]).model, seam)
+    part = getattr(resolve([lower, option]).model, slot)
     assert (part.path, part.options) == ("mine.Part", {"window": 16, "mode": "near"})  # an option alone keeps the part
     named = Level("higher", {key: "mine.Other", f"{key}.size": 2})
-    part = getattr(resolve([lower, named]).model, seam)
+    part = getattr(resolve([lower, named]).model, slot)
     assert (part.path, part.options) == ("mine.Other", {"size": 2})
-    part = getattr(resolve([lower, Level("higher", {key: "mine.Part"})]).model, seam)
+    part = getattr(resolve([lower, Level("higher", {key: "mine.Part"})]).model, slot)
     assert part.options == {}
-    assert getattr(resolve([option]).model, seam).path == KEYS[key]
+    assert getattr(resolve([option]).model, slot).path == KEYS[key]
 
 
-def test_naming_one_part_leaves_the_options_of_another():
+def test_naming_one_component_leaves_the_options_of_another():
     lower = Level("lower", {"model.self_attention": "mine.S", "model.self_attention.window": 4})
     merged = merge([lower, Level("higher", {"model.attention": "mine.A"})])
     assert merged["model.self_attention.window"] == (4, "lower")
@@ -391,7 +391,7 @@ def test_a_variant_is_split_at_blanks_and_at_the_first_equals_sign(variant, valu
 
 
 @pytest.mark.parametrize(
-    ("variant", "law"),
+    ("variant", "constraint"),
     [
         ("model.h", "key=value separated by blanks, not 'model.h'"),
         ("model.h=1 base", "not 'base'"),
@@ -399,11 +399,11 @@ def test_a_variant_is_split_at_blanks_and_at_the_first_equals_sign(variant, valu
         ("model.h=1 model.N=2 model.h=4", "model.h is set twice"),
     ],
 )
-def test_a_variant_that_cannot_be_read_is_told_so(variant, law):
+def test_an_unreadable_variant_is_an_error(variant, constraint):
     with pytest.raises(InputError) as caught:
         parse_variant(variant, "f.yaml:")
     (message,) = caught.value.messages
-    assert message.startswith(f"f.yaml: variant {variant!r}: ") and law in message
+    assert message.startswith(f"f.yaml: variant {variant!r}: ") and constraint in message
 
 
 def test_an_empty_variant_is_the_base():
@@ -415,7 +415,7 @@ def test_an_empty_variant_is_the_base():
 
 
 @pytest.mark.parametrize(
-    ("content", "law"),
+    ("content", "constraint"),
     [
         (b"", "must hold keys and values, but is empty"),
         (b"# nothing but a comment\n", "must hold keys and values, but is empty"),
@@ -435,18 +435,18 @@ def test_an_empty_variant_is_the_base():
     ],
     ids=lambda x: x.decode("latin-1").strip().replace("\n", "|") or "empty" if isinstance(x, bytes) else "",
 )
-def test_a_file_that_cannot_be_read_as_keys_and_values(tmp_path, content, law):
+def test_a_file_that_cannot_be_read_as_keys_and_values(tmp_path, content, constraint):
     path = tmp_path / "f.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         read_yaml(path)
     (message,) = caught.value.messages
-    assert message.startswith(f"{path}") and law in message
+    assert message.startswith(f"{path}") and constraint in message
 
 
 def test_a_file_that_is_not_there(tmp_path):
     (tmp_path / "broken.yaml").symlink_to(tmp_path / "nowhere")
-    for path, law in [
+    for path, constraint in [
         (tmp_path / "none.yaml", "No such file"),
         (tmp_path, "Is a directory"),
         (tmp_path / "broken.yaml", "No such file"),
@@ -454,7 +454,7 @@ def test_a_file_that_is_not_there(tmp_path):
         with pytest.raises(InputError) as caught:
             read_yaml(path)
         (message,) = caught.value.messages
-        assert message.startswith(f"{path}: cannot be read: {law}")
+        assert message.startswith(f"{path}: cannot be read: {constraint}")
 
 
 def test_a_file_is_read_as_it_stands(tmp_path):
@@ -464,7 +464,7 @@ def test_a_file_is_read_as_it_stands(tmp_path):
 
 
 @pytest.mark.parametrize("scale", SHIPPED)
-def test_every_shipped_scale_keeps_the_laws_for_every_row_of_table_3(scale):
+def test_every_shipped_scale_keeps_the_constraints_for_every_row_of_table_3(scale):
     level = scale_level(scale)
     changes = [{}]
     changes += [{"model.h": h} for h in (1, 4, 16, 32)]
@@ -483,7 +483,7 @@ def test_the_default_scale_is_shipped():
     assert {"demo", "multi30k"} <= set(SHIPPED)
 
 
-def test_an_unknown_scale_is_told_the_nearest():
+def test_an_unknown_scale_is_answered_with_the_nearest():
     with pytest.raises(InputError, match=r"scale = multi30: no such scale; did you mean multi30k\?"):
         scale_level("multi30")
 

@@ -479,6 +479,13 @@ def test_every_row_is_tried_at_so_many_points(rows, tell):
             tell(report.main, *words)
 
 
+@binds("sweep --schema")
+def test_the_schema_of_either_kind_of_file_is_printed(tell):
+    for kind, keys in (("sweep", {"method", "parameters"}), ("scale", {"model.width", "optim.max_steps"})):
+        code, printed = tell(sweep.main, "--schema", kind)
+        assert code == 0 and keys <= json.loads(printed)["properties"].keys()
+
+
 @binds("sweep --list", "sweep --clean")
 def test_a_runs_folder_is_listed_and_cleaned(rows, tmp_path, tell, monkeypatch):
     runs = shutil.copytree(rows[1], tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""The model against torch's own layers with copied weights, and against the laws of Section 3."""
+"""The model against torch's own layers with copied weights, and against the equations of Section 3."""
 
 import math
 
@@ -44,7 +44,7 @@ def copy_rest(ours, theirs):
 
 
 def randomize(module):
-    """Norms and biases too, so that a part left out cannot hide behind ones and zeros."""
+    """Norms and biases too: with their ones and zeros, a forgotten one would not show."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3 + 0.1)
@@ -55,8 +55,8 @@ def test_encoder_layer_equals_torch():
     torch.manual_seed(1)
     ours = EncoderLayer(small()).eval()
     randomize(ours)
-    theirs = nn.TransformerEncoderLayer(24, 4, 40, 0.0, batch_first=True, layer_norm_eps=1e-6)  # in training mode:
-    copy_attention(ours.self_attention, theirs.self_attn)  # the path that is not fused
+    theirs = nn.TransformerEncoderLayer(24, 4, 40, 0.0, batch_first=True, layer_norm_eps=1e-6)  # training mode: not
+    copy_attention(ours.self_attention, theirs.self_attn)  # the fused path
     copy_rest(ours, theirs)
     x, keys = torch.randn(3, 7, 24), torch.arange(7) < torch.tensor([[7], [5], [2]])
     expected = theirs(x, src_key_padding_mask=~keys)
@@ -83,7 +83,7 @@ def test_decoder_layer_equals_torch():
 
 @every_residual
 @torch.no_grad()
-def test_the_whole_equals_torch(residual):
+def test_the_model_equals_torch(residual):
     """Also with the norm before each sub-layer, and one after the last layer of either stack."""
     ours = invariants.built(small(model__residual=residual)).eval()
     randomize(ours)
@@ -190,17 +190,17 @@ def test_every_dropout_is_used_and_there_is_no_other(residual):
         dropout.p = 0.0
 
 
-@pytest.mark.parametrize("law", invariants.INVARIANTS, ids=lambda law: law.__name__)
-def test_the_paper_s_model_keeps(law):
-    law(small())
+@pytest.mark.parametrize("invariant", invariants.INVARIANTS, ids=lambda invariant: invariant.__name__)
+def test_the_paper_s_model_has_the_property(invariant):
+    invariant(small())
 
 
 def test_the_paper_s_model_decodes_from_a_cache():
     assert invariants.built(small()).incremental
 
 
-def test_attention_can_be_looked_at():
-    """A picture a layer and site, of all heads: of nothing that is padding or later, and of one in all."""
+def test_attention_maps_are_distributions_over_visible_keys():
+    """One map per layer and site, of all heads: its rows sum to 1, and padding and the future get nothing."""
     model, (source, target) = invariants.built(invariants.small()), invariants.batch()
     maps = attention_maps(model, source, target)
     assert {site: [tuple(one.shape) for one in layers] for site, layers in maps.items()} == {
@@ -216,6 +216,6 @@ def test_attention_can_be_looked_at():
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_layer_without_weights_has_no_picture():
+def test_a_layer_without_weights_has_no_attention_map():
     lstm = {"model.self_attention": "ablations.recurrent_layer.RecurrentLayer"}
     assert attention_maps(invariants.built(invariants.small(lstm)), *invariants.batch()).keys() == {"cross"}

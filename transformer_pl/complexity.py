@@ -1,7 +1,7 @@
 """Table 1, measured:  python -m transformer_pl.complexity sweeps/layers.yaml [--n 32,64,...] [--device cpu]
 
-Times the layer that each row of a sweep file has in the place of self-attention, over the length n of a sequence at
-fixed width d, and fits how its time grows. Without --scale at the paper's own sizes, those of scale wmt14.
+Times the self-attention layer of each row of a sweep file, or what replaces it, at several sequence lengths n and a
+fixed width d, and fits how the time grows with n. Without --scale the sizes are the paper's, those of scale wmt14.
 """
 
 import argparse
@@ -32,26 +32,26 @@ from transformer_pl.trials.trial import check_writable, describe_environment, wr
 LENGTHS = tuple(2**i for i in range(5, 13))
 PASSES = ("forward", "training")  # training: forward and backward
 ROUNDS = 3
-RUN_S = 0.2  # of each timing, at least
-LONG = 512  # growth is told from here on: below, what a call costs by itself is most of its time
-OF_A_LAYER = ("self_attention", "attention", "d_model", "h", "d_k", "d_v")
+RUN_S = 0.2  # seconds that each timing takes at least
+LONG = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
+LAYER_KEYS = ("self_attention", "attention", "d_model", "h", "d_k", "d_v")
 ORDERS = ("complexity", "sequential operations", "longest path")  # the columns of Table 1
 
 
 class Layer(NamedTuple):
-    """A layer in the place of self-attention, and what was measured of it."""
+    """A layer in the place of self-attention, and its times."""
 
     name: str
     table_1: tuple[str, ...]  # its ORDERS, where its class states them
-    seconds: dict[str, dict[int, float]]  # by pass and length; a length that memory had no room for is missing
+    seconds: dict[str, dict[int, float]]  # by pass and length; lengths that did not fit into memory are missing
 
 
 class Growth(NamedTuple):
     """How time grows with n."""
 
-    exponent: float  # p of n^p, by least squares on the logarithms of the long lengths
+    exponent: float  # p of n^p, by least squares on the logarithms, from length LONG on
     error: float  # its standard error
-    quadratic: float  # what c n^2 is of a + b n + c n^2 at the greatest length
+    quadratic: float  # the share of c n^2 in a + b n + c n^2 at the greatest length
 
 
 def main(argv: list[str]) -> int:
@@ -63,18 +63,18 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda: must be a GPU that torch finds, but there is none; leave it out")
+        raise InputError("--device cuda: torch must find a GPU, but there is none; leave it out")
     sweep = read_sweep(options.file, options.scale or "wmt14", options.seeds, options.set)
     check_writable(options.runs)
     folder = options.runs / "complexity" / as_folder(sweep.name)
     make_folder(folder)
-    memory.keep_freed()  # as a trial does: fresh pages for every large tensor cost more than what is done with it
+    memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     if device == "cpu":
         memory.limit_memory()
     base = sizes(sweep.base.model, 1)
     layers = measure({row.name: row.configs[0] for row in sweep.rows}, options.n, device)
-    of = f"d = {base.d_model} and h = {base.h} where no row says otherwise, fp32, {_machine(device)}"
-    tables = {"growth": growth_table(layers, of)}
+    conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, {_machine(device)}"
+    tables = {"growth": growth_table(layers, conditions)}
     tables |= {which: times_table(layers, which, options.n) for which in PASSES}
     console = Console(highlight=False, markup=False, emoji=False)
     for table in tables.values():
@@ -87,32 +87,36 @@ def main(argv: list[str]) -> int:
 
 
 def measure(rows: Mapping[str, Config], lengths: Sequence[int], device: str) -> list[Layer]:
-    """The encoder's layer of each row, each layer once, under the name of its class where that means one.
+    """Time the encoder's layer of each row. Rows with equal layers share one measurement.
 
-    Layers alternate within a round: a machine that drifts favours none.
+    A layer has the name of its class, or of its row where several have the same class. Layers alternate within a
+    round, so that a machine whose speed drifts favours none.
     """
-    different = {}
+    different: dict[str, tuple[str, Sizes]] = {}
     for row, config in rows.items():
         model = sizes(config.model, 1)
-        different.setdefault(str([getattr(model, size) for size in OF_A_LAYER]), (row, model))
+        different.setdefault(str([getattr(model, size) for size in LAYER_KEYS]), (row, model))
     models = [model for _, model in different.values()]
     built = [build(model.self_attention, model, "encoder").to(device) for model in models]
-    found = [_described(layer, model) for layer, model in zip(built, models, strict=True)]
-    if len({layer.name for layer in found}) < len(found):
-        found = [layer._replace(name=row) for layer, (row, _) in zip(found, different.values(), strict=True)]
+    layers = [_described(layer, model) for layer, model in zip(built, models, strict=True)]
+    if len({layer.name for layer in layers}) < len(layers):
+        layers = [layer._replace(name=row) for layer, (row, _) in zip(layers, different.values(), strict=True)]
     for n in lengths:
         print(f"n = {n}", file=sys.stderr, flush=True)
         for which in PASSES:
-            runs = [_one(layer, model.d_model, n, device, which) for layer, model in zip(built, models, strict=True)]
-            rounds = [[_seconds(once) for once in runs] for _ in range(ROUNDS)]
-            for layer, seconds in zip(found, zip(*rounds, strict=True), strict=True):
+            passes = [_pass(layer, model.d_model, n, device, which) for layer, model in zip(built, models, strict=True)]
+            rounds = [[_seconds(run) for run in passes] for _ in range(ROUNDS)]
+            for layer, seconds in zip(layers, zip(*rounds, strict=True), strict=True):
                 if None not in seconds:
                     layer.seconds[which][n] = statistics.median(seconds)
-    return found
+    return layers
 
 
 def growth(seconds: dict[int, float]) -> Growth | None:
-    """The terms a, b, c are fitted by least squares on relative errors, none negative; None for under three lengths."""
+    """Fit how seconds grow with the length. None where fewer than three lengths are at least LONG.
+
+    a, b and c are not negative, and fitted by least squares on relative errors.
+    """
     n, t = np.array(list(seconds), float), np.array(list(seconds.values()))
     if (n >= LONG).sum() < 3:
         return None
@@ -121,12 +125,12 @@ def growth(seconds: dict[int, float]) -> Growth | None:
     exponent = x @ y / (x @ x)
     error = np.sqrt(np.sum((y - exponent * x) ** 2) / (len(x) - 2) / (x @ x))
     terms = np.stack([n**0, n, n**2], 1)
-    at_the_end = terms[-1] * nnls(terms / t[:, None], np.ones_like(t))[0]
-    return Growth(float(exponent), float(error), float(at_the_end[2] / at_the_end.sum()))
+    at_greatest = terms[-1] * nnls(terms / t[:, None], np.ones_like(t))[0]
+    return Growth(float(exponent), float(error), float(at_greatest[2] / at_greatest.sum()))
 
 
-def growth_table(layers: Sequence[Layer], of: str) -> Table:
-    """A line a layer: the paper's orders beside the measured growth. A record a layer, pass and length."""
+def growth_table(layers: Sequence[Layer], conditions: str) -> Table:
+    """One line per layer: the paper's orders beside the measured growth. One record per layer, pass and length."""
     columns = [Column("layer", [layer.name for layer in layers])]
     for i, order in enumerate(ORDERS):
         columns.append(Column(order, [f"O({layer.table_1[i]})" if layer.table_1 else "" for layer in layers]))
@@ -135,9 +139,9 @@ def growth_table(layers: Sequence[Layer], of: str) -> Table:
         columns.append(Column(f"{which} n^p, p =", [f"{f.exponent:.2f} ± {f.error:.2f}" if f else "-" for f in fits]))
         columns.append(Column("n² part", [f"{f.quadratic:.0%}" if f else "-" for f in fits]))
     notes = [
-        f"One layer, one sequence; {of}.",
-        f"Orders: Table 1 of the paper. n^p: from n = {LONG} on, ± the standard error of the fit.",
-        "n² part: of a + b n + c n² at the greatest n. Projections of queries, keys and values are O(n d²) themselves.",
+        f"One layer, one sequence; {conditions}.",
+        f"Orders: Table 1 of the paper. n^p: fitted from n = {LONG} on, ± the standard error of the fit.",
+        "n² part: share of c n² in a + b n + c n² at the greatest n. Projections to Q, K and V are O(n d²).",
     ]
     records = [
         {"layer": layer.name, "pass": which, "n": n, "seconds": seconds}
@@ -149,12 +153,11 @@ def growth_table(layers: Sequence[Layer], of: str) -> Table:
 
 
 def times_table(layers: Sequence[Layer], which: str, lengths: Sequence[int]) -> Table:
-    """A line a layer, a column a length."""
+    """The times of one pass: one line per layer, one column per length."""
     columns = [Column(f"{which}, ms, at n =", [layer.name for layer in layers])]
     for n in lengths:
-        found = [layer.seconds[which].get(n) for layer in layers]
-        columns.append(Column(f"{n}", [_milliseconds(seconds) for seconds in found]))
-    return Table(columns, [], [f"Medians of {ROUNDS} rounds that alternate the layers."])
+        columns.append(Column(f"{n}", [_milliseconds(layer.seconds[which].get(n)) for layer in layers]))
+    return Table(columns, [], [f"Medians of {ROUNDS} rounds; layers alternate within a round."])
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -162,14 +165,16 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _described(layer: torch.nn.Module, model: Sizes) -> Layer:
-    """By its class and options, or its attention's; either may state its orders as `table_1`."""
-    part, named = (layer.attention, model.attention) if hasattr(layer, "attention") else (layer, model.self_attention)
-    options = "".join(f" {option}={value}" for option, value in named.options.items())
-    return Layer(type(part).__name__ + options, getattr(part, "table_1", ()), {which: {} for which in PASSES})
+    """Name a layer after its class and options, or after those of its attention. Either may state its `table_1`."""
+    component, declared = (
+        (layer.attention, model.attention) if hasattr(layer, "attention") else (layer, model.self_attention)
+    )
+    options = "".join(f" {option}={value}" for option, value in declared.options.items())
+    return Layer(type(component).__name__ + options, getattr(component, "table_1", ()), {which: {} for which in PASSES})
 
 
-def _one(layer: torch.nn.Module, d_model: int, n: int, device: str, which: str) -> Callable[[], None]:
-    """A pass of the layer over one sequence of n positions, nothing padded."""
+def _pass(layer: torch.nn.Module, d_model: int, n: int, device: str, which: str) -> Callable[[], None]:
+    """A function that runs one pass of the layer over one sequence of n positions without padding."""
     x = torch.randn(1, n, d_model, device=device, requires_grad=True)
 
     def forward() -> None:
@@ -182,9 +187,9 @@ def _one(layer: torch.nn.Module, d_model: int, n: int, device: str, which: str) 
     return forward if which == "forward" else training
 
 
-def _seconds(once: Callable[[], None]) -> float | None:
-    """None where memory has no room for it."""
-    timer = Timer("once()", globals={"once": once}, num_threads=torch.get_num_threads())
+def _seconds(run: Callable[[], None]) -> float | None:
+    """The median time of a call; None where it does not fit into memory."""
+    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
     try:
         return timer.blocked_autorange(min_run_time=RUN_S).median
     except (RuntimeError, MemoryError) as error:

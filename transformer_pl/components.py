@@ -1,6 +1,6 @@
-"""Parts of the model by import path: no registry, the path is the name.
+"""Components by import path: there is no registry, the path is the name.
 
-A part is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
+A component is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
 """
 
 import ast
@@ -24,96 +24,97 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 
 CORE = Path(__file__).parent
-READING = ConfigDict(coerce_numbers_to_str=True)  # 16 has been read as a number, wherever it is to go
+READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
-def build(part: Component, config: Sizes, site: str | None) -> Any:
-    """The part at its place: site is `encoder`, `decoder` or `cross`; None for the embedding, which all share."""
-    made = import_component(part.path)
-    options = _options(part, made)
+def build(component: Component, config: Sizes, site: str | None) -> Any:
+    """Build a component. site: `encoder`, `decoder` or `cross`; None for the embedding, which is built once for all."""
+    component_class = import_component(component.path)
+    options = _options(component, component_class)
     with component_code():
-        return made(config, site, **options)
+        return component_class(config, site, **options)
 
 
 def import_component(path: str) -> type:
-    """The class at an import path. Raises an InputError that names the file and line where the import fails."""
-    module, _, name = path.rpartition(".")
+    """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
+    module_name, _, name = path.rpartition(".")
     try:
         with component_code():
-            found = importlib.import_module(module)
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and f"{module}.".startswith(f"{error.name}."):
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise InputError(f"{path}: no module {error.name}; it must be importable from here") from None
         raise InputError(f"{path}: {error_place(error)}: {error}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
-    if not inspect.isclass(getattr(found, name, None)):
+    if not inspect.isclass(getattr(module, name, None)):
         classes = [
-            known for known, value in vars(found).items() if inspect.isclass(value) and value.__module__ == module
+            known for known, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
         ]
-        raise InputError(f"{path}: {module} holds no class {name}{suggestion(name, classes)}")
-    return getattr(found, name)
+        raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, classes)}")
+    return getattr(module, name)
 
 
 def check_components(model: Model) -> list[str]:
-    """What is wrong with the parts that are not the paper's: import, signature, options. Its own are not imported."""
-    messages = []
-    for seam in SLOTS:
-        part = getattr(model, seam)
-        if not is_papers(seam, part):
+    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported."""
+    messages: list[str] = []
+    for slot in SLOTS:
+        component = getattr(model, slot)
+        if not is_papers(slot, component):
             try:
                 with component_code():
-                    _options(part, import_component(part.path))
+                    _options(component, import_component(component.path))
             except InputError as error:
-                messages += [f"model.{seam} = {message}" for message in error.messages]
-            except Exception as error:  # of a signature that cannot be read
-                messages.append(f"model.{seam} = {part.path}: {described(error)}")
+                messages += [f"model.{slot} = {message}" for message in error.messages]
+            except Exception as error:  # the signature cannot be read
+                messages.append(f"model.{slot} = {component.path}: {described(error)}")
     return messages
 
 
 def source_digests(model: Model) -> dict[str, str]:
-    """The sha256 of the file of every part that is not the core's: editing it makes another trial.
+    """By slot, the sha256 of the sources of every component that is not the core's: editing them makes another trial.
 
-    So does editing what it imports, but for the core and for what is installed.
+    The sources are the component's file and the files that it imports, without the core and installed packages.
     """
     digests = {}
-    for seam in SLOTS:
-        part = getattr(model, seam)
-        if not part.path.startswith("transformer_pl."):
-            files = _files(part.path.rpartition(".")[0], set())
-            digests[seam] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    for slot in SLOTS:
+        component = getattr(model, slot)
+        if not component.path.startswith("transformer_pl."):
+            files = _files(component.path.rpartition(".")[0], set())
+            digests[slot] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return digests
 
 
 def _files(name: str, seen: set[str]) -> Iterator[Path]:
-    """A module's file, then those of the modules it imports that are neither the core's nor installed.
+    """Yield a module's file, then the files of the modules it imports, without the core and installed packages.
 
-    By what is written, not by what some process has loaded: every process is to find the same.
+    Imports are read from the source, not from what this process has loaded: every process must find the same files.
     """
     spec = _spec(name)
-    if name in seen or spec is None or not spec.has_location:
+    if name in seen or spec is None or not spec.has_location or spec.origin is None:
         return
     seen.add(name)
     file = Path(spec.origin)
     yield file
     for node in ast.walk(ast.parse(file.read_bytes())) if file.suffix == ".py" else ():
         for imported in _imports(node, spec.parent):
-            if _is_own(imported):
+            if _is_users(imported):
                 yield from _files(imported, seen)
 
 
 def _imports(node: ast.AST, package: str | None) -> list[str]:
-    """What may be modules of what a node imports."""
+    """The names that a syntax node imports and that may be modules."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        with suppress(ImportError):  # relative, in a module of no package: meant to fail
-            base = resolve_name("." * node.level + (node.module or ""), package)
+        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
+            base = resolve_name("." * node.level + (node.module or ""), package or "")
             return [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return []
 
 
-def _is_own(name: str) -> bool:
+def _is_users(name: str) -> bool:
+    """Whether a module is neither the core's, nor installed, nor built into Python."""
     top = name.partition(".")[0]
     spec = _spec(top)
     places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
@@ -121,38 +122,40 @@ def _is_own(name: str) -> bool:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    with suppress(Exception), component_code():  # whatever a package does that is imported on the way
+    with suppress(Exception), component_code():  # importing a parent package may raise anything
         return find_spec(name)
     return None
 
 
 def _installed(file: str) -> bool:
+    """Whether a file belongs to an installed package or to Python itself."""
     return bool({"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name} & set(Path(file).parts))
 
 
-def _options(part: Component, made: type) -> dict[str, Any]:
-    """The options by the constructor's declared types. Raises an InputError for all that do not fit at once."""
-    accepted = _accepted(made)
-    messages, options = [], {}
-    for name, value in part.options.items():
+def _options(component: Component, component_class: type) -> dict[str, Any]:
+    """Read the options by the constructor's declared types. Raises one InputError for all that do not fit."""
+    accepted = _accepted(component_class)
+    messages: list[str] = []
+    options: dict[str, Any] = {}
+    for name, value in component.options.items():
         if name not in accepted:
             known = suggestion(name, accepted) if accepted else "; it takes none"
-            messages.append(f"{part.path}: option {name} = {value}: no such option{known}")
+            messages.append(f"{component.path}: option {name} = {value}: no such option{known}")
             continue
         try:
             options[name] = _typed(value, accepted[name].annotation)
         except ValidationError as error:
-            law = error.errors()[0]["msg"].removeprefix("Input ").replace("should", "must")
-            messages.append(f"{part.path}: option {name} = {value}: {law}")
-    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in part.options]
-    messages += [f"{part.path}: option {name} must be given" for name in needed]
+            constraint = error.errors()[0]["msg"].removeprefix("Input ").replace("should", "must")
+            messages.append(f"{component.path}: option {name} = {value}: {constraint}")
+    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in component.options]
+    messages += [f"{component.path}: option {name} must be given" for name in needed]
     if messages:
         raise InputError(*messages)
     return options
 
 
 def _typed(value: object, declared: Any) -> object:
-    """A value by its declared type; as it is where none is declared, or one that values cannot be read by."""
+    """Read a value by its declared type. Without a type, or with one that pydantic cannot read, it stays as it is."""
     if declared is inspect.Parameter.empty:
         return value
     try:
@@ -161,22 +164,22 @@ def _typed(value: object, declared: Any) -> object:
         return value
 
 
-def _accepted(made: type) -> dict[str, inspect.Parameter]:
-    """What the constructor takes by name, beside the config and the site."""
+def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
+    """The parameters of the constructor after config and site, by name."""
     try:
-        parameters = inspect.signature(made, eval_str=True).parameters
-    except NameError:  # a type that is imported for type checkers alone
-        parameters = inspect.signature(made).parameters
+        parameters = inspect.signature(component_class, eval_str=True).parameters
+    except NameError:  # a type that is imported only for type checkers
+        parameters = inspect.signature(component_class).parameters
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in list(parameters.items())[2:] if p.kind not in unnamed}
 
 
-def definition_place(part: type) -> str:
-    """The file and line at which a class is written; its module, where no line defines it."""
+def definition_place(component: type) -> str:
+    """The file and line of a class; its module, where no line defines it."""
     try:
-        return f"{inspect.getsourcefile(part)}, line {inspect.getsourcelines(part)[1]}"
-    except (OSError, TypeError):  # made by a function, or built into Python
-        return f"module {part.__module__}"
+        return f"{inspect.getsourcefile(component)}, line {inspect.getsourcelines(component)[1]}"
+    except (OSError, TypeError):  # the class was made by a function, or is built into Python
+        return f"module {component.__module__}"
 
 
 def described(error: Exception) -> str:
@@ -185,11 +188,11 @@ def described(error: Exception) -> str:
 
 
 def error_place(error: Exception) -> str:
-    """The file and line that an exception came from: a user's own, where there is one."""
+    """The file and line that an exception came from: the innermost of the user's own files, where there is one."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frames = [f for f in reversed(traceback.extract_tb(error.__traceback__)) if "importlib" not in f.filename]
-    written = [f for f in frames if not _installed(f.filename)]  # not where torch noticed it
-    own = [f for f in written if not Path(f.filename).is_relative_to(CORE)]  # nor where the core did
-    frame = next(iter(own or written or frames), None)
+    not_installed = [f for f in frames if not _installed(f.filename)]
+    users = [f for f in not_installed if not Path(f.filename).is_relative_to(CORE)]
+    frame = next(iter(users or not_installed or frames), None)
     return f"{frame.filename}, line {frame.lineno}" if frame else "import"

@@ -1,4 +1,4 @@
-"""The configuration: every key, its default (the paper's base), its laws, and how a trial's is put together.
+"""The configuration: every key, its default (the paper's base), the constraints, and how a trial's config is merged.
 
 Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale. Values may come as
 text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
@@ -22,7 +22,7 @@ SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embeddin
 
 
 def _number(value: object) -> object:
-    """Keep YAML's and argv's truth values out of numbers: `model.h: true` is a mistake, not 1 head."""
+    """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not a truth value")
     return value
@@ -38,16 +38,20 @@ def _multiplier(value: object) -> object:
         raise ValueError("must be a number, or a fraction such as 1/2") from None
 
 
-def _optional(value: object) -> object:
+def _none_from_text(value: object) -> object:
+    """Read None as W&B's agent and YAML spell it."""
     return None if value in ("None", "null") else value
 
 
-def _of_names(form: str, most: int | None = None) -> AfterValidator:
-    """Plain names with `/` between, at most so many: they are looked for below a folder, and must not lead out."""
+def _names(form: str, maximum: int | None = None) -> AfterValidator:
+    """A validator of plain names separated by `/`. They become paths below a folder, so none may lead out of it.
+
+    form: how the error message describes a right value. maximum: the greatest number of names.
+    """
 
     def check(value: str | None) -> str | None:
         names = value.split("/") if value else []
-        if most and len(names) > most:
+        if maximum and len(names) > maximum:
             raise ValueError(f"must be {form}")
         for name in names:
             if rule := broken_rule(name):
@@ -57,129 +61,186 @@ def _of_names(form: str, most: int | None = None) -> AfterValidator:
     return AfterValidator(check)
 
 
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Real = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
-Rate = Annotated[Real, Field(ge=0, lt=1)]
-Positive = Annotated[Real, Field(gt=0)]
-Multiplier = Annotated[float, BeforeValidator(_multiplier), Field(gt=0, allow_inf_nan=False)]
-OrNone = BeforeValidator(_optional)
+NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
+Count = Annotated[int, Field(ge=1), NoBool]
+Natural = Annotated[int, Field(ge=0), NoBool]
+Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
+Multiplier = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_multiplier)]
+OrNone = BeforeValidator(_none_from_text)
 Name = Annotated[str, Field(min_length=1)]
 
 
 class Section(BaseModel):
+    """A group of keys: frozen; unknown keys are errors."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Component(Section):
-    """A part of the model: the import path of its class, and the options that its constructor takes."""
+    """What fills a slot of the model: the import path of a class, and the options for its constructor."""
 
     path: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
     options: dict[str, Any] = {}
 
 
-def _papers_component(name: str) -> Component:
-    return Component(path=f"transformer_pl.model.{name}")
+def _component(class_name: str, description: str) -> Any:
+    """A slot whose default is the paper's component."""
+    return Field(
+        default=Component(path=f"transformer_pl.model.{class_name}"), description=f"import path of {description}"
+    )
 
 
 class Model(Section):
     """Section 3 and the columns of Table 3, in the paper's letters and numbers."""
 
-    N: Count = 6
-    d_model: Count = 512
-    d_ff: Count = 2048
-    h: Count = 8
-    d_k: Annotated[Count | None, OrNone] = Field(None, description="unset: d_model / h")
-    d_v: Annotated[Count | None, OrNone] = Field(None, description="unset: d_model / h")
-    p_drop: Rate = 0.1
-    attention: Component = _papers_component("ScaledDotProductAttention")
-    ffn: Component = _papers_component("FeedForward")
-    position: Component = _papers_component("SinusoidalPosition")
-    residual: Component = _papers_component("PostNormResidual")
-    self_attention: Component = _papers_component("MultiHeadSelfAttention")
-    embedding: Component = _papers_component("SharedEmbedding")
-    width: Multiplier = Field(1.0, description="multiplies d_model, d_ff and explicit d_k, d_v")
-    depth: Multiplier = Field(1.0, description="multiplies N")
+    N: Count = Field(default=6, description="layers in the encoder, and in the decoder (Section 3.1)")
+    d_model: Count = Field(default=512, description="width of the embeddings and of every layer's output (Section 3.1)")
+    d_ff: Count = Field(default=2048, description="inner width of the feed-forward network (Section 3.3)")
+    h: Count = Field(default=8, description="attention heads (Section 3.2.2)")
+    d_k: Annotated[Count | None, OrNone] = Field(
+        default=None, description="width of the queries and keys of a head (Section 3.2.2); unset: d_model / h"
+    )
+    d_v: Annotated[Count | None, OrNone] = Field(
+        default=None, description="width of the values of a head (Section 3.2.2); unset: d_model / h"
+    )
+    p_drop: Rate = Field(default=0.1, description="dropout probability (Section 5.4)")
+    attention: Component = _component("ScaledDotProductAttention", "the attention function (equation 1)")
+    ffn: Component = _component("FeedForward", "the feed-forward network (equation 2)")
+    position: Component = _component("SinusoidalPosition", "the positional encoding (Section 3.5)")
+    residual: Component = _component("PostNormResidual", "the residual connection and its norm (Section 3.1)")
+    self_attention: Component = _component("MultiHeadSelfAttention", "the layer that mixes positions (Section 3.2.3)")
+    embedding: Component = _component("SharedEmbedding", "the embeddings and the output projection (Section 3.4)")
+    width: Multiplier = Field(
+        default=1.0, description="multiplies d_model, d_ff, and d_k and d_v where set; 1/2 is allowed"
+    )
+    depth: Multiplier = Field(default=1.0, description="multiplies N; 1/2 is allowed")
 
 
 class Optim(Section):
-    """Section 5.3 and 5.4. The learning rate is lr_scale times the paper's law."""
+    """Sections 5.3 and 5.4. The learning rate is lr_scale times the paper's schedule."""
 
-    max_steps: Count = 100_000
-    duration: Multiplier = Field(1.0, description="multiplies max_steps")
-    match: Literal["steps", "flops"] = Field("steps", description="flops: as many steps as cost what base's cost")
-    warmup: Count = 4000
-    lr_scale: Positive = 1.0
-    eps_ls: Rate = 0.1
-    beta1: Rate = 0.9
-    beta2: Rate = 0.98
-    eps: Positive = 1e-9
+    max_steps: Count = Field(default=100_000, description="optimizer steps (Section 5.2)")
+    duration: Multiplier = Field(default=1.0, description="multiplies max_steps; the paper's big model: 3")
+    match: Literal["steps", "flops"] = Field(
+        default="steps",
+        description="what every row has in common: steps, or flops, where each row takes as many steps as cost what "
+        "the base costs",
+    )
+    warmup: Count = Field(default=4000, description="steps in which the learning rate rises (equation 3)")
+    lr_scale: Positive = Field(default=1.0, description="multiplies the learning rate of equation (3)")
+    eps_ls: Rate = Field(
+        default=0.1, description="label smoothing: probability spread over the vocabulary (Section 5.4)"
+    )
+    beta1: Rate = Field(default=0.9, description="Adam's decay of the mean of gradients (Section 5.3)")
+    beta2: Rate = Field(default=0.98, description="Adam's decay of the mean of squared gradients (Section 5.3)")
+    eps: Positive = Field(default=1e-9, description="Adam's epsilon (Section 5.3)")
 
 
 class Data(Section):
-    """Section 5.1. A folder (`path`), else a dataset of the hub (`hub`), else the embedded corpus."""
+    """Section 5.1. The text comes from a folder (`path`), else a Hugging Face dataset (`hub`), else it is built in."""
 
-    path: Annotated[Name | None, OrNone] = None
-    hub: Annotated[Name | None, OrNone, _of_names("NAME or OWNER/NAME", most=2)] = None
-    subset: Annotated[Name | None, OrNone, _of_names("NAME", most=1)] = None
-    revision: Annotated[Name | None, OrNone, _of_names("a branch, a tag or a commit")] = None
-    source: Name = "en"
-    target: Name = "de"
-    train: Annotated[Name | None, OrNone] = Field(None, description="name of the split; unset: found by its beginning")
-    val: Annotated[Name | None, OrNone] = None
-    test: Annotated[Name | None, OrNone] = None
-    vocab_size: Annotated[Count, Field(le=1_000_000)] = 37_000
-    batch_tokens: Count = Field(25_000, description="pieces a side in the global batch, padding included")
-    max_length: Count = Field(256, description="pieces a side, end mark included; longer training pairs are dropped")
+    path: Annotated[Name | None, OrNone] = Field(default=None, description="folder that holds the parallel text")
+    hub: Annotated[Name | None, OrNone, _names("NAME or OWNER/NAME", maximum=2)] = Field(
+        default=None, description="dataset of the Hugging Face hub, NAME or OWNER/NAME; unused where path is set"
+    )
+    subset: Annotated[Name | None, OrNone, _names("NAME", maximum=1)] = Field(
+        default=None, description="configuration of the hub's dataset, such as de-en"
+    )
+    revision: Annotated[Name | None, OrNone, _names("a branch, a tag or a commit")] = Field(
+        default=None, description="branch, tag or commit of the hub's dataset"
+    )
+    source: Name = Field(default="en", description="language to translate from, as the files or columns name it")
+    target: Name = Field(default="de", description="language to translate to, as the files or columns name it")
+    train: Annotated[Name | None, OrNone] = Field(
+        default=None, description="name of the training split; unset: the split whose name begins with train"
+    )
+    val: Annotated[Name | None, OrNone] = Field(
+        default=None, description="name of the validation split; unset: as for train"
+    )
+    test: Annotated[Name | None, OrNone] = Field(
+        default=None, description="name of the test split; unset: as for train"
+    )
+    vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
+        default=37_000,
+        description="subwords in the shared vocabulary, special tokens included (Section 5.1)",
+    )
+    batch_tokens: Count = Field(
+        default=25_000, description="tokens per language in the global batch, padding included (Section 5.1)"
+    )
+    max_length: Count = Field(
+        default=256, description="tokens per sentence, end token included; longer training pairs are dropped"
+    )
 
 
 class Decode(Section):
-    """Section 6.1: beam search, and the averaging of the last checkpoints (1: none, as in Table 3)."""
+    """Section 6.1: beam search, and the averaging of checkpoints."""
 
-    beam: Count = 4
-    alpha: Annotated[Real, Field(ge=0)] = 0.6
-    extra: Natural = Field(50, description="an output is at most this much longer than its input")
-    average: Count = 1
+    beam: Count = Field(default=4, description="hypotheses per sentence (Section 6.1)")
+    alpha: Annotated[float, Field(ge=0, allow_inf_nan=False), NoBool] = Field(
+        default=0.6, description="length penalty (Section 6.1)"
+    )
+    extra: Natural = Field(
+        default=50, description="tokens by which an output may be longer than its input (Section 6.1)"
+    )
+    average: Count = Field(
+        default=1, description="number of last checkpoints that are averaged; 1: none, as in Table 3"
+    )
 
 
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these only precision and bleu_sample are part of a trial's identity, and val_every where weights are averaged.
+    Of these keys, only precision and bleu_sample are part of a trial's identity, and val_every where weights are
+    averaged.
     """
 
-    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: Count = 1
-    num_nodes: Count = 1
-    strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    accumulate: Count = Field(1, description="parts that a global batch is split into, one after the other")
-    threads: Annotated[Count | None, OrNone] = Field(
-        None, description="of each process; unset: its share of the cores, or what an interrupted trial began with"
+    accelerator: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto", description="hardware; auto: a GPU where there is one"
     )
-    val_every: Count = Field(1000, description="steps from one validation and checkpoint to the next")
-    log_every: Count = 50
-    eval_tokens: Count = Field(4096, description="pieces a side in a batch of evaluation")
-    bleu_sample: Natural = Field(0, description="sentences translated at every validation, for val/bleu_sample")
+    devices: Count = Field(default=1, description="processes per node, each with a device of its own")
+    num_nodes: Count = Field(default=1, description="machines that train one trial together")
+    strategy: Literal["auto", "ddp", "fsdp2"] = Field(
+        default="auto", description="how processes share the work; fsdp2 also splits the weights"
+    )
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
+        default="32-true", description="floating-point format of training"
+    )
+    accumulate: Count = Field(
+        default=1, description="parts that a global batch is split into, computed one after the other"
+    )
+    threads: Annotated[Count | None, OrNone] = Field(
+        default=None,
+        description="CPU threads per process; unset: its share of the cores, or what an interrupted trial began with",
+    )
+    val_every: Count = Field(default=1000, description="steps between validations, each with a checkpoint")
+    log_every: Count = Field(default=50, description="steps between logged values of the training loss")
+    eval_tokens: Count = Field(default=4096, description="tokens per language in an evaluation batch, padding included")
+    bleu_sample: Natural = Field(
+        default=0, description="sentences translated at every validation, for val/bleu_sample; 0: none"
+    )
 
 
 class Config(Section):
-    """One trial: everything that its result depends on, as the user wrote it (nominal)."""
+    """One trial: everything that its result depends on, as the user wrote it (nominal: before the multipliers)."""
 
     model: Model = Model()
     optim: Optim = Optim()
     data: Data = Data()
     decode: Decode = Decode()
     trainer: Trainer = Trainer()
-    seed: Annotated[Natural, Field(lt=2**32)] = 1  # all that numpy takes
+    seed: Annotated[int, Field(ge=0, lt=2**32), NoBool] = Field(  # numpy takes no greater one
+        default=1, description="seed of the weights, of dropout and of the order of batches"
+    )
 
     @property
     def steps(self) -> int:
+        """The number of optimizer steps: max_steps times duration."""
         return round(_exact(self.optim.max_steps, self.optim.duration))
 
     def flat(self) -> dict[str, Any]:
-        """Every key with its nominal value, dotted; parts as their path, their options as keys below it."""
-        flat = {}
+        """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
+        flat: dict[str, Any] = {}
         for section, values in self.model_dump().items():
             if section == "seed":
                 flat["seed"] = values
@@ -194,7 +255,7 @@ class Config(Section):
 
 
 class Sizes(NamedTuple):
-    """What a part is built from: the effective sizes (multipliers applied), the parts, the vocabulary."""
+    """What a component is built from: the effective sizes (multipliers applied), components and vocabulary size."""
 
     N: int
     d_model: int
@@ -213,7 +274,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(model: Model, vocab_size: int) -> Sizes:
-    """The effective sizes of a model that keeps the laws (see `resolve`)."""
+    """The effective sizes of a model that keeps the constraints (see `resolve`)."""
     d_model = round(_exact(model.d_model, model.width))
     return Sizes(
         N=round(_exact(model.N, model.depth)),
@@ -223,20 +284,20 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
         d_k=d_model // model.h if model.d_k is None else round(_exact(model.d_k, model.width)),
         d_v=d_model // model.h if model.d_v is None else round(_exact(model.d_v, model.width)),
         p_drop=model.p_drop,
-        **{seam: getattr(model, seam) for seam in SLOTS},
+        **{slot: getattr(model, slot) for slot in SLOTS},
         vocab_size=vocab_size,
     )
 
 
-def is_papers(seam: str, part: Component) -> bool:
-    """Whether a part is the paper's own at its own place, without options."""
-    return part == Model.model_fields[seam].default
+def is_papers(slot: str, component: Component) -> bool:
+    """Whether a component is the paper's own for this slot, without options."""
+    return component == Model.model_fields[slot].default
 
 
 def effective_sizes(config: Config) -> dict[str, int]:
-    """The sizes that a config comes to once its multipliers are applied, under `effective.*`."""
-    found = sizes(config.model, 0)._asdict()
-    return {f"effective.{key}": found[key] for key in SIZE_NAMES} | {"effective.max_steps": config.steps}
+    """The sizes and steps of a config with its multipliers applied, under `effective.*`."""
+    effective = sizes(config.model, 0)._asdict()
+    return {f"effective.{key}": effective[key] for key in SIZE_NAMES} | {"effective.max_steps": config.steps}
 
 
 def nominal_sizes(model: Model) -> dict[str, Any]:
@@ -248,7 +309,7 @@ def nominal_sizes(model: Model) -> dict[str, Any]:
 
 
 def _exact(size: int, multiplier: float) -> Fraction:
-    """The product as it was meant: 1/3 is a third, 0.3333 is not."""
+    """The exact product. A float that stands for a simple fraction is read as that: 0.333... (1/3), but not 0.3333."""
     simple = Fraction(multiplier).limit_denominator(1024)
     return size * (simple if float(simple) == multiplier else Fraction(repr(multiplier)))
 
@@ -258,22 +319,22 @@ def _exact(size: int, multiplier: float) -> Fraction:
 
 
 class Level(NamedTuple):
-    """Keys and values from one place. Later levels win; the place is what an error names."""
+    """Keys and values from one place, such as the scale or the command line. Errors name the place."""
 
     place: str
     values: Mapping[str, Any]
 
 
 def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
-    """Levels, lowest first, as one: each key's value and its place.
+    """Merge levels, lowest first: return each key's value and the place that it comes from.
 
-    Naming a part drops the options that lower levels gave to it.
+    Naming a component drops the options that lower levels gave for its slot.
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
-        for seam in SLOTS:
-            if f"model.{seam}" in values:
-                merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{seam}.")}
+        for slot in SLOTS:
+            if f"model.{slot}" in values:
+                merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{slot}.")}
         merged |= {key: (value, place) for key, value in values.items()}
     return merged
 
@@ -281,56 +342,58 @@ def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
 def resolve(levels: Iterable[Level]) -> Config:
     """Merge levels, lowest first, over the defaults.
 
-    Raises an InputError that lists every unknown key, every value of a wrong type and every broken law.
+    Raises an InputError that lists every unknown key, every value of a wrong type and every broken constraint.
     """
     merged = merge(levels)
     config, wrong = _read_by_type(merged)
     messages = list(wrong.values())
-    for keys, law in _broken_constraints(config):
+    for keys, constraint in _broken_constraints(config):
         if not wrong.keys() & set(keys):
             places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
             values = ", ".join(f"{key} = {config.flat()[key]}" for key in keys)
-            messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {law}")
+            messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {constraint}")
     if messages:
         raise InputError(*messages)
     return config
 
 
 def type_errors(level: Level) -> list[str]:
-    """What is wrong with each key by itself: there is none such, or its value is of a wrong type."""
+    """The mistakes of single keys: an unknown name, or a value of a wrong type. Constraints are not checked."""
     return list(_read_by_type(merge([level]))[1].values())
 
 
 def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
-    """The config of all keys that can be read, and what is wrong with each of the others."""
+    """Return the config of all keys that can be read, and an error message for each of the others."""
     wrong = {}
     for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
         wrong[key] = f"{place}: {key} = {value}: no such key{suggestion(key, KEYS)}"
-    right = {key: told for key, told in merged.items() if key not in wrong}
+    known = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
     try:
-        return Config.model_validate(_nest(right)), wrong
+        return Config.model_validate(_nest(known)), wrong
     except ValidationError as error:
         for mistake in error.errors():
             key = ".".join(str(name) for name in mistake["loc"][:2])
             value, place = merged[key]
             wrong[key] = f"{place}: {key} = {value}: {_constraint(mistake)}"
-    return Config.model_validate(_nest({key: told for key, told in right.items() if key not in wrong})), wrong
+    right = {key: value_and_place for key, value_and_place in known.items() if key not in wrong}
+    return Config.model_validate(_nest(right)), wrong
 
 
 def is_known_key(key: str) -> bool:
+    """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
     section, _, name = key.partition(".")
-    seam, _, option = name.partition(".")
-    return key in KEYS or (section == "model" and seam in SLOTS and option.isidentifier())
+    slot, _, option = name.partition(".")
+    return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
 
 
 def without_section(key: str) -> str:
-    """Without its section: `h` of `model.h`; `seed` has none."""
+    """The last part of a key: `h` of `model.h`; `seed` has no section."""
     return key.partition(".")[2] or key
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: what the user may have meant."""
+    """The end of an error message: the nearest of the known names, or all of them."""
     names = list(names)
     if not names:
         return ""
@@ -340,7 +403,7 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def parse_scalar(value: object) -> object:
-    """A value whose type is not declared here (a part's option): text is read as Python spells plain values."""
+    """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
     if not isinstance(value, str):
         return value
     if value in ("None", "True", "False"):
@@ -354,7 +417,7 @@ def parse_scalar(value: object) -> object:
 
 
 def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
-    """Dotted keys to the shape that pydantic reads."""
+    """Turn dotted keys into the nested dictionaries that pydantic reads."""
     nested: dict[str, Any] = {}
     for key, (value, _) in merged.items():
         section, _, name = key.partition(".")
@@ -362,17 +425,19 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
         if not name:
             nested[section] = value
         elif name in SLOTS and section == "model":
-            part = nested.setdefault("model", {}).setdefault(name, {"path": getattr(Model(), name).path, "options": {}})
+            papers = {"path": getattr(Model(), name).path, "options": {}}
+            component = nested.setdefault("model", {}).setdefault(name, papers)
             if option:
-                part["options"][option] = parse_scalar(value)
+                component["options"][option] = parse_scalar(value)
             else:
-                part["path"] = value
+                component["path"] = value
         else:
             nested.setdefault(section, {})[name] = value
     return nested
 
 
 def _constraint(mistake: Mapping[str, Any]) -> str:
+    """The constraint of a single key that pydantic found broken, as "must ..."."""
     if mistake["type"] == "string_pattern_mismatch":
         return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
     if mistake["type"] == "value_error":
@@ -383,13 +448,24 @@ def _constraint(mistake: Mapping[str, Any]) -> str:
     )
 
 
-def _broken_constraints(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The laws between keys: the keys, and the law that they break."""
+# ---------------------------------------------------------------------------------------------------------------------
+# Constraints between keys
+
+
+class Broken(NamedTuple):
+    """A constraint that a config breaks."""
+
+    keys: tuple[str, ...]  # the keys that it is about
+    constraint: str  # what must hold, and the remedy
+
+
+def _products_are_whole(config: Config) -> Iterator[Broken]:
+    """A size times its multiplier is a whole number."""
     model, optim = config.model, config.optim
     by_width = ("d_model", "d_ff", "d_k", "d_v")
     products = [
         ("model.N", model.N, "model.depth", model.depth),
-        *((f"model.{k}", getattr(model, k), "model.width", model.width) for k in by_width),
+        *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in by_width),
         ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
     ]
     for key, size, multiplier_key, multiplier in products:
@@ -397,35 +473,61 @@ def _broken_constraints(config: Config) -> Iterator[tuple[tuple[str, ...], str]]
             continue
         product = _exact(size, multiplier)
         if product.denominator != 1 or product < 1:
-            yield (
-                (key, multiplier_key),
-                f"their product must be a whole number of at least 1, but is {float(product):.12g}",
-            )
-    unset = [f"model.{k}" for k in ("d_k", "d_v") if getattr(model, k) is None]
+            constraint = f"their product must be a whole number of at least 1, but is {float(product):.12g}"
+            yield Broken((key, multiplier_key), constraint)
+
+
+def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
+    """h divides d_model where d_k or d_v follow from it, before and after the multiplier."""
+    model = config.model
+    unset = [name for name in ("d_k", "d_v") if getattr(model, name) is None]
     d_model = _exact(model.d_model, model.width)
     if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
         effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
         are, them = ("are", "them") if len(unset) > 1 else ("is", "it")
-        law = f"h must divide d_model{effective} while {' and '.join(k[6:] for k in unset)} {are} unset"
-        yield ("model.h", "model.d_model", "model.width"), f"{law}; set {them}, or choose another h"
+        constraint = f"h must divide d_model{effective} while {' and '.join(unset)} {are} unset"
+        yield Broken(("model.h", "model.d_model", "model.width"), f"{constraint}; set {them}, or choose another h")
+
+
+def _half_precision_has_a_gpu(config: Config) -> Iterator[Broken]:
     if config.trainer.precision == "16-mixed" and config.trainer.accelerator == "cpu":
-        yield (
+        yield Broken(
             ("trainer.precision", "trainer.accelerator"),
             "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
         )
+
+
+def _half_precision_scales_the_loss(config: Config) -> Iterator[Broken]:
     if config.trainer.precision == "16-mixed" and config.trainer.strategy == "fsdp2":
-        yield (
+        yield Broken(
             ("trainer.precision", "trainer.strategy"),
             "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
         )
+
+
+def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
     if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
-        yield (
+        yield Broken(
             ("trainer.bleu_sample", "trainer.strategy"),
-            "fsdp2 leaves no process the whole model to translate with; choose ddp, or a sample of 0",
+            "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or a sample of 0",
         )
 
 
-KEYS = Config().flat()  # every key of the core with its default; options of parts are known by the parts themselves
+CONSTRAINTS = (
+    _products_are_whole,
+    _heads_divide_d_model,
+    _half_precision_has_a_gpu,
+    _half_precision_scales_the_loss,
+    _translation_has_the_whole_model,
+)
+
+
+def _broken_constraints(config: Config) -> Iterator[Broken]:
+    for check in CONSTRAINTS:
+        yield from check(config)
+
+
+KEYS = Config().flat()  # every key with its default; only a component knows its own options
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -433,7 +535,7 @@ KEYS = Config().flat()  # every key of the core with its default; options of par
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key set twice is an error: plain YAML silently takes the last."""
+    """A YAML reader that refuses a key set twice, where plain YAML silently takes the last value."""
 
 
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict:
@@ -460,7 +562,7 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, _te
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping. Raises an InputError that names the file, and the line where there is one."""
+    """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except OSError as error:
@@ -469,11 +571,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: must be UTF-8, but byte {error.start} is not; save it as UTF-8") from None
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path}{line}: {error.problem}; mend the YAML") from None
+        raise InputError(f"{path}{line}: {error.problem}; correct the YAML") from None
     except RecursionError:
-        raise InputError(f"{path}: is nested too deeply for a sweep or a scale; mend the YAML") from None
+        raise InputError(f"{path}: is nested too deeply for a sweep or a scale; correct the YAML") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: such as the date 2026-13-01
-        raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; mend it") from None
+        raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; correct it") from None
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"
         raise InputError(f"{path}: must hold keys and values, but is {kind}")
@@ -481,7 +583,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def scale_level(scale: str) -> Level:
-    """A scale by its name, or a user's own by the path of its YAML file."""
+    """The keys of a scale, by its name or by the path of a YAML file of one's own."""
     names = sorted(path.stem for path in SCALES.glob("*.yaml"))
     if scale in names:
         path = SCALES / f"{scale}.yaml"
@@ -493,7 +595,7 @@ def scale_level(scale: str) -> Level:
 
 
 def parse_variant(variant: str, place: str) -> Level:
-    """`base`, or `key=value` separated by blanks: split at blanks, then at the first `=`."""
+    """Read a variant: `base`, or `key=value` pairs. It is split at blanks, then at the first `=`."""
     values: dict[str, str] = {}
     for word in [] if variant.strip() == "base" else variant.split():
         key, equals, value = word.partition("=")

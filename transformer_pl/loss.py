@@ -1,4 +1,4 @@
-"""Cross-entropy of the next piece: smoothed for training (Section 5.4), as it is for perplexity."""
+"""Cross-entropy of the next token: smoothed for training (Section 5.4), plain for perplexity."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,9 +7,9 @@ from transformer_pl.data.tokenizer import PAD
 
 
 def smoothed_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
-    """The sum over pieces of the label-smoothed cross-entropy; padding is left out.
+    """The sum over tokens of the label-smoothed cross-entropy, in nats; padding is left out.
 
-    logits (B, L, V), target (B, L). eps_ls is spread evenly over all V pieces (Szegedy et al. 2016; torch's variant).
+    logits (B, L, V), target (B, L). eps_ls is spread evenly over all V subwords (Szegedy et al. 2016; torch's variant).
     """
     return F.cross_entropy(
         logits.flatten(0, 1).float(), target.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=eps_ls
@@ -17,6 +17,6 @@ def smoothed_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
 
 
 def negative_log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
-    """The un-smoothed cross-entropy of every piece in nats, (B, L); zero at padding."""
+    """The un-smoothed cross-entropy of every token in nats, (B, L); zero at padding."""
     flat = F.cross_entropy(logits.flatten(0, 1).float(), target.flatten(), ignore_index=PAD, reduction="none")
     return flat.view_as(target)

@@ -2,7 +2,7 @@
 
 Shapes: B sentences (or hypotheses), L positions, Lq queries, Lk keys, h heads, V vocabulary.
 Where the paper leaves a choice, a component is built by its import path (see `components.py`): `attention`, `ffn`,
-`position` and `residual` are its equations, `self_attention` and `embedding` the doors around them.
+`position` and `residual` are its equations; `self_attention` and `embedding` are the layers around them.
 """
 
 import math
@@ -17,13 +17,13 @@ from transformer_pl.components import build
 from transformer_pl.config import Sizes
 from transformer_pl.data.tokenizer import PAD
 
-Cache = dict[str, Tensor]  # what one layer keeps of the prefix; every tensor leads with hypotheses
+Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
 
 
 class Mask:
-    """Which keys a query may see: the real ones, and under `causal` none that stands later than the query.
+    """Which keys a query may see: those that are not padding, and with `causal` none that is later than the query.
 
-    keys: (B, Lk), True where there is a piece and False where there is padding; None where nothing is padded.
+    keys: (B, Lk), True at a token and False at padding; None where nothing is padded.
     """
 
     def __init__(self, keys: Tensor | None = None, causal: bool = False):
@@ -32,21 +32,21 @@ class Mask:
         self._dense: dict[tuple, Tensor] = {}
 
     def dense(self, Q: Tensor, K: Tensor, start: int = 0) -> Tensor:
-        """True where query start + i may see key j: (B or 1, 1, Lq or 1, Lk). Made once for all layers and heads."""
+        """True where query start + i may see key j: (B or 1, 1, Lq or 1, Lk). Computed once for all layers."""
         Lq, Lk = Q.shape[-2], K.shape[-2]
         if (Lq, Lk, start) not in self._dense:
             seen = torch.ones(1, 1, 1, Lk, dtype=torch.bool, device=K.device)
             if self.keys is not None:
                 seen = seen & self.keys[:, None, None, :]
             if self.causal:
-                at = torch.arange(start, start + Lq, device=K.device)[:, None]
-                seen = seen & (torch.arange(Lk, device=K.device) <= at)
+                query = torch.arange(start, start + Lq, device=K.device)[:, None]
+                seen = seen & (torch.arange(Lk, device=K.device) <= query)
             self._dense[Lq, Lk, start] = seen
         return self._dense[Lq, Lk, start]
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
-    """A projection, drawn from Glorot's uniform law as in the authors' code; the paper names no initialisation."""
+    """A projection, initialised by Glorot's uniform distribution as in the authors' code; the paper names none."""
     layer = nn.Linear(d_in, d_out, bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
@@ -70,7 +70,7 @@ class PostNormResidual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)).type_as(x))
 
     def final_norm(self) -> nn.Module:
-        """What follows the last layer of a stack: nothing, for every sub-layer ends in its norm."""
+        """What follows the last layer of a stack: nothing, because every sub-layer ends in its norm."""
         return nn.Identity()
 
 
@@ -121,11 +121,11 @@ class Transformer(nn.Module):
 
     @property
     def incremental(self) -> bool:
-        """Whether decoding can go on from a cache; any part may say that it cannot by `incremental = False`."""
-        return all(getattr(part, "incremental", True) for part in self.modules() if part is not self)
+        """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
+        return all(getattr(module, "incremental", True) for module in self.modules() if module is not self)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits of every next piece, (B, Lt, V), from source (B, Ls) and the target so far (B, Lt), padded."""
+        """Logits of every next token, (B, Lt, V), from source (B, Ls) and the target so far (B, Lt), padded."""
         keys = source != PAD
         return self.decode(target, Mask(target != PAD, causal=True), self.encode(source, keys), Mask(keys))
 
@@ -146,14 +146,14 @@ class Transformer(nn.Module):
         start: int = 0,
         caches: list[Cache] | None = None,
     ) -> Tensor:
-        """Logits (B, L, V) of the pieces after target (B, L), which stands at positions start and on.
+        """Logits (B, L, V) of the tokens after each of target (B, L), whose first position is start.
 
-        With `caches`, one a layer, the positions before start come from them, and they take up the new ones.
-        B may be a multiple of the memory's sentences: each sentence then serves as many neighbouring hypotheses.
+        With `caches`, one per layer, the positions before start come from the caches, and the new ones are added.
+        B may be a multiple of the number of sentences in memory: neighbouring hypotheses then share a sentence.
         """
         x = self._embed(target, "decoder", start)
-        for layer, kept, cache in zip(self.decoder, memory, caches or [None] * len(memory), strict=True):
-            x = layer(x, mask, kept, memory_mask, start, cache)
+        for layer, keys_values, cache in zip(self.decoder, memory, caches or [None] * len(memory), strict=True):
+            x = layer(x, mask, keys_values, memory_mask, start, cache)
         return self.embedding.logits(self.decoder_norm(x))
 
     def _embed(self, ids: Tensor, site: str, start: int = 0) -> Tensor:
@@ -165,7 +165,7 @@ class Transformer(nn.Module):
 
 
 def softmax(scores: Tensor, seen: Tensor) -> Tensor:
-    """Over the keys that a query may see; all zeros for one that may see nothing."""
+    """Softmax over the keys that a query may see; zeros for a query that may see nothing."""
     return scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~seen, 0)
 
 
@@ -183,13 +183,13 @@ class ScaledDotProductAttention(nn.Module):
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
         seen = mask.dense(Q, K, start)
-        # Written out in bfloat16 on a CPU: there the fused kernel's backward is several times slower.
+        # On a CPU in bfloat16, the backward pass of the fused kernel is several times slower than the plain formula.
         if not Q.is_cuda and Q.dtype != torch.float32:
             return _scaled_dot_product(Q, K, seen) @ V
         return F.scaled_dot_product_attention(Q, K, V, seen).masked_fill(~seen.any(-1, keepdim=True), 0)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        """How much each query takes of each key, (B, h, Lq, Lk)."""
+        """The attention weights, (B, h, Lq, Lk)."""
         return _scaled_dot_product(Q, K, mask.dense(Q, K, start))
 
 
@@ -200,7 +200,7 @@ def _scaled_dot_product(Q: Tensor, K: Tensor, seen: Tensor) -> Tensor:
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), Section 3.2.2.
 
-    d_k and d_v are free of each other and of d_model / h.
+    d_k and d_v may differ from each other and from d_model / h.
     """
 
     def __init__(self, config: Sizes, site: str):
@@ -213,9 +213,11 @@ class MultiHeadAttention(nn.Module):
         self.attention = build(config.attention, config, site)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Project x (B, L, d_model) to the keys and values of every head."""
         return self._heads(self.W_K(x)), self._heads(self.W_V(x))  # (B, h, L, d_k), (B, h, L, d_v)
 
     def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        """Attention of every head from x (B, Lq, d_model), projected back to (B, Lq, d_model)."""
         heads = self.attention(self._heads(self.W_Q(x)), K, V, mask, start)  # (B, h, Lq, d_v)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, Lq, d_model)
 
@@ -227,7 +229,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     """Every position attends to the positions of its own sequence, Section 3.2.3."""
 
     def forward(self, x: Tensor, mask: Mask, start: int = 0, cache: Cache | None = None) -> Tensor:
-        """x (B, L, d_model). With a cache, x stands at start and on, and the cache holds what came before."""
+        """x (B, L, d_model). With a cache, x begins at position start, and the cache holds the positions before."""
         K, V = self.keys_values(x)
         if cache is not None:
             if cache:
@@ -240,7 +242,7 @@ class CrossAttention(MultiHeadAttention):
     """Every position of the decoder attends to the encoder's output, Section 3.2.3."""
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Mask) -> Tensor:
-        """x (B, L, d_model). The hypotheses of one sentence are queries over the same keys."""
+        """x (B, L, d_model). All hypotheses of a sentence are queries over the same keys."""
         K, V = memory
         queries = x.reshape(K.shape[0], -1, x.shape[-1])  # (sentences, hypotheses * L, d_model)
         return self.attend(queries, K, V, mask).reshape(x.shape)
@@ -267,7 +269,7 @@ class FeedForward(nn.Module):
 
 
 class SharedEmbedding(nn.Module):
-    """One matrix for source, target and the projection before the softmax; times sqrt(d_model) as an embedding."""
+    """One matrix embeds source and target, times sqrt(d_model), and projects to the logits."""
 
     def __init__(self, config: Sizes, site: None):
         super().__init__()
@@ -286,6 +288,8 @@ class SharedEmbedding(nn.Module):
 
 class SinusoidalPosition(nn.Module):
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same."""
+
+    table: Tensor  # (512, d_model)
 
     def __init__(self, config: Sizes, site: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The learning-rate law of Section 5.3."""
+"""The learning-rate schedule of Section 5.3."""
 
 
 def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float) -> float:

@@ -49,6 +49,11 @@ from transformer_pl.trials.trial import check_writable, finished_results, runs_l
 def main(words: list[str]) -> int:
     options = read_options(words)
     console = Console(highlight=False, markup=False, emoji=False)
+    if options.schema:
+        from transformer_pl.experiments.schema import schema_text  # only this option needs it
+
+        print(schema_text(options.schema))
+        return 0
     if options.list:
         cleaning.list_runs(options.runs, console)
         return 0
@@ -238,9 +243,10 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--pruner", nargs="+", metavar="NAME [key=value]", help="of a search: none, median, hyperband")
     parser.add_argument("--list", action="store_true", help="what lies under the runs folder")
     parser.add_argument("--clean", action="store_true", help="remove from it, on a yes, what is of no more use")
+    parser.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
-    if sum((options.file is not None, options.list, options.clean)) != 1:
-        parser.error("one of FILE, --list and --clean must be given")
+    if sum((options.file is not None, options.list, options.clean, options.schema is not None)) != 1:
+        parser.error("one of FILE, --list and --clean, or --schema, must be given")
     return options
 
 

@@ -32,7 +32,7 @@ from transformer_pl.config import (
 from transformer_pl.data.prepare import Prepared, prepare
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import training_cost
-from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.errors import InputError, run_command, warn
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
@@ -66,14 +66,12 @@ def main(argv: list[str]) -> int:
     end_with_parent()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other as soon as two trials run
     options, levels = read_argv(argv)
-    config = resolve(levels)
-    if mistakes := components.check_components(config.model):
-        raise InputError(*mistakes)
+    config = trial_config(levels)
     runs = Path(options.get("runs", DEFAULT_RUNS))
     check_writable(runs)
-    name = describe_difference(config, resolve(levels[:1]))
+    name = describe_difference(resolve(levels), resolve(levels[:1]))  # in the user's words: before FLOPs are matched
     with runs_lock(runs):
-        return train(match_flops(config), runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
+        return train(config, runs, name, Path(options["scale"]).stem, rerun="rerun" in options)
 
 
 def read_argv(argv: list[str]) -> tuple[dict[str, str], list[Level]]:

@@ -466,4 +466,4 @@ def test_all_mistakes_of_all_trials_are_told_at_once_and_once(sweep_file, quarte
 def test_a_file_that_is_no_sweep(tmp_path):
     assert "cannot be read" in mistakes(tmp_path / "none.yaml")[0]
     (tmp_path / "f.yaml").write_text("method: grid\nmethod: grid\n")
-    assert mistakes(Path(tmp_path / "f.yaml")) == ["f.yaml line 2: key 'method' is set twice; mend the YAML"]
+    assert mistakes(Path(tmp_path / "f.yaml")) == ["f.yaml line 2: key 'method' is set twice; correct the YAML"]

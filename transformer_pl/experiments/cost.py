@@ -1,41 +1,45 @@
-"""What a model costs before it is built: parameters and floating-point operations, by formula for the paper's parts."""
+"""What a model costs before it is trained: parameters and floating-point operations."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_pl.config import SLOTS, Sizes, is_papers
 
-ASSUMED_LENGTH = 25  # pieces a sentence, where the text is not known
+ASSUMED_LENGTH = 25  # tokens per sentence, where the text is not known
 
 
 class Cost(NamedTuple):
+    """The cost of a model and of some computation with it."""
+
     params: int
-    flops: float
+    flops: float  # floating-point operations; a multiply-add counts as two
 
 
 def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
-    """Of a forward pass over `sentences` of `source` and `target` pieces.
+    """The cost of a forward pass over `sentences` pairs of `source` and `target` tokens each.
 
-    By formula, at once and without torch, where every part is the paper's; otherwise it is tried out, and counted on
-    the meta device. A multiply-add counts as two operations; only matrix products are counted.
-
-    Raises an InputError that names a part which does not run.
+    Only matrix products are counted. Where every component is the paper's, a formula gives the cost, without torch.
+    Other models make a dry run and are counted on the meta device. Raises an InputError that names a component which
+    does not run.
     """
-    if all(is_papers(seam, getattr(config, seam)) for seam in SLOTS):
+    if all(is_papers(slot, getattr(config, slot)) for slot in SLOTS):
         return _cost_by_formula(config, sentences, source, target)
     return _counted_cost(config, sentences, source, target)
 
 
 def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
-    """Of a whole training on sentences of the mean lengths `source` and `target`: a backward pass costs two forward."""
+    """The cost of a training of `steps` batches, each with `batch_tokens` tokens per language.
+
+    source and target: mean tokens per sentence. A backward pass costs two forward passes.
+    """
     params, forward = forward_cost(config, 1, round(source), round(target))
     return Cost(params, 3 * steps * forward * batch_tokens / max(source, target))
 
 
 def short_number(number: float) -> str:
-    """Three digits and a unit, or a power of ten: 412K, 63.1M, 3.2e16."""
+    """A number in three digits and a unit, or as a power of ten: 412K, 63.1M, 3.2e16."""
     if number >= 1e10:
         return f"{number:.1e}".replace("e+", "e")
     for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
@@ -69,7 +73,7 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     from transformer_pl.runtime.signals import component_code
 
     def count(device: str) -> Cost:
-        ids = {"dtype": torch.long, "device": device}
+        ids: dict[str, Any] = {"dtype": torch.long, "device": device}
         with component_code(), FlopCounterMode(display=False) as counter:
             model = Transformer(c).to(device)
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
@@ -79,21 +83,21 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     try:
         with torch.device("meta"):
             return count("meta")
-    except Exception:  # of a part that looks at values, which nothing has there
+    except Exception:  # a component reads values, and meta tensors have none
         try:
             with torch.random.fork_rng(devices=[]), _unfused():
                 return count(device)
-        except Exception as error:  # such as of a longer sentence than it was tried out with
+        except Exception as error:  # such as for a sentence longer than those of the dry run
             raise component_failure(c, error) from None
 
 
 @contextmanager
 def _unfused() -> Iterator[None]:
-    """On a CPU, without the kernels whose operations torch does not count."""
+    """On a CPU, turn off the kernels whose operations torch does not count."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no Intel GPU
+        warnings.simplefilter("ignore")  # torch warns that there is no Intel GPU
         with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
             yield

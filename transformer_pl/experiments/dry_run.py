@@ -1,8 +1,8 @@
-"""Parts that are not the paper's are tried out before anything starts, in a small model."""
+"""The dry run: a small model with the given components runs before anything starts, so that mistakes show at once."""
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,94 +15,140 @@ from transformer_pl.model import MultiHeadAttention, Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 
-PIECES = range(4, 32)  # of the vocabulary; the first are marks
+SUBWORDS = range(4, 32)  # ids to draw sentences from; the ids below are special tokens
+SOURCE_LENGTH, TARGET_LENGTH = 7, 6  # different, so that a mix-up shows
 
 
-def dry_run(c: Sizes) -> str:
-    """One layer a stack: padded sentences forward and backward, then three steps of a beam search.
+class DryRun(NamedTuple):
+    """What every check is given."""
 
-    Returns where it runs: `cpu`; or `cuda`, for a part that does not run on a CPU. Raises an InputError that names the
-    part, its file and line where one fails, or returns another shape or type than its seam has.
+    config: Sizes
+    model: Transformer  # one layer in the encoder, and in the decoder
+    source: Tensor  # (2, SOURCE_LENGTH) ids, one sentence of which is padded
+    target: Tensor  # (2, TARGET_LENGTH) ids, one sentence of which is padded
+
+
+def dry_run(config: Sizes) -> str:
+    """Run every check on a model with one layer per stack.
+
+    Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
+    InputError that names the component, its file and its line where a check fails.
     """
     messages: list[str] = []
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         try:
-            with component_code():
-                _play(c._replace(N=1), device)
+            with component_code(), torch.random.fork_rng(devices=[]):
+                run = _small_model(config._replace(N=1), device)
+                for check in CHECKS:
+                    check(run)
             return device
         except InputError:
             raise
         except Exception as error:
-            messages += component_failure(c, error).messages
+            messages += component_failure(config, error).messages
     raise InputError(*messages)
 
 
-def component_failure(c: Sizes, error: Exception) -> InputError:
-    """What to tell of a model that does not run."""
-    parts = {seam: getattr(c, seam) for seam in SLOTS if not is_papers(seam, getattr(c, seam))}
-    own = ", ".join(_told(seam, import_component(part.path)) for seam, part in parts.items())
-    return InputError(f"{own}: must run, but {described(error)}")
+def component_failure(config: Sizes, error: Exception) -> InputError:
+    """An error that names all components that are not the paper's, and where the exception came from."""
+    components = {slot: getattr(config, slot) for slot in SLOTS if not is_papers(slot, getattr(config, slot))}
+    names = ", ".join(_name_and_place(slot, import_component(c.path)) for slot, c in components.items())
+    return InputError(f"{names}: must run, but {described(error)}")
 
 
-def _play(c: Sizes, device: str) -> None:
-    with torch.random.fork_rng(devices=[]):
-        model = Transformer(c).to(device)
-        last = min(PIECES.stop, c.vocab_size)
-        source, target = (torch.randint(min(PIECES.start, last - 1), last, (2, L), device=device) for L in (7, 6))
-        source[0, 5:] = target[1, 4:] = PAD
-        for seam, part in _parts(model):
-            if isinstance(part, nn.Module):
-                part.register_forward_hook(partial(_as_its_seam_has, seam))
-        embedding = partial(_expect, "embedding", type(model.embedding))
-        for site, ids in (("encoder", source), ("decoder", target)):
-            embedding(model.embedding.embed(ids, site), (*ids.shape, c.d_model), "from embed")
-        logits = model(source, target)
-        embedding(logits, (*target.shape, c.vocab_size), "from logits")
-        logits.square().mean().backward()
-        pairs = {"encoder": (7, 7), "decoder": (6, 6), "cross": (6, 7)}
-        for site, layers in attention_maps(model, source, target).items():
-            for weights in layers:
-                _expect(
-                    "attention",
-                    import_component(c.attention.path),
-                    weights,
-                    (2, c.h, *pairs[site]),
-                    f"from weights at {site}",
-                )
-        model.eval()
-        with torch.inference_mode():
-            step, first = CachedSteps(model, source, beam=2), torch.full((4, 1), BOS, device=device)
-            for prefixes, origin in (
-                (first, [0, 1, 2, 3]),
-                (first.repeat(1, 2), [1, 0, 3, 3]),
-                (first[:2].repeat(1, 3), [3, 2]),  # the first sentence is done
-            ):
-                step(prefixes, torch.tensor(origin, device=device))
+def _small_model(config: Sizes, device: str) -> DryRun:
+    model = Transformer(config).to(device)
+    stop = min(SUBWORDS.stop, config.vocab_size)
+    start = min(SUBWORDS.start, stop - 1)
+    source, target = (torch.randint(start, stop, (2, L), device=device) for L in (SOURCE_LENGTH, TARGET_LENGTH))
+    source[0, 5:] = target[1, 4:] = PAD
+    return DryRun(config, model, source, target)
 
 
-def _parts(model: Transformer) -> Iterator[tuple[str, nn.Module]]:
-    yield from (("position", part) for part in model.position.values())
+# ---------------------------------------------------------------------------------------------------------------------
+# The checks
+
+
+def check_embedding(run: DryRun) -> None:
+    """`embed` returns (B, L, d_model) at both sites."""
+    embedding = run.model.embedding
+    for site, ids in (("encoder", run.source), ("decoder", run.target)):
+        shape = (*ids.shape, run.config.d_model)
+        _check_shape_and_type("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
+
+
+def check_forward_and_backward(run: DryRun) -> None:
+    """Every component returns the shape and the type of its slot, and the backward pass runs."""
+    for slot, component in _components(run.model):
+        if isinstance(component, nn.Module):
+            component.register_forward_hook(partial(_check_slot, slot))
+    logits = run.model(run.source, run.target)
+    shape = (*run.target.shape, run.config.vocab_size)
+    _check_shape_and_type("embedding", type(run.model.embedding), logits, shape, "from logits")
+    logits.square().mean().backward()
+
+
+def check_attention_maps(run: DryRun) -> None:
+    """Where the attention has `weights`, it returns (B, h, Lq, Lk) at every site."""
+    lengths = {
+        "encoder": (SOURCE_LENGTH, SOURCE_LENGTH),
+        "decoder": (TARGET_LENGTH, TARGET_LENGTH),
+        "cross": (TARGET_LENGTH, SOURCE_LENGTH),
+    }
+    for site, layers in attention_maps(run.model, run.source, run.target).items():
+        for weights in layers:
+            attention = import_component(run.config.attention.path)
+            shape = (2, run.config.h, *lengths[site])
+            _check_shape_and_type("attention", attention, weights, shape, f"from weights at {site}")
+
+
+def check_beam_search(run: DryRun) -> None:
+    """Three steps of a beam search run: hypotheses change places, and in the last step one sentence is done."""
+    run.model.eval()
+    with torch.inference_mode():
+        step = CachedSteps(run.model, run.source, beam=2)
+        first = torch.full((4, 1), BOS, device=run.source.device)
+        for prefixes, origin in (
+            (first, [0, 1, 2, 3]),
+            (first.repeat(1, 2), [1, 0, 3, 3]),
+            (first[:2].repeat(1, 3), [3, 2]),
+        ):
+            step(prefixes, torch.tensor(origin, device=run.source.device))
+
+
+CHECKS = (check_embedding, check_forward_and_backward, check_attention_maps, check_beam_search)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Shapes and types
+
+
+def _components(model: Transformer) -> Iterator[tuple[str, Any]]:
+    """Every component of the model with its slot, but for the embedding."""
+    yield from (("position", position) for position in model.position.values())
     for layer in (*model.encoder, *model.decoder):
         yield from (("self_attention", layer.self_attention), ("ffn", layer.ffn))
-        yield from (("residual", part) for part in layer.residual)
-    yield from (("attention", door.attention) for door in model.modules() if isinstance(door, MultiHeadAttention))
+        yield from (("residual", residual) for residual in layer.residual)
+    multi_head = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
+    yield from (("attention", module.attention) for module in multi_head)
 
 
-def _as_its_seam_has(seam: str, part: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
-    """What goes in comes out, in shape and type; of Q, K and V a (B, h, Lq, d_v)."""
-    x = given[0]
-    shape = (*x.shape[:-1], given[2].shape[-1]) if seam == "attention" else tuple(x.shape)
-    _expect(seam, type(part), returned, shape, f"where it is given {tuple(x.shape)}")
+def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    """A forward hook: the output has the shape and type of the input; of Q, K and V it has (B, h, Lq, d_v)."""
+    x = inputs[0]
+    shape = (*x.shape[:-1], inputs[2].shape[-1]) if slot == "attention" else tuple(x.shape)
+    _check_shape_and_type(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
 
 
-def _expect(seam: str, part: type, returned: Any, shape: tuple[int, ...], place: str) -> None:
-    found = (tuple(returned.shape), returned.dtype) if isinstance(returned, Tensor) else (type(returned).__name__,)
+def _check_shape_and_type(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
+    """Raise an InputError unless the output is a float32 tensor of this shape."""
+    found = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
     if found != (shape, torch.float32):
         raise InputError(
-            f"{_told(seam, part)}: must return {shape} of {torch.float32} {place}, but returns "
+            f"{_name_and_place(slot, component)}: must return {shape} of {torch.float32} {where}, but returns "
             f"{' of '.join(map(str, found))}"
         )
 
 
-def _told(seam: str, part: type) -> str:
-    return f"model.{seam} = {part.__module__}.{part.__qualname__} ({definition_place(part)})"
+def _name_and_place(slot: str, component: type) -> str:
+    return f"model.{slot} = {component.__module__}.{component.__qualname__} ({definition_place(component)})"

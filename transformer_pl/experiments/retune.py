@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_pl.config import KEYS, Level, resolve, scale_level, suggestion, without_section
-from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.config import KEYS, Level, scale_level, suggestion, without_section
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Row, Sweep
+from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.identity import row_identity
 
@@ -105,5 +105,5 @@ def _at(scale: str, row: Row, point: Mapping[str, Any], seeds: Sequence[int]) ->
     keys = row.keys | point
     levels = [scale_level(scale), Level("--retune", keys)]
     return row._replace(
-        keys=keys, configs=[match_flops(resolve([*levels, Level("--retune", {"seed": seed})])) for seed in seeds]
+        keys=keys, configs=[trial_config([*levels, Level("--retune", {"seed": seed})]) for seed in seeds]
     )

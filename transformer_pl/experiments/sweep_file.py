@@ -20,7 +20,7 @@ from transformer_pl.config import (
     scale_level,
     suggestion,
 )
-from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.training.wandb_process import PROJECT
 from transformer_pl.trials.identity import describe_difference, row_identity
@@ -102,10 +102,11 @@ def read_sweep(
         if chosen is not None:  # checked even where something else is wrong with the row
             mistakes += [f"{path}: {mistake}" for mistake in components.check_components(chosen.model)]
     if not mistakes:
-        rows = [_attempt(mistakes, lambda row=row: _of_equal_budget(path, row, rows[0])) for row in rows]
+        rows = [_attempt(mistakes, lambda row=row: _of_equal_budget(path, given, row, rows[0])) for row in rows]
     if mistakes := mistakes or _equal(path, rows):
         raise InputError(*mistakes)
-    return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, match_flops(base), rows)
+    base = trial_config([given, *row_levels(path, shared, sets or {})])
+    return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
 
 
 def row_levels(path: Path, said: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
@@ -122,19 +123,17 @@ def row_levels(path: Path, said: Mapping[str, Any], sets: Mapping[str, str]) -> 
     return [Level(f"{path}: parameters", plain), *over]
 
 
-def _of_equal_budget(path: Path, row: Row, first: Row) -> Row:
-    """With as many steps as the row's budget pays for, where it has one."""
+def _of_equal_budget(path: Path, scale: Level, row: Row, first: Row) -> Row:
+    """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
     config = row.configs[0]
-    if config.optim.match == "steps":
-        return row
-    for key in ("batch_tokens", "vocab_size"):
+    for key in ("batch_tokens", "vocab_size") if config.optim.match == "flops" else ():
         if getattr(config.data, key) != getattr(first.configs[0].data, key):
             raise InputError(
                 f"{path}: row `{row.name}`: data.{key} = {getattr(config.data, key)}: must be the same in all rows "
                 f"with optim.match=flops; take one of them out"
             )
-    optim = match_flops(config).optim
-    return row._replace(configs=[config.model_copy(update={"optim": optim}) for config in row.configs])
+    trained = trial_config([scale, Level(f"{path}: parameters", row.keys)])  # matched once for all seeds
+    return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
 
 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
-from transformer_pl import components
 from transformer_pl.config import (
     KEYS,
     Config,
@@ -20,8 +19,8 @@ from transformer_pl.config import (
     suggestion,
     type_errors,
 )
-from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
+from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.distributions import (
     CategoricalDistribution,
@@ -69,15 +68,14 @@ class Search(NamedTuple):
 
         drawn: values by key. Raises an InputError where they are no valid config.
         """
-        config, levels = self._resolved(drawn)
-        if mistakes := components.check_components(config.model):
-            raise InputError(*mistakes)
-        return match_flops(config), {key: value for key, (value, _) in merge(levels).items()}
+        changes = self._changes(drawn)
+        return trial_config(self._levels(changes)), {key: value for key, (value, _) in merge(changes).items()}
 
-    def _resolved(self, drawn: Mapping[str, Any]) -> tuple[Config, list[Level]]:
-        levels = row_levels(self.path, self.fixed | dict(drawn), self.sets)
-        seed = Level(f"{self.path}: parameters", {"seed": self.seed})
-        return resolve([scale_level(self.scale), *levels, seed]), levels
+    def _changes(self, drawn: Mapping[str, Any]) -> list[Level]:
+        return row_levels(self.path, self.fixed | dict(drawn), self.sets)
+
+    def _levels(self, changes: Sequence[Level]) -> list[Level]:
+        return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.seed})]
 
     def trainers(self) -> list[Trainer]:
         """Return the base's trainer section, and those that one choice, or one end of a range, makes of it."""
@@ -85,7 +83,7 @@ class Search(NamedTuple):
         for key, values in self.space.items():
             for value in choices_or_ends(values):
                 with suppress(InputError):  # an invalid config, which is not trained
-                    trainers.append(self._resolved({key: value})[0].trainer)
+                    trainers.append(resolve(self._levels(self._changes({key: value}))).trainer)
         return list(dict.fromkeys(trainers))
 
     @property

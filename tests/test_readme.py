@@ -1,0 +1,350 @@
+"""Every command in a README works, every link leads somewhere, and the map of the code names every module.
+
+Commands run in this process, in a folder that holds `sweeps` and a few tiny trials. Two tiny scales replace `demo` and
+`multi30k`. A command that would start trials runs with `--plan`, unless its trials are there already.
+"""
+
+import argparse
+import io
+import itertools
+import re
+import runpy
+import shlex
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import ROOT, little_text
+from tiny_trials import in_a_command
+
+from transformer_pl import complexity, report, sweep, train, translate
+from transformer_pl.runtime.errors import InputError
+
+READMES = sorted(
+    path
+    for depth in ("", "*/", "*/*/")
+    for path in ROOT.glob(f"{depth}README.md")
+    if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts)
+)
+MAP = ROOT / "transformer_pl" / "README.md"
+NAMES = {path: str(path.relative_to(ROOT)) for path in READMES}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The commands of a README
+
+PROGRAMS = ("python ", "wandb ", "optuna-dashboard ", "pytest", "pip install ", "taskset ", "echo ")
+MENTIONED = (
+    "wandb login",
+    "wandb sync",
+    "wandb sweep",
+    "wandb agent",
+    "python -m transformer_pl.complexity",
+    "python -m transformer_pl.report",
+)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?: {4}\S.*(?:\n|\Z))+)")
+INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+
+
+def without_fences(text):
+    return FENCED.sub("", text)
+
+
+def code_lines(text):
+    """The command lines of code blocks, and the commands in paragraphs. Blocks of YAML and Python hold none."""
+    blocks = [body for language, body in FENCED.findall(text) if not language]
+    blocks += INDENTED.findall(without_fences(text))
+    for block in blocks:
+        lines = [line.strip() for line in block.splitlines() if line.strip()]
+        yield from (line for line in lines if not line.startswith(("runs/", "export ")))
+    for code in INLINE.findall(INDENTED.sub("", without_fences(text))):
+        line = " ".join(code.split())
+        if line.startswith(PROGRAMS) and line not in MENTIONED:
+            yield line
+
+
+def simple_commands(line):
+    """The commands of one line: without the comment beside it, and with each of several alternatives `a|b`."""
+    line = re.split(r"\s{2,}", line.replace("[key=value ...]", "").replace("...", "").strip())[0]
+    for command in line.split(" && "):
+        command = command.partition(" > ")[0]
+        words = [word.split("|") if re.fullmatch(r"[\w-]+(\|[\w-]+)+", word) else [word] for word in command.split(" ")]
+        yield from (" ".join(choice) for choice in itertools.product(*words))
+
+
+def example_file(path, line):
+    """What FILE stands for: a search in the README about searches, else a grid."""
+    return "sweeps/search_regularisation.yaml" if path.parent.name == "search" else "sweeps/table3_A.yaml"
+
+
+def commands():
+    """Every command of every README once, with the README that has it first."""
+    found = {}
+    for path in READMES:
+        for line in code_lines(path.read_text(encoding="utf-8")):
+            for command in simple_commands(line.replace("FILE", example_file(path, line))):
+                found.setdefault(command, path)
+    return [pytest.param(command, id=f"{NAMES[path]}: {command}") for command, path in found.items()]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A folder to run them in
+
+TINY = {
+    "model.width": 0.0625,
+    "model.depth": 0.5,
+    "optim.warmup": 400,  # which a search has in its range
+    "data.path": "text",
+    "data.vocab_size": 300,
+    "data.batch_tokens": 64,
+    "decode.extra": 3,
+    "trainer.val_every": 2,
+    "trainer.log_every": 1,
+    "trainer.threads": 1,
+}
+OWN_ABLATION = "model.position=my_ablation.NoPosition"
+PLACEHOLDERS = {
+    "TRIAL": "demo-base-s1",
+    "DIR": "runs",
+    "ID": "abc123",
+    "NAME@SCALE": "search-regularisation@demo",
+}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """The rows of `table3_A.yaml` with one seed at scale demo, and base at scale multi30k, trained for four steps."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "sweeps").symlink_to(ROOT / "sweeps")
+    (folder / "text").mkdir()
+    little_text(folder / "text", 60, 8, 6)
+    (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
+    for scale, steps in (("demo", 4), ("multi30k", 6)):  # else they would be the same trials
+        (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))
+    my_sweep = example("yaml", "name: my-sweep").replace("values: [base,", f"values: [base, {OWN_ABLATION},")
+    (folder / "my_sweep.yaml").write_text(my_sweep)
+    (folder / "my_ablation.py").write_text(example("python", "class NoPosition"))
+    with pytest.MonkeyPatch.context() as patch, in_a_command():
+        patch.chdir(folder)
+        for heads in (1, 4, 8, 16, 32):
+            assert train.main(["--scale=demo.yaml", f"--model.h={heads}"]) == 0
+        assert train.main(["--scale=multi30k.yaml"]) == 0
+    return folder
+
+
+def example(language, beginning):
+    """The code block of the root README that holds this text."""
+    blocks = FENCED.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    (body,) = [body for kind, body in blocks if kind == language and beginning in body]
+    return body
+
+
+@pytest.fixture
+def here(workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    monkeypatch.syspath_prepend(str(workplace))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with in_a_command():
+        yield workplace
+
+
+def with_tiny_scale(words, default="--scale demo.yaml"):
+    """Name the tiny scale of the same name in place of a shipped one."""
+    words = [re.sub(r"^(--scale=)?(demo|multi30k)$", r"\1\2.yaml", word) for word in words]
+    return words if any(word.startswith("--scale") for word in words) else words + default.split()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What each command comes to here
+
+
+class Parsed(Exception):
+    """The command's own parser took the options. The rest of the command cannot run here."""
+
+
+def run_sweep(words):
+    if words[0].startswith("--"):  # --list, --clean (which is answered with no), --schema
+        return sweep.main(words)
+    if words == ["sweeps/table3_A.yaml"]:  # every trial is there
+        return sweep.main([*words, "--scale", "demo.yaml", "--seeds", "1"])
+    if words[-2:] == ["--sampler", "gp"]:
+        words = [*words, "n_startup_trials=20"]  # else it fits Gaussian processes, which takes seconds
+    return sweep.main([*dict.fromkeys([*with_tiny_scale(words), "--plan"])])
+
+
+def run_report(words):
+    return report.main([*words, "--scale", "demo.yaml", "--seeds", "1"])
+
+
+def run_train(words):
+    return train.main(words if words == ["--help"] else with_tiny_scale(words, "--scale=demo.yaml"))
+
+
+def run_complexity(words):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(complexity, "RUN_S", 0.01, raising=False)
+        return complexity.main([*words, "--scale", "demo.yaml", "--n", "8"])
+
+
+def parse_benchmark(words, monkeypatch):
+    """They take minutes, and need results of many minutes: their parser alone."""
+    script = ROOT / words[0]
+    original = argparse.ArgumentParser.parse_args
+
+    def parse(parser, *args):
+        original(parser, *args)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    monkeypatch.setattr(sys, "argv", [str(script), *words[1:]])
+    with pytest.raises(Parsed):
+        runpy.run_path(str(script), run_name="__main__")
+    return 0
+
+
+def parse_wandb(words):
+    """It needs a server, or an account: its parser alone."""
+    from wandb.cli.cli import cli
+
+    name, *arguments = words
+    cli.commands[name].make_context(name, arguments)
+    return 0
+
+
+def open_study(words):
+    """The dashboard is a server that does not end. The path must be the one that the search names."""
+    (path,) = words
+    with pytest.raises(InputError, match=re.escape(path)):
+        report.main(["sweeps/search_regularisation.yaml"])
+    return 0
+
+
+def parse_pip(words):
+    """It needs a network: its parser, the constraints file and the extra."""
+    with warnings.catch_warnings():  # pip's own
+        warnings.simplefilter("ignore")
+        from pip._internal.commands import create_command
+
+        options, requirements = create_command("install").parse_args(words)
+    assert all((ROOT / file).exists() for file in options.constraints)
+    extras = re.findall(r"\[(\w+)\]", " ".join(one for one in requirements + options.editables if one.startswith(".")))
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    assert all(f"\n{extra} = [" in pyproject for extra in extras)
+    return 0
+
+
+def parse_pytest(words):
+    """The suite cannot run in itself: its parser, and the files that it is given."""
+    config = pytest.Config.fromdictargs({}, words)
+    assert all((ROOT / name).exists() for name in config.args if name.startswith("tests/"))
+    return 0
+
+
+def run_piped(words):
+    sentence, bar, *command = words
+    assert bar == "|"
+    sys.stdin = io.TextIOWrapper(io.BytesIO(sentence.encode()))
+    return translate.main(command[command.index("transformer_pl.translate") + 1 :])
+
+
+RULES = {  # the first words of a command: what it comes to here
+    "python -m transformer_pl.sweep": run_sweep,
+    "python -m transformer_pl.train": run_train,
+    "python -m transformer_pl.report": run_report,
+    "python -m transformer_pl.translate": translate.main,
+    "python -m transformer_pl.complexity": run_complexity,
+    "echo": run_piped,
+    "wandb": parse_wandb,
+    "optuna-dashboard": open_study,
+    "pip install": parse_pip,
+    "pytest": parse_pytest,
+}
+NOT_YET = ("--compare", "--schema", "tests/test_parts.py")
+NEEDS_PACKAGE = {"--sampler cma-es": "cmaes"}  # where it is not installed, the command says so
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")  # of some samplers
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_a_readme_works(command, here, monkeypatch):
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]
+    words = [word.replace("NAME@SCALE", PLACEHOLDERS["NAME@SCALE"]) for word in words]
+    if words[0] == "taskset":
+        words = words[words.index("python") :]
+    if words[0] == "python" and words[1].startswith("tests/benchmarks/"):
+        assert parse_benchmark(words[1:], monkeypatch) == 0
+        return
+    if any(text in command for text in NOT_YET):
+        pytest.skip("comes with another branch")
+    rule = next((rule for rule in RULES if words[: len(rule.split())] == rule.split()), None)
+    assert rule, f"no rule for {command!r}: add one to RULES"
+    package = next((package for option, package in NEEDS_PACKAGE.items() if option in command), None)
+    try:
+        assert RULES[rule](words[len(rule.split()) :]) == 0
+    except InputError as error:
+        if not package or f"pip install {package}" not in str(error):
+            raise
+
+
+def test_the_ablation_of_the_root_readme_passes_the_plan(here, capsys):
+    assert f"`{OWN_ABLATION}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sweep.main(["my_sweep.yaml", "--scale", "demo.yaml", "--plan"]) == 0
+    assert "NoPosition" in capsys.readouterr().out
+
+
+def test_the_search_of_the_search_readme_is_a_search(here):
+    text = (ROOT / "transformer_pl" / "search" / "README.md").read_text(encoding="utf-8")
+    ((_, body),) = [block for block in FENCED.findall(text) if block[0] == "yaml"]
+    whole = yaml.safe_load(example("yaml", "name: my-sweep")) | yaml.safe_load(body)
+    Path("my_search.yaml").write_text(yaml.safe_dump(whole))
+    assert sweep.main(["my_search.yaml", "--scale", "demo.yaml", "--plan"]) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Links, the map, and the size of the first page
+
+
+def anchors(path):
+    """GitHub's anchor of each heading: lower case, blanks to dashes, no punctuation."""
+    headings = re.findall(r"^#+ (.+)$", without_fences(path.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("readme", READMES, ids=NAMES.get)
+def test_every_link_leads_somewhere(readme):
+    links = re.findall(r"\]\(([^)\s]+)\)", without_fences(readme.read_text(encoding="utf-8")))
+    for link in [link for link in links if "://" not in link]:
+        name, _, anchor = link.partition("#")
+        target = (readme.parent / name).resolve() if name else readme
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def names_in_the_map():
+    """Every path in the map, without its folder where it stands beside its package."""
+    return {name for code in INLINE.findall(MAP.read_text(encoding="utf-8")) for name in code.split()}
+
+
+def test_the_map_names_every_module():
+    text, missing = MAP.read_text(encoding="utf-8"), []
+    packages = {line.split("`")[1]: line for line in text.splitlines() if re.match(r"\| `\w+/` \|", line)}
+    for path in sorted((ROOT / "transformer_pl").rglob("*.py")):
+        module = path.relative_to(ROOT / "transformer_pl")
+        row = packages.get(f"{module.parts[0]}/", "") if len(module.parts) > 1 else text
+        if path.name != "__init__.py" and f"`{path.name}`" not in row:
+            missing.append(str(module))
+    assert not missing
+
+
+def test_every_path_in_the_map_exists():
+    known = {path.name for path in (ROOT / "transformer_pl").rglob("*.py")}
+    paths = [name for name in names_in_the_map() if re.fullmatch(r"[\w./]+(\.(py|yaml|html)|/)", name)]
+    assert paths
+    for name in paths:
+        placeholder = "NAME" in name or name == "my.yaml" or name in known
+        assert placeholder or (MAP.parent / name).exists() or (ROOT / name).exists(), name
+
+
+def test_the_root_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200

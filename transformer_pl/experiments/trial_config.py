@@ -1,0 +1,19 @@
+"""From what the user wrote to the config that is trained. Every command that plans or trains a trial goes this way."""
+
+from collections.abc import Iterable
+
+from transformer_pl.components import check_components
+from transformer_pl.config import Config, Level, resolve
+from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.runtime.errors import InputError
+
+
+def trial_config(levels: Iterable[Level]) -> Config:
+    """Merge the levels, lowest first, check the components, and match the number of steps to the budget.
+
+    Raises an InputError that lists every mistake of the keys, or else every mistake of the components.
+    """
+    config = resolve(levels)
+    if mistakes := check_components(config.model):
+        raise InputError(*mistakes)
+    return match_flops(config)
