@@ -86,8 +86,8 @@ SWEEPS = {  # the parameters of a sweep
     "equal": (
         {"variant": ["base", "model.N=4", "model.N=2 model.depth=1", "model.h=8"], "model.depth": 0.5},
         [
-            "rows `N=4` and `N=2 depth=1.0` come to the same sizes",
-            "rows `base` and `base` say the same",
+            "rows `N=4` and `N=2 depth=1.0` have the same sizes",
+            "rows `base` and `base` have the same settings",
             "leave one out",
         ],
     ),
@@ -149,7 +149,7 @@ CASES = {
     "set-twice": Case(
         "sweep", [TABLE3, "--set", "seed=1", "--set", "seed=2"], ["--set: seed is set twice; set it once"]
     ),
-    "set-seed": Case("sweep", [TABLE3, "--set", "seed=4"], ["--set: seed = 4: must be said by", "or by --seeds"]),
+    "set-seed": Case("sweep", [TABLE3, "--set", "seed=4"], ["--set: seed = 4: must be given by", "or by --seeds"]),
     "set-keys": Case(
         "sweep",
         [TABLE3, "--set", "model.hh=4", "--set", "model.N=many"],
@@ -238,12 +238,18 @@ CASES = {
     "complexity-file": Case(
         "complexity",
         ["sweeps/layers.yaml", "--runs=HERE/taken"],
-        ["HERE/taken/complexity/layers: must be a folder that can be written, but: Not a directory; mend it"],
+        [
+            "HERE/taken/complexity/layers: must be a folder that can be written, but: Not a directory;",
+            "choose another --runs",
+        ],
     ),
     "search-file": Case(
         "sweep",
         ["sweeps/search_size.yaml", "--runs=HERE/taken"],
-        ["HERE/taken/sweeps/search-size@demo: must be a folder that can be written, but: Not a directory; mend it"],
+        [
+            "HERE/taken/sweeps/search-size@demo: must be a folder that can be written, but: Not a directory;",
+            "choose another --runs",
+        ],
     ),
     "train-text-absent": Case("train", ["--data.path=HERE/nosuch"], ABSENT["nosuch"]),
     "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
@@ -440,7 +446,7 @@ def test_a_trial_that_another_process_trains_is_waited_for(tmp_path, small_sweep
     (trial,) = trials(small_sweep, runs)
     words = [sys.executable, "-m", "transformer_pl.sweep", str(small_sweep), "--runs", str(runs)]
     with log.open("wb") as file, trial.lock():
-        with pytest.raises(InputError, match="one process trains a trial at a time, and another does; wait for it"):
+        with pytest.raises(InputError, match="another process trains this trial, and only one may; wait for it"):
             trial.lock().__enter__()
         process = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file)
         wait_for(lambda: "waiting for another command, which trains 1 of these" in log.read_text())

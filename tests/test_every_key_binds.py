@@ -25,7 +25,7 @@ import tiny_trials
 import torch
 import watching_component
 import yaml
-from helpers import ROOT, command, little_text
+from helpers import ROOT, a_result, command, little_text
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from torch import nn
@@ -39,7 +39,9 @@ from transformer_pl.data.prepare import Prepared
 from transformer_pl.evaluation.evaluate import load_trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.runtime.errors import HelpShown, InputError
+from transformer_pl.runtime.command_line import HelpShown
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.search import cli as search_cli
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import SearchQueue, counted_trials
 from transformer_pl.training.module import TransformerModule
@@ -382,7 +384,7 @@ def rows(folder):
 def tell(monkeypatch, capsys):
     """Run a command in this process: its exit code, and what it says. Without the page, which takes seconds."""
     monkeypatch.setattr(sweep, "write_page", lambda *of_a_grid: {})
-    monkeypatch.setattr(sweep, "write_search_page", lambda *of_a_search: {})
+    monkeypatch.setattr(search_cli, "write_search_page", lambda *of_a_search: {})
     monkeypatch.setenv("COLUMNS", "200")
 
     def tell(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str]:
@@ -420,14 +422,14 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
     assert cells == [[2, 2], [0, 0]]
 
 
-@binds("sweep --plan", "sweep --match")
+@binds("sweep --plan", "sweep --compare")
 def test_a_plan_starts_nothing_and_tells_how_far_rows_are_from_base(rows, tmp_path, tell):
     words = [rows[0], "--runs", tmp_path / "runs"]
     code, said = tell(sweep.main, *words, "--plan")
     assert code == 0 and "4 to train" in said and not (tmp_path / "runs").exists()
-    for match in ("params", "flops", "steps"):
-        assert f"{match} off" in tell(sweep.main, *words, "--plan", "--match", match)[1]
-    assert not (tmp_path / "runs").exists() and "off" not in said
+    for compare in ("params", "flops", "steps"):
+        assert f"{compare} vs base" in tell(sweep.main, *words, "--plan", "--compare", compare)[1]
+    assert not (tmp_path / "runs").exists() and "vs base" not in said
 
 
 @pytest.fixture
@@ -621,7 +623,7 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(folder, tmp_path, tell, proc
         pruned = watch_real(study, job)
         if not pruned:
             metrics = {"val/ppl": value, "val/bleu": 1.0}
-            job.trial.finish({"metrics": metrics, "params": 1, "flops": 1.0})
+            job.trial.finish(a_result(metrics=metrics))
             started[-1].stdin.close()
         return pruned
 

@@ -4,7 +4,6 @@ Times the self-attention layer of each row of a sweep file, or what replaces it,
 fixed width d, and fits how the time grows with n. Without --scale the sizes are the paper's, those of scale wmt14.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +24,12 @@ from transformer_pl.model import Mask
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
-from transformer_pl.runtime.errors import CommandParser, InputError, run_command
+from transformer_pl.runtime.command_line import CommandParser, run_command, whole_numbers
+from transformer_pl.runtime.environment import describe_environment
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import write_atomically
 from transformer_pl.trials.names import as_folder
-from transformer_pl.trials.trial import check_writable, describe_environment, write_atomically
+from transformer_pl.trials.runs_folder import check_writable
 
 LENGTHS = tuple(2**i for i in range(5, 13))
 PASSES = ("forward", "training")  # training: forward and backward
@@ -205,9 +207,7 @@ def _machine(device: str) -> str:
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    if not all(word.isdigit() and int(word) for word in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} must be whole numbers from 1 with commas between, such as 32,64")
-    return tuple(sorted(set(map(int, text.split(",")))))
+    return tuple(sorted(whole_numbers(1, "32,64")(text)))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from transformer_pl.config import read_yaml
 from transformer_pl.experiments.cli import (
     add_search_options,
     add_sweep_options,
-    folder_name,
     refuse_options,
-    search_of,
     sweep_folder,
 )
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
@@ -20,8 +18,9 @@ from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.table import RowResults, build_table, compare_folders
-from transformer_pl.runtime.errors import CommandParser, InputError, collect_errors, run_command
-from transformer_pl.trials.trial import write_atomically
+from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
+from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from transformer_pl.reporting.plots import Figure
@@ -97,10 +96,11 @@ def _of_file(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path
 
 def _of_search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[str, Table | Path]:
     from transformer_pl.search import storage  # optuna takes a quarter of a second
+    from transformer_pl.search.cli import search_from_options
     from transformer_pl.search.results import SearchResults
 
     refuse_options(options, ["against", "test"], f"is for the rows of a grid, but {file} searches")
-    found = search_of(file, content, options)
+    found = search_from_options(file, content, options)
     folder = sweep_folder(found, options)
     outcome = SearchResults(found, storage.find_study(found, folder, options.storage), options.runs)
     title, table = f"{found.name} at scale {Path(found.scale).stem}", outcome.table()

@@ -34,21 +34,15 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import training_cost
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime import machine, memory
-from transformer_pl.runtime.errors import InputError, run_command, warn
+from transformer_pl.runtime.command_line import run_command
+from transformer_pl.runtime.environment import describe_environment
+from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
-from transformer_pl.training.divergence import Diverged, decoding_after
+from transformer_pl.training.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.identity import Identity, describe_difference, identity
-from transformer_pl.trials.trial import (
-    DEFAULT_RUNS,
-    Trial,
-    check_writable,
-    describe_environment,
-    finished_results,
-    runs_lock,
-    why_unwritable,
-    write_atomically,
-    write_json,
-)
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, finished_results, runs_lock, why_unwritable
+from transformer_pl.trials.trial import Trial
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 SHOWN = 20  # validation sentences whose translations W&B shows
@@ -335,7 +329,7 @@ def _evaluate(
         nll = reference_likelihood(model, split, config.trainer.eval_tokens)
         if not math.isfinite(nll.loss):
             raise Diverged(config.steps)
-        with decoding_after(config.steps):
+        with diverged_if_not_finite(config.steps):
             hypotheses = best_translations(
                 model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens
             )

@@ -15,9 +15,10 @@ from typing import Any
 from transformer_pl import components
 from transformer_pl.config import Config, Level, is_known_key, resolve
 from transformer_pl.data.prepare import Prepared, Tokens
-from transformer_pl.experiments.cli import folder_name
-from transformer_pl.runtime.errors import CommandParser, InputError, run_command
-from transformer_pl.trials.trial import DEFAULT_RUNS, Trial, finished_results
+from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results
+from transformer_pl.trials.trial import Trial
 
 CHUNK = 500  # sentences read before the first is translated, where nobody waits at a keyboard
 

@@ -16,7 +16,7 @@ import numpy as np
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.stats import BLEU, difference, randomisation, sample
-from transformer_pl.trials.trial import DEFAULT_RUNS
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
 SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
 

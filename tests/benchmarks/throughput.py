@@ -21,7 +21,9 @@ from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
-from transformer_pl.trials.trial import DEFAULT_RUNS, Trial, describe_environment, finished_results
+from transformer_pl.runtime.environment import describe_environment
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results
+from transformer_pl.trials.trial import Trial
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from transformer_pl.config import Level, resolve, sizes
 from transformer_pl.experiments.cost import forward_cost, training_cost
 from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 SWEEPS = [ROOT / "sweeps" / f"{name}.yaml" for name in ("table3", "layers")]
 
@@ -38,14 +38,14 @@ def test_a_matched_row_is_the_trial_that_has_so_many_steps():
     assert match_flops(base) == resolve([])
 
 
-@pytest.mark.parametrize("match", ["params", "flops", "steps"])
-def test_the_plan_says_how_far_a_row_is_off(tmp_path, match):
+@pytest.mark.parametrize("compare", ["params", "flops", "steps"])
+def test_the_plan_says_how_far_a_row_is_off(tmp_path, compare):
     rows = [row.configs[0] for row in read_sweep(ROOT / "sweeps" / "table3.yaml").rows]
     costs = [forward_cost(sizes(config.model, config.data.vocab_size), 1, 25, 25) for config in rows]
     has = {"params": lambda i: costs[i].params, "flops": lambda i: spent(rows[i]), "steps": lambda i: rows[i].steps}
-    expected = [f"{has[match](i) / has[match](0) - 1:+.0%}" for i in range(len(rows))]
-    said = command("sweep", "sweeps/table3.yaml", "--plan", "--match", match, "--runs", tmp_path, COLUMNS="200")
-    assert said.returncode == 0 and f"{match} off" in said.stdout, said.stderr
+    expected = [f"{has[compare](i) / has[compare](0) - 1:+.0%}" for i in range(len(rows))]
+    said = command("sweep", "sweeps/table3.yaml", "--plan", "--compare", compare, "--runs", tmp_path, COLUMNS="200")
+    assert said.returncode == 0 and f"{compare} vs base" in said.stdout, said.stderr
     assert re.findall(r"[+-]\d+%", said.stdout) == expected
 
 

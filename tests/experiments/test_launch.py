@@ -1,9 +1,9 @@
-"""Where trials run: the share of the machine that each has, and how that is told."""
+"""Workers: which share of the machine each trial gets, and how a sweep describes that."""
 
 import json
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, a_result
 
 from transformer_pl.config import Level, resolve
 from transformer_pl.experiments import launch
@@ -13,13 +13,13 @@ from transformer_pl.sweep import argv
 from transformer_pl.train import read_argv
 
 
-def jobs_of(runs, keys, begun):
-    """The trials of the smallest sweep. `begun`: by trial, how many threads it began with."""
-    jobs = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), runs)
+def planned_trials(runs, keys, begun):
+    """The trials of the smallest sweep. begun: the number of threads that a trial began with, by its index."""
+    trials = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), runs)
     for number, threads in begun.items():
-        jobs[number].trial.folder.mkdir(parents=True)
-        (jobs[number].trial.folder / "env.json").write_text(json.dumps({"threads": threads}))
-    return jobs
+        trials[number].trial.folder.mkdir(parents=True)
+        (trials[number].trial.folder / "env.json").write_text(json.dumps({"threads": threads}))
+    return trials
 
 
 @pytest.mark.parametrize(
@@ -27,21 +27,25 @@ def jobs_of(runs, keys, begun):
     [({}, {}, 3), ({"trainer.threads": "2"}, {}, 2), ({}, {0: 1}, 1), ({"trainer.threads": "2"}, {0: 1}, 2)],
     ids=["its share", "as the config says", "as it began", "as the config says, not as it began"],
 )
-def test_how_many_threads_a_trial_has(tmp_path, monkeypatch, keys, begun, threads):
+def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
+    tmp_path, monkeypatch, keys, begun, threads
+):
     started = []
     monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
-    sweep, job = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), jobs_of(tmp_path, keys, begun)[0]
-    launch._start(job, argv(sweep, job, tmp_path, False), launch.Workers(1, 3, []), 0)
+    sweep, planned = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), planned_trials(tmp_path, keys, begun)[0]
+    launch._start_process(planned, argv(sweep, planned, tmp_path, False), launch.Workers(1, 3, []), 0)
     ((words, environment),) = started
     assert environment["OMP_NUM_THREADS"] == str(threads)
     _, (_, (_, keys_given)) = read_argv(words[3:])
-    assert keys_given.get("trainer.threads") == keys.get("trainer.threads")  # else `train` takes it for the user's
+    assert keys_given.get("trainer.threads") == keys.get(
+        "trainer.threads"
+    )  # `train` takes every key for the user's choice
 
 
-def test_a_finished_trial_that_is_trained_anew_has_its_share(tmp_path):
-    job = jobs_of(tmp_path, {}, {0: 1})[0]
-    (job.trial.folder / "result.json").write_text('{"id": "1"}')
-    assert launch.Workers(1, 3, []).threads_of(job) == 3
+def test_a_finished_trial_that_is_trained_again_gets_its_share_of_threads(tmp_path):
+    planned = planned_trials(tmp_path, {}, {0: 1})[0]
+    (planned.trial.folder / "result.json").write_text(json.dumps(a_result()))
+    assert launch.Workers(1, 3, []).threads_of(planned) == 3
 
 
 @pytest.mark.parametrize(
@@ -55,18 +59,18 @@ def test_a_finished_trial_that_is_trained_anew_has_its_share(tmp_path):
     ],
     ids=str,
 )
-def test_a_sweep_says_how_many_threads_its_trials_have(tmp_path, keys, begun, words):
-    parts = launch.Workers(2, 3, []).describe(jobs_of(tmp_path, keys, begun)).split("; ")
+def test_a_sweep_prints_how_many_threads_its_trials_have(tmp_path, keys, begun, words):
+    parts = launch.Workers(2, 3, []).describe(planned_trials(tmp_path, keys, begun)).split("; ")
     assert len(parts) == len(words) and parts[0] == f"4 trials, 2 at a time with {words[0]}"
     assert all(part.startswith(word) for part, word in zip(parts[1:], words[1:], strict=True))
 
 
 def trainers(*keys):
-    return [resolve([Level("test", {f"trainer.{key}": v for key, v in of_one.items()})]).trainer for of_one in keys]
+    return [resolve([Level("test", {f"trainer.{key}": v for key, v in section.items()})]).trainer for section in keys]
 
 
 @pytest.mark.parametrize(
-    ("keys", "parallel", "places"),
+    ("keys", "parallel", "gpus"),
     [
         ([{}], None, ["0", "1", "2", "3"]),
         ([{}], 2, ["0", "1"]),
@@ -77,16 +81,16 @@ def trainers(*keys):
     ],
     ids=str,
 )
-def test_each_place_has_the_gpus_of_its_trials(monkeypatch, keys, parallel, places):
+def test_each_worker_gets_as_many_gpus_as_its_trials_need(monkeypatch, keys, parallel, gpus):
     monkeypatch.setattr(launch, "gpus", lambda: ["0", "1", "2", "3"])
-    slots = launch.available_workers(parallel, trainers(*keys), 9)
-    assert slots.gpus == places and slots.count == (parallel or len(places))
+    workers = launch.available_workers(parallel, trainers(*keys), 9)
+    assert workers.gpus == gpus and workers.count == (parallel or len(gpus))
 
 
-def test_without_a_gpu_each_place_has_its_cores(monkeypatch):
+def test_without_a_gpu_each_worker_gets_its_share_of_cores(monkeypatch):
     monkeypatch.setattr(launch, "gpus", lambda: [])
     monkeypatch.setattr(launch.os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert launch.available_workers(None, trainers({}), 9) == (8, 1, [])
-    assert launch.available_workers(None, trainers({}, {"devices": 2}), 9) == (4, 1, [])
-    assert launch.available_workers(2, trainers({"devices": 2}), 9) == (2, 2, [])
-    assert launch.available_workers(None, trainers({}), 1) == (1, 8, [])
+    assert launch.available_workers(None, trainers({}), 9) == launch.Workers(8, 1, [])
+    assert launch.available_workers(None, trainers({}, {"devices": 2}), 9) == launch.Workers(4, 1, [])
+    assert launch.available_workers(2, trainers({"devices": 2}), 9) == launch.Workers(2, 2, [])
+    assert launch.available_workers(None, trainers({}), 1) == launch.Workers(1, 8, [])

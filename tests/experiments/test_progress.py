@@ -1,4 +1,4 @@
-"""A sweep while it runs: what it shows, when it says it will end, and how it stops."""
+"""A running sweep: what it shows, when it expects to end, and how it stops."""
 
 import fcntl
 import io
@@ -32,7 +32,7 @@ TABLE = ROOT / "sweeps" / "table3_A.yaml"
 
 
 class Clock:
-    """Time that passes when it is told to, for `live` alone."""
+    """A clock for progress.py that a test sets."""
 
     def __init__(self, monkeypatch):
         self.now = 1000.0
@@ -55,12 +55,12 @@ def view(planned, slots, **flops):
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_end_is_known_once_a_trial_of_every_row_is_done(planned, monkeypatch, slots, seed):
-    """Rows differ in length by six times and more, seeds of a row by a tenth."""
+def test_the_time_left_is_right_once_a_trial_of_every_row_is_done(planned, monkeypatch, slots, seed):
+    """Rows differ in length by a factor of six, seeds of a row by a tenth."""
     rng, clock = random.Random(seed), Clock(monkeypatch)
     lengths = {one.name: (30 + 40 * one.row) * rng.uniform(0.95, 1.05) for one in planned}
     seen = view(planned, slots)
-    running, waiting, told, began = {}, list(planned), None, clock.now
+    running, waiting, predicted, began = {}, list(planned), None, clock.now
     while running or waiting:
         while waiting and len(running) < slots:
             one = waiting.pop(0)
@@ -69,34 +69,34 @@ def test_the_end_is_known_once_a_trial_of_every_row_is_done(planned, monkeypatch
         one, clock.now = min(running.values(), key=lambda pair: pair[1])
         del running[one.name]
         seen.ended(one, "done", "")
-        if told is None and len(seen.took) == 5:
-            told = (clock.now, seen.left())
-    at, left = told
+        if predicted is None and len(seen.durations) == 5:
+            predicted = (clock.now, seen.seconds_left())
+    at, left = predicted
     assert at - began + left == pytest.approx(clock.now - began, rel=0.05)
 
 
-def test_before_a_row_is_measured_its_cost_stands_for_it(planned, monkeypatch):
+def test_a_row_without_a_finished_trial_is_estimated_by_its_flops(planned, monkeypatch):
     clock = Clock(monkeypatch)
     seen = view(planned, 1, flops=lambda row: (row + 1) * 1e12)
-    assert seen.left() is None  # nothing tells
+    assert seen.seconds_left() is None  # nothing is known
     seen.started(planned[0])
     clock.now += 10
     seen.ended(planned[0], "done", "")
-    assert seen.left() == pytest.approx(10 * (2 + 3 * (2 + 3 + 4 + 5)))
+    assert seen.seconds_left() == pytest.approx(10 * (2 + 3 * (2 + 3 + 4 + 5)))
 
 
-def test_what_diverged_is_counted_and_tells_nothing_of_how_long_a_trial_takes(planned, monkeypatch):
+def test_a_diverged_or_failed_trial_is_counted_but_does_not_measure_a_duration(planned, monkeypatch):
     clock, seen = Clock(monkeypatch), view(planned, 1)
     for one, ending in zip(planned, ("done", "diverged", "failed", "pruned"), strict=False):
         seen.started(one)
         clock.now += 10
         seen.ended(one, ending, ending)
-    assert seen._counts().startswith("2 done, 1 diverged, 1 failed, 11 waiting")
-    assert seen.took == {planned[0].row: [10], planned[3].row: [10]}
+    assert seen._summary().startswith("2 done, 1 diverged, 1 failed, 11 waiting")
+    assert seen.durations == {planned[0].row: [10], planned[3].row: [10]}
     assert f"[2/15] {planned[1].name}  0:10  diverged" in seen.console.file.getvalue()
 
 
-def test_a_trial_s_line_says_where_it_is_and_fits(planned, monkeypatch):
+def test_a_trial_s_line_shows_its_progress_and_fits_the_terminal(planned, monkeypatch):
     clock, one = Clock(monkeypatch), planned[0]
     seen = ProgressView(Console(file=io.StringIO(), width=80, force_terminal=True), planned, 3, 2, estimates(planned))
     seen.started(one)
@@ -107,7 +107,7 @@ def test_a_trial_s_line_says_where_it_is_and_fits(planned, monkeypatch):
     for width in (80, 50, 120):
         seen.console.width = width
         with seen.console.capture() as capture:
-            seen.console.print(seen._drawn())
+            seen.console.print(seen._drawing())
         screen = pyte.Screen(width, 5)
         pyte.Stream(screen).feed(capture.get().replace("\n", "\r\n"))
         assert "h=1 s1" in screen.display[0] and "3 cached, 1 running, 14 waiting" in screen.display[1]
@@ -117,12 +117,12 @@ def test_a_trial_s_line_says_where_it_is_and_fits(planned, monkeypatch):
             assert "0:10 left" in screen.display[0]  # 500 steps, 50 a second
 
 
-def test_clock():
+def test_durations_are_written_as_a_clock():
     assert [format_duration(s) for s in (0, 59.6, 61, 3600, 86399)] == ["0:00", "1:00", "1:01", "1:00:00", "23:59:59"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# In a terminal
+# The command in a terminal
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def read(fd: int, seconds: float) -> bytes:
     return sent
 
 
-def test_a_terminal_shows_every_trial_and_is_left_tidy(two_rows):
+def test_the_live_view_shows_every_trial_and_leaves_a_tidy_terminal(two_rows):
     with terminal(two_rows) as (process, fd):
         sent, widths = read(fd, 4), [60, 100, 80]
         while process.poll() is None:
@@ -201,7 +201,7 @@ def alive(leaders: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "Ctrl-C twice", "SIGTERM", "SIGKILL"])
-def test_a_stopped_sweep_saves_and_leaves_no_process(two_rows, how):
+def test_a_stopped_sweep_saves_its_trials_and_leaves_no_process(two_rows, how):
     argv = ["--set", "optim.max_steps=50000", "trainer.val_every=50000"]
     with terminal(two_rows, *argv) as (process, fd):
         deadline = time.monotonic() + 120
@@ -233,7 +233,7 @@ def test_a_stopped_sweep_saves_and_leaves_no_process(two_rows, how):
         assert states == ["stopped", "stopped"]
 
 
-def test_a_sweep_stops_while_its_trials_start(two_rows):
+def test_a_sweep_can_be_stopped_while_its_trials_start(two_rows):
     with terminal(two_rows) as (process, fd):
         sent = b""
         while b"at a time" not in sent:

@@ -1,4 +1,4 @@
-"""Every row at its own best: the same points for all, with a seed of their own."""
+"""--retune: every row tries the same points, with one seed of their own, and is trained at its best."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import REACH, plan_retuning
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 KEYS = ["optim.lr_scale", "optim.warmup"]
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
@@ -28,20 +28,20 @@ def sweep_file(tmp_path):
     return path
 
 
-def test_every_row_tries_the_same_points_with_a_seed_of_their_own(sweep_file):
+def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sweep_file):
     sweep = read_sweep(sweep_file)
     tuning = plan_retuning(sweep, KEYS, 9, {"name": "val/ppl", "goal": "minimize"})
     base = sweep.base.flat()
     assert tuning.points[0] == {key: base[key] for key in KEYS} and len(tuning.points) == 9
     for key in KEYS:
-        assert len({point[key] for point in tuning.points}) == 9  # none is wasted
+        assert len({point[key] for point in tuning.points}) == 9  # no two tries are the same
         assert all(base[key] / REACH <= point[key] <= base[key] * REACH for point in tuning.points)
     tries = tuning.tries(sweep)
     tried = [[{key: row.configs[0].flat()[key] for key in KEYS} for row in tries.rows[at : at + 9]] for at in (0, 9)]
     assert tried[0] == tried[1] == tuning.points
     assert [row.configs[0].model.h for row in tries.rows] == [8] * 9 + [4] * 9
     assert {config.seed for config in tries.configs} == {1}  # the file has 0 and 2
-    for row in tries.rows:  # what `train` is told is what it comes to
+    for row in tries.rows:  # the arguments of `train` give the row's config
         assert all(row.keys[key] == row.configs[0].flat()[key] for key in KEYS)
 
 
@@ -49,18 +49,18 @@ def test_every_row_tries_the_same_points_with_a_seed_of_their_own(sweep_file):
     ("keys", "metric", "told"),
     [
         (["optim.lr_scal"], None, "optim.lr_scal: no such key; did you mean optim.lr_scale?"),
-        (["seed"], None, "seed: must be of model or optim"),
-        (["model.h"], None, "model.h: must be the same in all rows, but row `h=4` is about it"),
+        (["seed"], None, "seed: must be a key of model or optim"),
+        (["model.h"], None, "model.h: must be the same in all rows, but row `h=4` changes it"),
         (["model.d_k"], None, "model.d_k: must be a number other than 0 in base, but is None"),
         (KEYS, {"name": "params"}, "metric.name = params: must be one of val/bleu"),
     ],
 )
-def test_what_cannot_be_tuned_is_told(sweep_file, keys, metric, told):
+def test_a_key_that_cannot_be_retuned_is_an_error_that_says_why(sweep_file, keys, metric, told):
     with pytest.raises(InputError, match=re.escape(told)):
         plan_retuning(read_sweep(sweep_file), keys, 4, metric)
 
 
-def test_rows_are_trained_at_their_best_and_the_table_says_so(sweep_file, tmp_path):
+def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_file, tmp_path):
     runs = tmp_path / "runs"
     words = [sweep_file, "--runs", runs, "--retune", "optim.lr_scale", "--budget", 2, "--seeds", 2]
     runs.mkdir()
@@ -81,15 +81,15 @@ def test_rows_are_trained_at_their_best_and_the_table_says_so(sweep_file, tmp_pa
     assert len(results) == 2 * (2 + 1)
 
     shown = command("report", *words, "--format", "md").stdout
-    assert "Every row at its own best of the same 2 points of optim.lr_scale" in shown and "with seed 0" in shown
+    assert "Every row is at its own best of the same 2 points of optim.lr_scale" in shown and "with seed 0" in shown
     (folder,) = (runs / "sweeps").iterdir()
     assert (folder / "table.md").read_text() == shown and (folder / "report.html").exists()
     again = command("sweep", *words, WANDB_MODE="disabled")
     assert again.returncode == 0 and " 0 to train" in again.stdout
 
 
-def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
-    """Nor one that failed or diverged; a row that failed everywhere stays where the file has it."""
+def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
+    """Neither is one that failed or diverged. A row without any finite try keeps the file's values."""
     sweep = read_sweep(sweep_file)
     tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, {"name": "val/ppl"})
     tried = plan_trials(tuning.tries(sweep), tmp_path)
@@ -104,8 +104,8 @@ def test_a_try_that_came_to_no_number_is_not_the_best(sweep_file, tmp_path):
 
 
 @pytest.fixture
-def part_that_diverges(tmp_path, monkeypatch):
-    """A part whose training diverges where P_drop is above 0.15, in a batch as large as it is there."""
+def component_that_diverges(tmp_path, monkeypatch):
+    """A component whose training diverges where P_drop is above 0.15. The dry run's batch is too small for it."""
     (tmp_path / "explosive.py").write_text(
         "from transformer_pl.model import SinusoidalPosition\n\n\n"
         "class Explosive(SinusoidalPosition):\n"
@@ -120,10 +120,10 @@ def part_that_diverges(tmp_path, monkeypatch):
     return "explosive.Explosive"
 
 
-def test_a_try_that_diverges_is_the_worst_and_the_row_goes_on_at_its_best(sweep_file, tmp_path, part_that_diverges):
-    """Of 0.1, 0.058 and 0.173. That a try diverges is what tries are for: the command has done what it was to do."""
+def test_a_diverged_try_counts_as_the_worst_and_is_no_failure(sweep_file, tmp_path, component_that_diverges):
+    """P_drop is tried at 0.1, 0.058 and 0.173; the last diverges. The exit code is 0."""
     said = yaml.safe_load(sweep_file.read_text())
-    said["parameters"]["variant"] = {"values": [f"model.position={part_that_diverges}"]}
+    said["parameters"]["variant"] = {"values": [f"model.position={component_that_diverges}"]}
     sweep_file.write_text(yaml.safe_dump(said, sort_keys=False))
     words = [sweep_file, "--runs", tmp_path / "runs", "--retune", "model.p_drop", "--budget", 3, "--seeds", 2]
     told = command("sweep", *words, WANDB_MODE="disabled")
@@ -133,7 +133,7 @@ def test_a_try_that_diverges_is_the_worst_and_the_row_goes_on_at_its_best(sweep_
     tries = {p_drop: r["metrics"]["val/ppl"] for (p_drop, seed), r in tried.items() if seed == 0}
     assert len(tries) == 2 and {p_drop for p_drop, seed in tried if seed == 2} == {min(tries, key=tries.get)}
     shown = command("report", *words, "--format", "md").stdout
-    assert "Of these 3 tries 1 diverged, which counts as the worst." in shown
+    assert "Of these 3 tries 1 diverged, which counts as the worst result." in shown
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sweep files: those that are shipped, what W&B makes of them, how rows are made, and what a mistake is told."""
+"""Sweep files: the shipped ones, what W&B makes of them, how rows are read, and the messages for mistakes."""
 
 import itertools
 import re
@@ -56,7 +56,7 @@ def mistakes(path, **arguments):
 
 def wandb_grid(content):
     """The grid of a W&B sweep: the product of all values, the last parameter fastest, as its agent gets them."""
-    values = [said.get("values", [said.get("value")]) for said in content["parameters"].values()]
+    values = [entry.get("values", [entry.get("value")]) for entry in content["parameters"].values()]
     return [dict(zip(content["parameters"], row, strict=True)) for row in itertools.product(*values)]
 
 
@@ -65,7 +65,7 @@ def wandb_grid(content):
 
 
 @shipped
-def test_a_shipped_sweep_is_the_grid_of_its_own_text(path):
+def test_a_shipped_sweep_is_read_as_the_grid_that_its_file_spells(path):
     content = yaml.safe_load(path.read_text())
     sweep = read_sweep(path)
     rows = [{k: v for k, v in row.items() if k != "seed"} for row in wandb_grid(content)]
@@ -73,23 +73,23 @@ def test_a_shipped_sweep_is_the_grid_of_its_own_text(path):
     seeds = content["parameters"].get("seed", {"value": 1})
     seeds = seeds.get("values", [seeds.get("value")])
     assert [[config.seed for config in row.configs] for row in sweep.rows] == [seeds] * len(rows)
-    for said, row in zip(rows, sweep.rows, strict=True):
-        keys = {key: value for key, value in said.items() if key not in OUR_PARAMETERS}
-        variant = parse_variant(said.get("variant", "base"), "")
+    for entry, row in zip(rows, sweep.rows, strict=True):
+        keys = {key: value for key, value in entry.items() if key not in OUR_PARAMETERS}
+        variant = parse_variant(entry.get("variant", "base"), "")
         assert row.keys == keys | variant.values
         for config in row.configs:
-            levels = [scale_level(said["scale"]), Level("", keys), variant, Level("", {"seed": config.seed})]
+            levels = [scale_level(entry["scale"]), Level("", keys), variant, Level("", {"seed": config.seed})]
             assert config == resolve(levels)
     assert len({row.name for row in sweep.rows}) == len(sweep.rows)  # names tell rows apart
 
 
 @pytest.mark.parametrize("scale", SCALE_NAMES)
 @pytest.mark.parametrize("path", [path for path in GRIDS if path.stem != "smoke"], ids=lambda path: path.stem)
-def test_a_shipped_sweep_keeps_the_laws_at_every_scale(path, scale):
+def test_a_shipped_sweep_is_valid_at_every_scale(path, scale):
     assert read_sweep(path, scale=scale).scale == scale
 
 
-def test_table_3_a_is_the_paper_s():
+def test_table_3_a_has_the_paper_s_rows():
     sweep = read_sweep(ROOT / "sweeps/table3_A.yaml")
     assert (sweep.name, sweep.project, sweep.scale) == ("table3-A", "transformer-pl", "demo")
     assert [row.name for row in sweep.rows] == ["h=1", "h=4", "base", "h=16", "h=32"]
@@ -99,8 +99,8 @@ def test_table_3_a_is_the_paper_s():
 
 
 @pytest.mark.parametrize("path", [p for p in GRIDS if p.stem.startswith("table3")], ids=lambda path: path.stem)
-def test_a_sweep_of_table_3_is_base_and_the_paper_s_rows(path):
-    """Those of its letter, or all there are; each once."""
+def test_a_sweep_of_table_3_has_base_and_the_paper_s_rows(path):
+    """The rows of its letter, or all rows for table3; each once."""
     labels = {row.label for row in TABLE3} if path.stem == "table3" else {"base", path.stem.removeprefix("table3_")}
     found = [published(row.configs[0]) for row in read_sweep(path).rows]
     assert None not in found
@@ -108,31 +108,31 @@ def test_a_sweep_of_table_3_is_base_and_the_paper_s_rows(path):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_sweep_is_legal_to_wandb(path):
+def test_a_shipped_sweep_is_a_valid_wandb_sweep(path):
     """W&B's schema lives on its server. Its client's checks run here; of the schema, the closed list of top-level
     keys and the form of a parameter (which the docs of this project say and a server once confirmed) are checked."""
     from wandb.apis.public.sweeps import _validate_config_and_fill_distribution
 
     content = yaml.safe_load(path.read_text())
     filled = _validate_config_and_fill_distribution(yaml.safe_load(path.read_text()))["parameters"]
-    assert {key: said | {"distribution": 0} for key, said in filled.items()} == {
-        key: said | {"distribution": 0} for key, said in content["parameters"].items()
+    assert {key: entry | {"distribution": 0} for key, entry in filled.items()} == {
+        key: entry | {"distribution": 0} for key, entry in content["parameters"].items()
     }
     assert content.keys() <= set(TOP_LEVEL)
     assert {"program", "name", "project", "method", "parameters", "command"} <= content.keys()
     goals = content.get("metrics") or [content["metric"]]
     assert (ROOT / content["program"]).exists() and all(goal.keys() == {"name", "goal"} for goal in goals)
     assert content["command"] == ["${env}", "${interpreter}", "-m", "transformer_pl.train", "${args}"]
-    for key, said in content["parameters"].items():
+    for key, entry in content["parameters"].items():
         assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", key)
-        drawn = path in SEARCHES and {"min", "max"} <= said.keys() <= {"min", "max", "q", "distribution"}
-        assert drawn or said.keys() in ({"value"}, {"values"})
-        assert all(isinstance(v, str | int | float | None) for v in said.get("values", [said.get("value")]))
+        drawn = path in SEARCHES and {"min", "max"} <= entry.keys() <= {"min", "max", "q", "distribution"}
+        assert drawn or entry.keys() in ({"value"}, {"values"})
+        assert all(isinstance(v, str | int | float | None) for v in entry.get("values", [entry.get("value")]))
     assert re.search(rf"python -m transformer_pl\.sweep sweeps/{path.name}$", path.read_text(), re.M)
 
 
 @shipped
-def test_what_wandb_s_agent_starts_is_the_trial_that_the_sweep_starts(path):
+def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
     """The agent passes every parameter, the variant with them, spelled by Python; `sweep` passes merged keys."""
     from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
@@ -147,7 +147,7 @@ def test_what_wandb_s_agent_starts_is_the_trial_that_the_sweep_starts(path):
 
 @shipped
 @pytest.mark.parametrize("form", ["--key=value", "--key value"])
-def test_argv_carries_a_trial_whole(path, form):
+def test_the_arguments_of_train_give_the_whole_config(path, form):
     sweep = read_sweep(path, sets={"trainer.threads": "None", "optim.eps": "1e-05", "data.path": "a b=c"})
     for row in sweep.rows:
         for config in row.configs:
@@ -159,13 +159,13 @@ def test_argv_carries_a_trial_whole(path, form):
             assert resolve(levels) == config
 
 
-def test_a_sweep_of_the_paper_s_parts_needs_no_torch():
+def test_reading_a_sweep_of_the_paper_s_components_needs_no_torch():
     program = f"""if True:
         import sys
         from pathlib import Path
         from transformer_pl import train
         from transformer_pl.experiments import sweep_file
-        sweep_file.load(Path({str(ROOT / "sweeps/table3_A.yaml")!r}))
+        sweep_file.read_sweep(Path({str(ROOT / "sweeps/table3_A.yaml")!r}))
         sys.exit(", ".join({{"torch", "lightning", "wandb", "datasets", "optuna"}} & set(sys.modules)) or 0)
     """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -176,7 +176,7 @@ def test_a_sweep_of_the_paper_s_parts_needs_no_torch():
 # Rows
 
 
-def test_rows_stand_in_the_file_s_order(sweep_file):
+def test_rows_are_in_the_file_s_order(sweep_file):
     path = sweep_file(
         {
             "model.p_drop": {"values": [0.2, 0.0]},
@@ -197,16 +197,16 @@ def test_rows_stand_in_the_file_s_order(sweep_file):
     ]
     assert all([config.seed for config in row.configs] == [3, 1] for row in sweep.rows)
     assert all(config.model.N == 4 for config in [*sweep.configs, sweep.base])
-    assert [row.name for row in sweep.rows[:2]] == ["h=4 p_drop=0.2", "h=1 p_drop=0.2"]  # what all share is not said
+    assert [row.name for row in sweep.rows[:2]] == ["h=4 p_drop=0.2", "h=1 p_drop=0.2"]  # without what all rows share
 
 
-def test_without_scale_and_seed_it_is_the_demo_once(sweep_file):
+def test_a_sweep_without_scale_and_seed_runs_once_at_scale_demo(sweep_file):
     sweep = read_sweep(sweep_file({"model.h": {"values": [4, 8]}}))
     assert (sweep.scale, sweep.name, sweep.project) == ("demo", "f", "transformer-pl")
     assert [config.seed for config in sweep.configs] == [1, 1]
 
 
-def test_precedence(sweep_file):
+def test_later_levels_win(sweep_file):
     """The scale < the file < its variant < --set."""
     warmup = scale_level("demo").values["optim.warmup"]
     assert warmup != KEYS["optim.warmup"]
@@ -227,7 +227,7 @@ def test_precedence(sweep_file):
     ]
 
 
-def test_a_variant_that_names_a_part_drops_the_options_that_the_file_gave(sweep_file):
+def test_a_variant_that_names_a_component_drops_the_file_s_options_of_it(sweep_file):
     position = "ablations.learned_position.LearnedPosition"
     file = {"model.position": {"value": position}, "model.position.most": {"value": 99}}
     file["variant"] = {"values": ["base", "model.position=ablations.no_position.NoPosition", "model.position.most=98"]}
@@ -239,7 +239,7 @@ def test_a_variant_that_names_a_part_drops_the_options_that_the_file_gave(sweep_
     assert [config.model.position.options for config in sweep.configs] == [{"most": 99}, {}, {"most": 98}]
 
 
-def test_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
+def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
     path = sweep_file({"scale": {"values": ["demo", "multi30k"]}, "seed": {"values": [1, 2]}, "model.h": {"value": 4}})
     mine = tmp_path / "mine.yaml"
     mine.write_text("optim.max_steps: 7\n")
@@ -254,7 +254,7 @@ def test_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
 # Mistakes
 
 
-def test_a_key_that_is_no_key_of_a_wandb_sweep(sweep_file):
+def test_an_unknown_top_level_key_is_an_error(sweep_file):
     assert mistakes(sweep_file({"model.h": {"value": 4}}, metrc={"name": "val/bleu"}, variant=3)) == [
         "f.yaml: metrc: no key of a W&B sweep; did you mean metric?",
         f"f.yaml: variant: no key of a W&B sweep; known: {', '.join(TOP_LEVEL)}",
@@ -265,12 +265,12 @@ WRONG_NAMES = ["", ".", "..", "../up", "/tmp/x", "a/b", "a\\b", "a\nb", "a\tb", 
 
 
 @pytest.mark.parametrize("name", WRONG_NAMES, ids=ascii)
-def test_a_name_that_would_lead_out_of_its_folder(sweep_file, name):
-    law = "must be a plain name: 1 to 128 printable characters, none of / \\"
+def test_a_name_that_is_no_plain_file_name_is_an_error(sweep_file, name):
+    rule = "must be a plain name: 1 to 128 printable characters, none of / \\"
     path = sweep_file({"model.h": {"value": 4}}, name=name, project=name)
     assert mistakes(path) == [
-        f"f.yaml: name = {name!r}: {law}, not . or ..; choose another",
-        f"f.yaml: project = {name!r}: {law} # ? % :, not . or ..; choose another",
+        f"f.yaml: name = {name!r}: {rule}, not . or ..; choose another",
+        f"f.yaml: project = {name!r}: {rule} # ? % :, not . or ..; choose another",
     ]
 
 
@@ -283,7 +283,7 @@ def test_a_plain_name_stays_in_its_folder(sweep_file, name):
 
 
 @pytest.mark.parametrize("stem", [".", ".."])
-def test_a_file_name_that_is_no_name(tmp_path, stem):
+def test_a_file_name_that_is_no_plain_name_is_an_error(tmp_path, stem):
     path = tmp_path / f"{stem}.yaml"
     path.write_text("method: grid\nparameters: {model.h: {value: 4}}\n")
     with pytest.raises(InputError, match=f"name = '{re.escape(stem)}': must be a plain name"):
@@ -291,7 +291,7 @@ def test_a_file_name_that_is_no_name(tmp_path, stem):
 
 
 @pytest.mark.parametrize("project", ["a#b", "a?b", "a%b", "a:b"])
-def test_a_project_that_wandb_would_refuse(sweep_file, project):
+def test_a_project_that_wandb_refuses_is_an_error(sweep_file, project):
     (message,) = mistakes(sweep_file({"model.h": {"value": 4}}, project=project))
     assert message.startswith(f"f.yaml: project = {project!r}: must be a plain name")
     with pytest.raises(UsageError, match="Invalid project name"):
@@ -299,20 +299,20 @@ def test_a_project_that_wandb_would_refuse(sweep_file, project):
 
 
 @pytest.mark.parametrize("method", ["random", "bayes", "gird", None])
-def test_a_method_that_is_no_grid(sweep_file, method):
+def test_a_method_other_than_grid_is_an_error(sweep_file, method):
     assert mistakes(sweep_file({"model.h": {"value": 4}}, method=method)) == [
         f"f.yaml: method = {method}: must be grid"
     ]
 
 
 @pytest.mark.parametrize("parameters", [None, {}, [1], "model.h"], ids=str)
-def test_parameters_that_are_missing_or_no_mapping(sweep_file, parameters):
+def test_parameters_must_be_a_mapping(sweep_file, parameters):
     (message,) = mistakes(sweep_file(parameters))
     assert message.startswith(f"f.yaml: parameters = {parameters}: must map keys to")
 
 
 @pytest.mark.parametrize(
-    ("said", "law"),
+    ("entry", "rule"),
     [
         ({"value": 4, "values": [4]}, "must be {value: ...} or {values: [...]} in a grid"),
         ({}, "must be {value: ...} or {values: [...]} in a grid"),
@@ -330,12 +330,12 @@ def test_parameters_that_are_missing_or_no_mapping(sweep_file, parameters):
     ],
     ids=str,
 )
-def test_a_parameter_that_is_no_list_of_plain_values(sweep_file, said, law):
-    (message,) = mistakes(sweep_file({"model.h": said}))
-    assert message.startswith("f.yaml: parameters.model.h") and law in message
+def test_a_parameter_must_be_a_plain_value_or_a_list_of_them(sweep_file, entry, rule):
+    (message,) = mistakes(sweep_file({"model.h": entry}))
+    assert message.startswith("f.yaml: parameters.model.h") and rule in message
 
 
-def test_a_date_is_no_plain_value(tmp_path):
+def test_a_date_is_not_a_plain_value(tmp_path):
     path = tmp_path / "f.yaml"
     path.write_text("method: grid\nparameters: {model.ffn.since: {value: 2017-06-12}}\n")
     assert mistakes(path) == ["f.yaml: parameters.model.ffn.since = 2017-06-12: must be a plain value"]
@@ -344,19 +344,19 @@ def test_a_date_is_no_plain_value(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "right"), [("model.dmodel", "model.d_model"), ("seeds", "seed"), ("scal", "scale"), ("h", "model.h")]
 )
-def test_an_unknown_parameter_is_told_the_nearest(sweep_file, wrong, right):
-    told = mistakes(sweep_file({wrong: {"values": [1, 2]}}))
-    assert told == [f"f.yaml: parameters.{wrong}: no such key; did you mean {right}?"]
+def test_the_message_for_an_unknown_parameter_names_the_nearest(sweep_file, wrong, right):
+    messages = mistakes(sweep_file({wrong: {"values": [1, 2]}}))
+    assert messages == [f"f.yaml: parameters.{wrong}: no such key; did you mean {right}?"]
 
 
-def test_several_scales_are_several_commands(sweep_file):
-    told = mistakes(sweep_file({"scale": {"values": ["demo", "multi30k"]}}))
-    assert told == [
+def test_several_scales_in_one_file_are_an_error(sweep_file):
+    messages = mistakes(sweep_file({"scale": {"values": ["demo", "multi30k"]}}))
+    assert messages == [
         "f.yaml: parameters.scale = ['demo', 'multi30k']: must be one value; start the command once for each"
     ]
 
 
-def test_an_unknown_scale(sweep_file):
+def test_an_unknown_scale_is_an_error(sweep_file):
     assert mistakes(sweep_file({"scale": {"value": "dmo"}})) == [
         "scale = dmo: no such scale; did you mean demo?; or give the path of a YAML file"
     ]
@@ -365,33 +365,33 @@ def test_an_unknown_scale(sweep_file):
 @pytest.mark.parametrize(
     ("parameters", "names", "why"),
     [
-        ({"model.h": {"values": [4, 4]}}, ("h=4", "h=4"), "say the same"),
-        ({"model.h": {"values": [4, "4"]}}, ("h=4", "h=4"), "say the same"),
-        ({"variant": {"values": ["base", "model.h=8"]}}, ("base", "base"), "say the same"),
-        ({"variant": {"values": ["base", "base"]}}, ("base", "base"), "say the same"),
-        ({"model.d_k": {"values": ["None", 64]}}, ("base", "d_k=64"), "say the same"),
-        ({"variant": {"values": ["base", "trainer.devices=2"]}}, ("base", "base"), "say the same"),
+        ({"model.h": {"values": [4, 4]}}, ("h=4", "h=4"), "have the same settings"),
+        ({"model.h": {"values": [4, "4"]}}, ("h=4", "h=4"), "have the same settings"),
+        ({"variant": {"values": ["base", "model.h=8"]}}, ("base", "base"), "have the same settings"),
+        ({"variant": {"values": ["base", "base"]}}, ("base", "base"), "have the same settings"),
+        ({"model.d_k": {"values": ["None", 64]}}, ("base", "d_k=64"), "have the same settings"),
+        ({"variant": {"values": ["base", "trainer.devices=2"]}}, ("base", "base"), "have the same settings"),
         (
             {"variant": {"values": ["optim.duration=2", "optim.max_steps=2000"]}},
             ("duration=2.0", "max_steps=2000"),
-            "say the same",
+            "have the same settings",
         ),
         (
             {"variant": {"values": ["model.width=0.5", "model.d_model=1024 model.d_ff=4096"]}},
             ("width=0.5", "d_model=1024 d_ff=4096"),
-            "come to the same sizes at this scale's width and depth",
+            "have the same sizes at this scale's width and depth",
         ),
         (
             {"variant": {"values": ["model.N=12", "model.depth=1"]}},
             ("N=12", "depth=1.0"),
-            "come to the same sizes at this scale's width and depth",
+            "have the same sizes at this scale's width and depth",
         ),
     ],
     ids=str,
 )
-def test_two_rows_that_are_one_trial(sweep_file, quarter, parameters, names, why):
-    told = mistakes(sweep_file(parameters), scale=quarter)
-    assert told == [f"f.yaml: rows `{names[0]}` and `{names[1]}` {why}; rows must differ: leave one out"]
+def test_two_rows_with_the_same_trials_are_an_error(sweep_file, quarter, parameters, names, why):
+    messages = mistakes(sweep_file(parameters), scale=quarter)
+    assert messages == [f"f.yaml: rows `{names[0]}` and `{names[1]}` {why}; rows must differ: leave one out"]
 
 
 def test_multipliers_keep_distinct_rows_distinct(sweep_file, quarter):
@@ -402,24 +402,24 @@ def test_multipliers_keep_distinct_rows_distinct(sweep_file, quarter):
 
 
 @pytest.mark.parametrize("seeds", [[1, 2, 1], [1, "1"]], ids=str)
-def test_a_seed_given_twice(sweep_file, seeds):
-    told = mistakes(sweep_file({"seed": {"values": seeds}, "model.h": {"values": [4, 8]}}))
-    assert told == [f"f.yaml: seed = {[int(seed) for seed in seeds]}: must differ from each other"]
+def test_a_seed_given_twice_is_an_error(sweep_file, seeds):
+    messages = mistakes(sweep_file({"seed": {"values": seeds}, "model.h": {"values": [4, 8]}}))
+    assert messages == [f"f.yaml: seed = {[int(seed) for seed in seeds]}: must differ from each other"]
     assert mistakes(sweep_file({"model.h": {"value": 4}}), seeds=["3", "3"]) == [
         "f.yaml: seed = [3, 3]: must differ from each other"
     ]
 
 
-def test_a_seed_has_one_place(sweep_file):
-    """Said elsewhere it would be overruled without a word."""
-    told = mistakes(sweep_file({"variant": {"values": ["base", "seed=3"]}}))
-    assert told == ["f.yaml: variant 'seed=3': seed = 3: must be said by parameters.seed or by --seeds"]
+def test_a_seed_in_a_variant_or_in_set_is_an_error(sweep_file):
+    """Otherwise parameters.seed would silently win over it."""
+    messages = mistakes(sweep_file({"variant": {"values": ["base", "seed=3"]}}))
+    assert messages == ["f.yaml: variant 'seed=3': seed = 3: must be given by parameters.seed or by --seeds"]
     assert mistakes(sweep_file({"model.h": {"values": [4, 8]}}), sets={"seed": "3"}) == [
-        "--set: seed = 3: must be said by parameters.seed or by --seeds"
+        "--set: seed = 3: must be given by parameters.seed or by --seeds"
     ]
 
 
-def test_all_mistakes_of_all_trials_are_told_at_once_and_once(sweep_file, quarter):
+def test_all_mistakes_of_all_trials_are_reported_together_and_once(sweep_file, quarter):
     path = sweep_file(
         {
             "scale": {"value": quarter},
@@ -440,8 +440,8 @@ def test_all_mistakes_of_all_trials_are_told_at_once_and_once(sweep_file, quarte
             "seed": {"values": [1, -2]},
         }
     )
-    told = mistakes(path, sets={"decode.beam": "0"})
-    assert sorted(message.replace(quarter, "quarter") for message in told) == sorted(
+    messages = mistakes(path, sets={"decode.beam": "0"})
+    assert sorted(message.replace(quarter, "quarter") for message in messages) == sorted(
         [
             "f.yaml: parameters.modl.h: no such key; did you mean model.h?",
             "f.yaml: parameters: optim.warmup = long: must be a valid integer",
@@ -463,7 +463,7 @@ def test_all_mistakes_of_all_trials_are_told_at_once_and_once(sweep_file, quarte
     )
 
 
-def test_a_file_that_is_no_sweep(tmp_path):
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
     assert "cannot be read" in mistakes(tmp_path / "none.yaml")[0]
     (tmp_path / "f.yaml").write_text("method: grid\nmethod: grid\n")
     assert mistakes(Path(tmp_path / "f.yaml")) == ["f.yaml line 2: key 'method' is set twice; correct the YAML"]

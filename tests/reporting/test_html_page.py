@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from helpers import command
 
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 WIDTH = {"a desk": 1200, "a phone": 390}
 

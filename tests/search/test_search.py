@@ -29,7 +29,7 @@ from transformer_pl.search.states import counted_trials
 from transformer_pl.search.storage import create_study
 from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.recognise import planned_trials, reason_to_stay
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
@@ -139,7 +139,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once(write, tmp_path):
         ({"space": {"model.h": {"values": [8, [4]]}}}, "each value must be a number, text"),
         ({"space": {"variant": {"values": ["base", "model.hh=3"]}}}, "model.hh = 3: no such key"),
         ({"space": {"variant": {"values": ["base", "model.h"]}}}, "must be `base` or key=value"),
-        ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3: must be said by parameters.seed or by"),
+        ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3: must be given by parameters.seed or by"),
         ({"method": "custom"}, "{engine: optuna}"),
         ({"method": "custom", "scheduler": "optuna"}, "{engine: optuna}"),
         ({"fixed": {"seed": "abc"}}, "seed = abc: must be a"),
@@ -166,7 +166,7 @@ def test_an_invalid_search_file_is_refused(write, keys, message):
 
 def test_set_cannot_change_the_seed_of_a_search(write):
     path = write()
-    with pytest.raises(InputError, match=r"--set: seed = 5: must be said by parameters\.seed or by --seeds"):
+    with pytest.raises(InputError, match=r"--set: seed = 5: must be given by parameters\.seed or by --seeds"):
         read(path, {"seed": "5"})
 
 

@@ -29,7 +29,7 @@ from transformer_pl.search.space import read_search
 from transformer_pl.search.states import counted_trials
 from transformer_pl.search.storage import Unreachable, create_study
 from transformer_pl.search.study import RETRY_DRAW_S, SearchQueue
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 SECRET = "s3cret:of/no@body%{x}"  # in a URL its @ and % must be written in another way, and nothing else
 WRITTEN = SECRET.replace("%", "%25").replace("@", "%40")

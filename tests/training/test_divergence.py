@@ -23,7 +23,8 @@ from transformer_pl.training.divergence import Diverged, perplexity
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.cleaning import find_removable
-from transformer_pl.trials.trial import Trial, finished_results
+from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
 
 
 class Spoils(Callback):

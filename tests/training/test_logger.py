@@ -238,7 +238,7 @@ def test_what_w_and_b_has_started_ends_with_a_trial_that_is_killed(tmp_path):
         trial.kill()
         trial.wait()
         assert not are_gone([own]) and not are_gone([service])
-        launch._end(trial)
+        launch._end_session(trial)
         wait_for(lambda: are_gone([own, service]), 10)
 
 

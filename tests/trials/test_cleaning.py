@@ -15,7 +15,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.names import trial_folder
-from transformer_pl.trials.trial import Trial, runs_lock
+from transformer_pl.trials.runs_folder import runs_lock
+from transformer_pl.trials.trial import Trial
 
 
 @pytest.fixture

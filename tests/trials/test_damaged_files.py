@@ -24,7 +24,8 @@ from transformer_pl.training.logger import TrialLogger
 from transformer_pl.translate import config_of
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.recognise import planned_trials
-from transformer_pl.trials.trial import Trial, finished_results
+from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
 
 SMOKE = str(ROOT / "sweeps" / "smoke.yaml")
 NO_JSON = [b"", b'{"id": "0123', b"\x93\xff\xfe\x00binary", bytes(4096), b"[" * 100_000]

@@ -1,10 +1,12 @@
 """Which trial a config is: what keeps an identity, what changes it, and how a difference is worded."""
 
 import pytest
+from helpers import GRIDS
 
 from transformer_pl.config import Config, Level, resolve, scale_level
+from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.trials import identity as identity_module
-from transformer_pl.trials.identity import config_difference, describe_difference, identity, row_identity
+from transformer_pl.trials.identity import config_difference, describe_difference, identity, row_identity, same_row
 
 TEXT = {"kind": "corpus", "version": 1}
 LOCAL = {"model.attention": "mine.Local", "model.attention.window": 4}
@@ -181,3 +183,12 @@ def test_a_difference_in_words(keys, told):
 
 def test_words_are_relative_to_the_base_that_is_given():
     assert describe_difference(Config(), config({"model.h": 4})) == "h=8"
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_in_every_shipped_sweep_the_base_row_is_the_row_without_a_difference(path):
+    """Equal identities and equal settings answer alike which row is base."""
+    sweep = read_sweep(path)
+    for row in sweep.rows:
+        for config in row.configs:
+            assert same_row(config, sweep.base) == (describe_difference(config, sweep.base) == "base")

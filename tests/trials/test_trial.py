@@ -30,7 +30,7 @@ def test_a_trial_is_one_process_s_at_a_time(tmp_path):
     assert not trial.locked()
     with trial.lock():
         assert trial.locked()
-        with pytest.raises(InputError, match="one process trains a trial at a time"), trial.lock():
+        with pytest.raises(InputError, match="another process trains this trial"), trial.lock():
             pass
     assert not trial.locked()
 

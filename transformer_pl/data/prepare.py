@@ -26,7 +26,7 @@ from pydantic import BaseModel, PositiveInt
 from transformer_pl.data.sources import SPLITS, Corpus, open_corpus
 from transformer_pl.data.tokenizer import Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.integrity import check, load_json, sha256
+from transformer_pl.runtime.files import check_digest, load_json, sha256
 
 if TYPE_CHECKING:
     from transformer_pl.config import Data
@@ -183,7 +183,7 @@ class Prepared:
     def _opening(self, file: str) -> Iterator[Path]:
         with self._reading(file) as path:
             if file not in self._checked:
-                check(path, self.meta.get("digests", {}).get(file))
+                check_digest(path, self.meta.get("digests", {}).get(file))
                 self._checked.add(file)
             yield path
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.integrity import sha256
+from transformer_pl.runtime.files import sha256
 from transformer_pl.runtime.network import why_unreachable
 
 if TYPE_CHECKING:

@@ -1,87 +1,98 @@
-"""The command line of whatever reads a sweep file: which trials are meant, and where they lie."""
+"""What commands on a sweep file share: the options that choose its trials, and the folder of its results."""
 
 import argparse
 import hashlib
-import os
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformer_pl.runtime.errors import CommandParser, InputError
+from transformer_pl.runtime.command_line import (
+    CommandParser,
+    folder_name,
+    names,
+    whole_number,
+    whole_numbers,
+)
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.names import as_folder, sweep_title
-from transformer_pl.trials.trial import DEFAULT_RUNS
-
-if TYPE_CHECKING:
-    from transformer_pl.search.space import Search
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
 
 def add_sweep_options(parser: CommandParser) -> None:
-    """What says which trials are meant, beside the sweep file."""
-    parser.add_argument("--scale", help="a scale's name or a YAML file; replaces the file's")
-    parser.add_argument("--seeds", type=_seeds, metavar="1,2", help="replaces the file's seeds")
+    """Add the options that choose the trials of a sweep file and the runs folder."""
     parser.add_argument(
-        "--set", type=_setting, nargs="+", action=_Settings, default={}, metavar="KEY=VALUE", help="wins over the file"
+        "--scale", help="a scale: demo, multi30k, ... or a YAML file of your own; replaces the sweep file's"
+    )
+    parser.add_argument("--seeds", type=_seeds, metavar="1,2", help="replaces the sweep file's seeds")
+    parser.add_argument(
+        "--set",
+        type=_setting,
+        nargs="+",
+        action=_Settings,
+        default={},
+        metavar="KEY=VALUE",
+        help="values that win over the sweep file's",
     )
     parser.add_argument(
-        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="where results lie (%(default)s)"
+        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
 
 
 def add_search_options(parser: CommandParser) -> None:
-    """What says how values are found that the sweep file leaves open."""
+    """Add the options of --retune and of a search's study."""
     parser.add_argument(
         "--retune",
-        type=_keys,
+        type=names,
         metavar="KEY,KEY",
-        help="give every row its own best value of these: the same small search for each",
+        help="give every row its own best values of these keys, by the same small search for each row",
     )
-    parser.add_argument("--budget", type=_budget, default=8, metavar="K", help="tries a row for --retune (%(default)s)")
-    parser.add_argument("--storage", metavar="URL", help="of a search's study, in place of a journal beside the table")
+    parser.add_argument(
+        "--budget",
+        type=whole_number(2, ": base's own values are one try"),
+        default=8,
+        metavar="K",
+        help="for --retune: tries per row (%(default)s)",
+    )
+    parser.add_argument(
+        "--storage", metavar="URL", help="for a search: a database in place of the journal file in the sweep's folder"
+    )
 
 
 def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
-    """Raises an InputError for the first of these options that was given."""
+    """Raise an InputError for the first of these options that was given."""
     for flag in flags:
         if getattr(options, flag):
             raise InputError(f"--{flag}: {why}; leave it out")
 
 
-def search_of(file: Path, content: dict[str, Any], options: argparse.Namespace) -> "Search":
-    """A sweep file that searches."""
-    from transformer_pl.search.space import read_search
-
-    if options.retune:
-        raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
-    return read_search(file, content, options.scale, options.seeds, options.set)
-
-
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
-    """`runs/sweeps/<name>@<scale>`; a --set adds a short hash, as --retune does, for it makes another table."""
+    """`runs/sweeps/<name>@<scale>`; --set and --retune make another table, so they add a short hash."""
     name = sweep_title(sweep.name, sweep.scale)
-    said = sorted(options.set.items())
+    settings = sorted(options.set.items())
     if options.retune:
-        said += [("--retune", options.retune), ("--budget", options.budget)]
-    if said:
-        name += "-" + hashlib.sha256(repr(said).encode()).hexdigest()[:6]
+        settings += [("--retune", options.retune), ("--budget", options.budget)]
+    if settings:
+        name += "-" + hashlib.sha256(repr(settings).encode()).hexdigest()[:6]
     return options.runs / "sweeps" / as_folder(name)
 
 
 def make_folder(folder: Path) -> None:
-    """A folder to write results into. Raises an InputError where that cannot be done."""
+    """Make a folder and try to write into it. Raises an InputError with the system's reason if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InputError(f"{folder}: must be a folder that can be written, but: {error.strerror}; mend it") from None
+        raise InputError(
+            f"{folder}: must be a folder that can be written, but: {error.strerror}; choose another --runs"
+        ) from None
 
 
 class _Settings(argparse.Action):
-    """KEY=VALUE pairs as a mapping; --set may be said several times, a key once."""
+    """Collects KEY=VALUE pairs in a mapping. --set may be given several times, each key once."""
 
-    def __call__(self, parser: Any, namespace: Any, pairs: list[tuple[str, str]], option_string: Any = None) -> None:
+    def __call__(self, parser: Any, namespace: Any, pairs: Any, option_string: str | None = None) -> None:
         settings = dict(getattr(namespace, self.dest))
         for key, value in pairs:
             if key in settings:
@@ -91,31 +102,7 @@ class _Settings(argparse.Action):
 
 
 def _seeds(text: str) -> list[str]:
-    seeds = text.split(",")
-    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text) or len(set(map(int, seeds))) < len(seeds):
-        raise argparse.ArgumentTypeError(f"{text!r} must be different whole numbers with commas between, such as 1,2")
-    return seeds
-
-
-def _keys(text: str) -> list[str]:
-    keys = text.split(",")
-    if not all(keys) or len(set(keys)) < len(keys):
-        raise argparse.ArgumentTypeError(f"{text!r} must be different keys with commas between")
-    return keys
-
-
-def _budget(text: str) -> int:
-    if not text.isdigit() or int(text) < 2:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be a whole number of at least 2: base's own values are one try"
-        )
-    return int(text)
-
-
-def folder_name(text: str) -> Path:
-    if not text or (os.path.exists(text) and not os.path.isdir(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a folder; choose another")
-    return Path(text)
+    return [str(seed) for seed in whole_numbers()(text)]
 
 
 def _setting(text: str) -> tuple[str, str]:

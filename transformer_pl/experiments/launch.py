@@ -1,4 +1,4 @@
-"""Who runs where: several trials at once, each a process and a session of its own with its share of the cores."""
+"""Runs several trials at once. Each trial is a process in a session of its own with its share of cores and GPUs."""
 
 import os
 import signal
@@ -7,217 +7,283 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from transformer_pl.config import Trainer
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.machine import gpus
+from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
-from transformer_pl.trials.trial import check_writable, why_unwritable
+from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 
-POLL_S = 0.2
-Argv = Callable[[PlannedTrial], list[str]]  # of `python -m transformer_pl.train`
+POLL_S = 0.2  # between two looks at the running trials
+Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
 Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial's process
 
 
-class Workers(NamedTuple):
-    """Places for trials: how many at once, the threads of each process, the GPUs of each trial (none on a CPU)."""
+# ---------------------------------------------------------------------------------------------------------------------
+# Workers: the shares of the machine
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The machine, divided among the trials that run at once.
+
+    count: how many trials run at once.
+    threads: of each process of a trial, unless the trial itself says otherwise.
+    gpus: of each worker, as CUDA_VISIBLE_DEVICES lists them; empty on a CPU.
+    """
 
     count: int
     threads: int
     gpus: list[str]
 
-    def threads_of(self, job: PlannedTrial) -> int:
-        """Of each of a trial's processes; without another reason, its share of the cores."""
-        return job.trial.threads(job.config.trainer.threads, self.threads)
+    def threads_of(self, planned: PlannedTrial) -> int:
+        """The threads of each process of this trial."""
+        return planned.trial.threads(planned.config.trainer.threads, self.threads)
 
-    def describe(self, jobs: Sequence[PlannedTrial]) -> str:
-        """How many trials run at once and with how many threads, and where that is not the sweep's own choice."""
-        threads = [self.threads_of(job) for job in jobs]
-        chosen = [job.config.trainer.threads or self.threads for job in jobs]
-        begun = [job.trial.threads_begun() for job in jobs]
+    def describe(self, trials: Sequence[PlannedTrial]) -> str:
+        """How many trials run at once, with how many threads, and which of them keep or change their threads."""
+        threads = [self.threads_of(planned) for planned in trials]
         each = " or ".join(str(number) for number in sorted(set(threads)))
-        text = f"{len(jobs)} trials, {self.count} at a time with {each} threads each"
-        if kept := sum(used != choice for used, choice in zip(threads, chosen, strict=True)):
-            text += f"; {kept} interrupted: resumed with as many threads as before, not {self.threads}"
-        if changed := sum(before not in (None, used) for before, used in zip(begun, threads, strict=True)):
+        text = f"{len(trials)} trials, {self.count} at a time with {each} threads each"
+        keeping = changing = 0
+        for planned, used in zip(trials, threads, strict=True):
+            keeping += used != (planned.config.trainer.threads or self.threads)
+            changing += planned.trial.threads_begun() not in (None, used)
+        if keeping:
+            text += f"; {keeping} interrupted: resumed with as many threads as before, not {self.threads}"
+        if changing:
             text += (
-                f"; {changed} interrupted: resumed with trainer.threads, not as many as before, so the results may "
+                f"; {changing} interrupted: resumed with trainer.threads, not as many as before, so the results may "
                 "differ in the last digits"
             )
         return text
 
 
-def available_workers(parallel: int | None, trainers: Iterable[Trainer], jobs: int) -> Workers:
-    """`parallel` trials at once; None: as many as there are GPUs for, or a core each where none is used."""
+def available_workers(parallel: int | None, trainers: Iterable[Trainer], trial_count: int) -> Workers:
+    """Divide this machine among `parallel` trials; None: as many as there are GPUs, or cores where none is used.
+
+    trainers: of all trials. Every worker gets as many devices as the trial with the most `trainer.devices` needs.
+    """
     trainers = list(trainers)
     devices = max((trainer.devices for trainer in trainers), default=1)
-    found = gpus() if any(trainer.accelerator != "cpu" for trainer in trainers) else []
+    gpu_ids = gpus() if any(trainer.accelerator != "cpu" for trainer in trainers) else []
     cores = len(os.sched_getaffinity(0))
-    count = parallel or min(max(1, len(found) // devices if found else cores // devices), max(1, jobs))
-    of_slot = [",".join(found[(i * devices + d) % len(found)] for d in range(devices)) for i in range(count) if found]
-    return Workers(count, max(1, cores // (count * devices)), of_slot)
+    fitting = max(1, (len(gpu_ids) if gpu_ids else cores) // devices)
+    count = parallel or min(fitting, max(1, trial_count))
+    gpus_by_worker = []
+    if gpu_ids:
+        for worker in range(count):
+            share = (gpu_ids[(worker * devices + device) % len(gpu_ids)] for device in range(devices))
+            gpus_by_worker.append(",".join(share))
+    return Workers(count, max(1, cores // (count * devices)), gpus_by_worker)
+
+
+def check_machine(trainers: Iterable[Trainer]) -> None:
+    """Raise one InputError for everything that these trainer sections ask for and this machine lacks."""
+    gpu_count = len(gpus())
+    collect_errors(lambda trainer: accelerator(trainer, gpu_count), dict.fromkeys(trainers))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Queues: what is trained
 
 
 class TrialQueue(Protocol):
-    """Says what is trained, and hears what came of it."""
+    """Decides what is trained next, and is told how each trial ended."""
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        """A trial to start now. `taken`: the weights that are being trained, which no second trial may touch.
+        """A trial to start now, or None if there is none at the moment.
 
-        None: none now.
+        taken: the weights ids that are being trained here; no second trial may write to the same weights.
         """
 
     def waits(self) -> str | None:
-        """For what, where nothing can be started and nothing runs; None: there is no more to come."""
+        """What the queue waits for when nothing runs and nothing can be started; None if everything is done."""
 
-    def watch(self, job: PlannedTrial) -> bool:
-        """Asked again and again while a trial runs; True asks it to end early: it is pruned."""
+    def watch(self, planned: PlannedTrial) -> bool:
+        """Called at every poll of a running trial; True asks the trial to end early, which prunes it."""
 
-    def ended(self, job: PlannedTrial, ending: Ending) -> None:
-        """What came of a trial."""
+    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
+        """A trial that `next` returned has ended, or could not be started (`failed`)."""
 
 
 class GridQueue:
-    """All of a list, in its order. Trials that differ in decoding alone share weights: one runs after the other.
+    """A list of trials, in its order; no trial is pruned.
 
-    One that another command trains at this moment is waited for: started then, it finds its result and ends at once.
+    Trials that differ in decoding alone share weights and run one after the other. A trial that another command is
+    training waits until that is over; its process then finds the result and ends at once.
     """
 
-    def __init__(self, jobs: Sequence[PlannedTrial]):
-        self.waiting, self.failed = list(jobs), list[PlannedTrial]()
+    def __init__(self, trials: Sequence[PlannedTrial]):
+        self.waiting, self.failed = list(trials), list[PlannedTrial]()
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        free = (job for job in self.waiting if job.who.weights not in taken and not job.trial.locked())
-        ready = next(free, None)
-        if ready:
-            self.waiting.remove(ready)
-        return ready
+        for planned in self.waiting:
+            if planned.identity.weights not in taken and not planned.trial.locked():
+                self.waiting.remove(planned)
+                return planned
+        return None
 
     def waits(self) -> str | None:
         return f"waiting for another command, which trains {len(self.waiting)} of these" if self.waiting else None
 
-    def watch(self, job: PlannedTrial) -> bool:
+    def watch(self, planned: PlannedTrial) -> bool:
         return False
 
-    def ended(self, job: PlannedTrial, ending: Ending) -> None:
+    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
         if ending == "failed":
-            self.failed.append(job)
+            self.failed.append(planned)
 
 
-def launch(source: TrialQueue, argv: Argv, places: Workers, view: ProgressView) -> None:
-    """Run all that `source` has. A signal ends every trial, each after it has saved: `Stopped`."""
-    running: dict[int, tuple[subprocess.Popen, PlannedTrial]] = {}  # by slot
-    asked: dict[int, float] = {}  # until when a slot's trial may take to end early
+# ---------------------------------------------------------------------------------------------------------------------
+# The scheduling loop
+
+
+def launch(queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView) -> None:
+    """Train everything that the queue gives out.
+
+    A signal stops all trials, each after it has saved, and raises `Stopped`.
+    """
+    scheduler = _Scheduler(queue, argv, workers, view)
     try:
-        while True:
-            started = _fill(source, argv, places, view, running)
-            view.waits = None if started or running else source.waits()
-            if not (started or running or view.waits):
-                break
+        while scheduler.fill_free_workers():
             view.refresh()
             time.sleep(POLL_S)
-            for slot, (process, job) in list(running.items()):
-                code = process.poll()
-                if code is None and slot in asked and time.monotonic() > asked[slot]:
-                    kill(process.pid)
-                elif code is None and slot not in asked and source.watch(job):
-                    asked[slot] = time.monotonic() + GRACE_S
-                    os.killpg(process.pid, signal.SIGTERM)
-                elif code is not None:
-                    del running[slot]
-                    _end(process)
-                    ending = _ending(code, job, asked.pop(slot, None) is not None)
-                    source.ended(job, ending)
-                    view.ended(job, ending, _outcome(ending, code, job))
+            scheduler.poll()
     finally:
-        if running:
-            view.say(f"stopping: {len(running)} trials save and end; once more kills them")
-            _stop([process for process, _ in running.values()])
+        scheduler.stop_all()
 
 
-def _fill(source: TrialQueue, argv: Argv, places: Workers, view: ProgressView, running: dict) -> bool:
-    """Start a trial in every free slot; False where there was nothing to start."""
-    started = False
-    for slot in range(places.count):
-        if slot in running:
-            continue
-        job = source.next({job.who.weights for _, job in running.values()})
-        if job is None:
-            break
-        started = True
-        view.started(job)
+class TrialProcess(NamedTuple):
+    """A trial that a worker is training."""
+
+    process: subprocess.Popen
+    planned: PlannedTrial
+    deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
+
+
+class _Scheduler:
+    def __init__(self, queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView):
+        self.queue, self.argv, self.workers, self.view = queue, argv, workers, view
+        self.running: dict[int, TrialProcess] = {}  # by worker, 0 to workers.count - 1
+
+    def fill_free_workers(self) -> bool:
+        """Start a trial on every free worker, as far as the queue has any. False: everything is done."""
+        started = False
+        for worker in range(self.workers.count):
+            if worker in self.running:
+                continue
+            planned = self.queue.next({running.planned.identity.weights for running in self.running.values()})
+            if planned is None:
+                break
+            started = True
+            self._start(worker, planned)
+        self.view.waits = None if started or self.running else self.queue.waits()
+        return bool(started or self.running or self.view.waits)
+
+    def poll(self) -> None:
+        """Look at every running trial: has it ended, is it to end early, has it taken too long to do so?"""
+        for worker, running in list(self.running.items()):
+            exit_code = running.process.poll()
+            if exit_code is not None:
+                del self.running[worker]
+                self._end(running, exit_code)
+            elif running.deadline is not None:
+                if time.monotonic() > running.deadline:
+                    kill(running.process.pid)
+            elif self.queue.watch(running.planned):
+                self.running[worker] = running._replace(deadline=time.monotonic() + GRACE_S)
+                os.killpg(running.process.pid, signal.SIGTERM)
+
+    def stop_all(self) -> None:
+        if self.running:
+            self.view.say(f"stopping: {len(self.running)} trials save and end; press Ctrl-C again to kill them")
+            _stop([running.process for running in self.running.values()])
+
+    def _start(self, worker: int, planned: PlannedTrial) -> None:
+        self.view.started(planned)
         try:
-            running[slot] = (_start(job, argv(job), places, slot), job)
-        except (InputError, OSError) as error:  # such as a disk that is full by now
-            source.ended(job, "failed")
-            view.ended(job, "failed", f"could not be started: {error}")
-    return started
+            process = _start_process(planned, self.argv(planned), self.workers, worker)
+            self.running[worker] = TrialProcess(process, planned)
+        except (InputError, OSError) as error:  # such as a disk that has become full
+            self.queue.ended(planned, "failed")
+            self.view.ended(planned, "failed", f"could not be started: {error}")
+
+    def _end(self, running: TrialProcess, exit_code: int) -> None:
+        _end_session(running.process)
+        ending = _ending(exit_code, running)
+        self.queue.ended(running.planned, ending)
+        self.view.ended(running.planned, ending, _describe_ending(ending, exit_code, running.planned))
 
 
-def _start(job: PlannedTrial, argv: list[str], places: Workers, slot: int) -> subprocess.Popen:
+def _start_process(planned: PlannedTrial, argv: list[str], workers: Workers, worker: int) -> subprocess.Popen:
     environment = os.environ | {
-        "OMP_NUM_THREADS": str(places.threads_of(job)),
+        "OMP_NUM_THREADS": str(workers.threads_of(planned)),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
         "PYTHONUNBUFFERED": "1",
-        "WANDB_NAME": job.name,
-        ENDS_WITH_STDIN: "1",  # a pipe that nobody writes to: it ends when this process does, whatever ended it
+        "WANDB_NAME": planned.name,
+        ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
     }
-    if places.gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = places.gpus[slot]
-    words = [sys.executable, "-m", "transformer_pl.train", *argv]
-    check_writable(job.trial.folder.parents[1])
-    job.trial.make()
-    with job.trial.log.open("ab") as log:
+    if workers.gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = workers.gpus[worker]
+    command = [sys.executable, "-m", "transformer_pl.train", *argv]
+    check_writable(planned.trial.folder.parents[1])
+    planned.trial.make()
+    with planned.trial.log.open("ab") as log:
         return subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
         )
 
 
-def _ending(code: int, job: PlannedTrial, was_asked: bool) -> Ending:
-    """`was_asked`: to end early."""
-    if code == 0 and job.trial.result() is not None:  # a component may end the process with 0
+def _ending(exit_code: int, running: TrialProcess) -> Ending:
+    trial = running.planned.trial
+    if exit_code == 0 and trial.result() is not None:  # a component may end the process with 0 and without a result
         return "done"
-    if job.trial.diverged_at() is not None:
+    if trial.diverged_at() is not None:
         return "diverged"
-    return "pruned" if was_asked else "failed"
+    return "failed" if running.deadline is None else "pruned"
 
 
-def _outcome(ending: Ending, code: int, job: PlannedTrial) -> str:
+def _describe_ending(ending: Ending, exit_code: int, planned: PlannedTrial) -> str:
+    """One line for people; a failure has the end of its log below."""
+    trial = planned.trial
     if ending == "pruned":
         return ending
     if ending == "diverged":
-        return f"diverged at step {job.trial.diverged_at()}"
-    if ending == "failed":
-        end = "\n".join(f"    | {line}" for line in job.trial.log_end())
-        if full := why_unwritable(job.trial.folder.parents[1]):  # then the log may lack it
-            end += f"\n    {full}"
-        without = "" if code else ", without a result"
-        return f"failed with exit code {code}{without}; the end of {job.trial.log}:\n{end}"
-    metrics = job.trial.result()["metrics"]
-    return f"val/ppl {metrics['val/ppl']:.2f}  val/bleu {metrics['val/bleu']:.2f}"
+        return f"diverged at step {trial.diverged_at()}"
+    result = trial.result()
+    if ending == "done" and result is not None:
+        return f"val/ppl {result['metrics']['val/ppl']:.2f}  val/bleu {result['metrics']['val/bleu']:.2f}"
+    log_end = "\n".join(f"    | {line}" for line in trial.log_end())
+    if reason := why_unwritable(trial.folder.parents[1]):  # then the log may lack it
+        log_end += f"\n    {reason}"
+    without_result = "" if exit_code else ", without a result"
+    return f"failed with exit code {exit_code}{without_result}; the end of {trial.log}:\n{log_end}"
 
 
 def _stop(processes: Sequence[subprocess.Popen]) -> None:
-    """Ask every process to save and end; kill those that have not in time, or all when asked again."""
+    """Ask every process to save and end. Kill those that have not ended in time; kill all at a second signal."""
     for process in processes:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
-    until = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + GRACE_S
     install_handler(raise_stopped)
     with suppress(subprocess.TimeoutExpired, Stopped):
         for process in processes:
-            process.wait(max(0.0, until - time.monotonic()))
+            process.wait(max(0.0, deadline - time.monotonic()))
     install_handler(signal.SIG_IGN)
     for process in processes:
-        _end(process)
+        _end_session(process)
         process.wait()
     install_handler(raise_stopped)
 
 
-def _end(process: subprocess.Popen) -> None:
-    """Whatever a trial has left behind in its session ends with it."""
+def _end_session(process: subprocess.Popen) -> None:
+    """Kill whatever the trial's process has left behind in its session."""
     kill(process.pid)
-    process.stdin.close()
+    if process.stdin:
+        process.stdin.close()

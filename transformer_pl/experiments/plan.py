@@ -1,4 +1,7 @@
-"""What a sweep will do, before it does it: every trial, its cost, and what is there already. Needs no torch."""
+"""The plan of a sweep: every trial, its cost, and what has been done of it. Needs no torch for the paper's components.
+
+`plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time, `print_plan` shows both.
+"""
 
 import json
 import statistics
@@ -32,27 +35,39 @@ from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
 
-MATCHES = ("params", "flops", "steps")
+COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
 class PlannedTrial(NamedTuple):
-    """One trial of a sweep: its row, who it is, and where it lies."""
+    """One trial of a sweep."""
 
-    row: int
-    name: str  # what differs from base, and the seed
+    row: int  # index into the sweep's rows; of a search: the trial's number
+    name: str  # what differs from base, and the seed: `h=4 s1`
     config: Config
-    who: Identity
-    trial: Trial
-    text: Prepared  # there already, or to be
+    identity: Identity
+    trial: Trial  # its folder, which need not exist yet
+    prepared: Prepared  # its text, which need not be prepared yet
 
 
 class CostEstimate(NamedTuple):
-    """What a trial of a row costs."""
+    """What one trial of a row costs."""
 
     cost: Cost
-    assumed: bool  # whether FLOPs are of an assumed length of sentence, as the text is not prepared yet
-    seconds: float | None  # by finished trials; None: nothing measured it
-    by_flops: bool  # whether none of these differs in its seed alone, and FLOPs take the time they took in the others
+    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the text is not prepared yet
+    seconds: float | None  # by finished trials; None: no trial measured it
+    by_flops: bool  # `seconds` is scaled by FLOPs from other rows, as no finished trial differs in its seed alone
+
+
+class Plan(NamedTuple):
+    """A sweep with its trials, in the order of its rows and seeds, and an estimate for each row."""
+
+    sweep: Sweep
+    trials: list[PlannedTrial]
+    estimates: dict[int, CostEstimate]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trials
 
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
@@ -66,164 +81,206 @@ def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
 
 
 def plan_trial(row: int, name: str, config: Config, scale: str, runs: Path, corpus: Corpus) -> PlannedTrial:
-    who = identity(config, corpus.fingerprint, components.source_digests(config.model))
-    differs = describe_difference(config, _of_scale(scale))
-    trial = Trial.at(runs, who.trial, f"{Path(scale).stem}-{differs}-s{config.seed}")
-    return PlannedTrial(row, name, config, who, trial, Prepared(runs / "data" / fingerprint_id(config.data, corpus)))
+    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text."""
+    trial_identity = identity(config, corpus.fingerprint, components.source_digests(config.model))
+    difference = describe_difference(config, _scale_config(scale))
+    trial = Trial.at(runs, trial_identity.trial, f"{Path(scale).stem}-{difference}-s{config.seed}")
+    prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
+    return PlannedTrial(row, name, config, trial_identity, trial, prepared)
 
 
 @cache
-def _of_scale(scale: str) -> Config:
-    """What a scale alone comes to: what a trial's folder is named against. Read once for all trials."""
+def _scale_config(scale: str) -> Config:
+    """The config of a scale alone. The readable part of a trial's folder says what differs from it."""
     return resolve([scale_level(scale)])
 
 
-def estimate_costs(planned: list[PlannedTrial], past: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
-    """The cost of each row's trials, their time by the results of `past` ones.
-
-    Raises an InputError that names a part which does not run.
-    """
-    times: dict[str, list[float]] = {}
-    per_flop: dict[str, list[float]] = {}
-    trained = {}  # of those that share weights, the one that trained them
-    for result in sorted(past, key=lambda result: result["wall_s"]):
-        times.setdefault(_apart_from_seed(result["config"]), []).append(result["wall_s"])
-        trained[result["weights_id"]] = result
-    for result in trained.values():
-        per_flop.setdefault(_conditions(result["config"]), []).append(result["wall_s"] / result["flops"])
-
-    def of_row(index: int) -> CostEstimate:
-        config, text = next((one.config, one.text) for one in planned if one.row == index)
-        known = text.is_counted()
-        lengths = [text.mean_length("train", side) if known else ASSUMED_LENGTH for side in ("source", "target")]
-        model = sizes(config.model, config.data.vocab_size)
-        cost = training_cost(model, config.steps, config.data.batch_tokens, *lengths)
-        if measured := times.get(_apart_from_seed(config.flat() | effective_sizes(config))):
-            return CostEstimate(cost, not known, statistics.median(measured), False)
-        rates = per_flop.get(_conditions(config.flat()))
-        return CostEstimate(cost, not known, statistics.median(rates) * cost.flops if rates else None, True)
-
-    return collect_errors(of_row, dict.fromkeys(one.row for one in planned))
-
-
 def _text(data: Data) -> Data:
-    """What says which text it is; how it is cut and batched is left out."""
+    """The keys that say which text it is, without those of tokens and batches."""
     return data.model_copy(update={"vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 
-def print_plan(
-    sweep: Sweep,
-    planned: list[PlannedTrial],
-    estimates: dict[int, CostEstimate],
-    console: Console,
-    match: str | None = None,
-) -> None:
-    """Every row with its trials: what differs, nominal and effective sizes, cost, time, and what is there.
+# ---------------------------------------------------------------------------------------------------------------------
+# Estimates
 
-    `match` (one of MATCHES) adds how far each row is from base in that.
+
+def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
+    """The cost of a trial of each row.
+
+    finished: results of finished trials, which the time is estimated by.
+
+    Raises an InputError that names a component which does not run.
     """
-    missing = [one for one in planned if one.trial.needs_training()]
-    console.print(f"{sweep.name} at scale {sweep.scale}: {len(planned)} trials, {len(missing)} to train")
-    base, rows = _sizes(sweep.base), [_sizes(row.configs[0]) for row in sweep.rows]
+    timings = _Timings(finished)
+    first_of_row: dict[int, PlannedTrial] = {}
+    for trial in planned:
+        first_of_row.setdefault(trial.row, trial)
+    return collect_errors(lambda row: _estimate(first_of_row[row], timings), first_of_row)
+
+
+def _estimate(planned: PlannedTrial, timings: "_Timings") -> CostEstimate:
+    config, text = planned.config, planned.prepared
+    assumed = not text.is_counted()
+    source, target = (ASSUMED_LENGTH if assumed else text.mean_length("train", side) for side in ("source", "target"))
+    model = sizes(config.model, config.data.vocab_size)
+    cost = training_cost(model, config.steps, config.data.batch_tokens, source, target)
+    seconds = timings.of_other_seeds(config)
+    if seconds is not None:
+        return CostEstimate(cost, assumed, seconds, by_flops=False)
+    seconds_per_flop = timings.per_flop(config)
+    scaled = None if seconds_per_flop is None else seconds_per_flop * cost.flops
+    return CostEstimate(cost, assumed, scaled, by_flops=True)
+
+
+class _Timings:
+    """The wall-clock time of finished trials, in seconds."""
+
+    def __init__(self, finished: Sequence[dict[str, Any]]):
+        self._seconds: dict[str, list[float]] = {}  # by everything but the seed
+        self._per_flop: dict[str, list[float]] = {}  # by what the speed depends on
+        by_weights = {}  # of the trials that share weights, the slowest: it trained them, the others decoded alone
+        for result in sorted(finished, key=lambda result: result["wall_s"]):
+            self._seconds.setdefault(_without_seed(result["config"]), []).append(result["wall_s"])
+            by_weights[result["weights_id"]] = result
+        for result in by_weights.values():
+            per_flop = result["wall_s"] / result["flops"]
+            self._per_flop.setdefault(_speed_settings(result["config"]), []).append(per_flop)
+
+    def of_other_seeds(self, config: Config) -> float | None:
+        """The median time of the trials that differ in their seed at most."""
+        seconds = self._seconds.get(_without_seed(config.flat() | effective_sizes(config)))
+        return statistics.median(seconds) if seconds else None
+
+    def per_flop(self, config: Config) -> float | None:
+        """The median time of a FLOP in trials of the same text, batches and trainer."""
+        seconds = self._per_flop.get(_speed_settings(config.flat()))
+        return statistics.median(seconds) if seconds else None
+
+
+def _without_seed(config: dict[str, Any]) -> str:
+    """What a trial's time depends on, beside the machine and the threads that the sweep gave it.
+
+    Keys at their default are left out: then older results, which lack keys that were added later, still match.
+    """
+    left_out = ("seed", "data.path", "trainer.threads")
+    kept = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
+    return json.dumps(kept, sort_keys=True)
+
+
+def _speed_settings(config: dict[str, Any]) -> str:
+    """What the time of a FLOP depends on, beside the model and what `_without_seed` leaves out."""
+    return _without_seed({key: value for key, value in config.items() if key.startswith(("data.", "trainer."))})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Printing and keeping
+
+
+def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None:
+    """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
+
+    compare: one of COMPARED; adds a column with how far each row is from base in it.
+    """
+    sweep, trials, estimates = plan
+    missing = [planned for planned in trials if planned.trial.needs_training()]
+    console.print(f"{sweep.name} at scale {sweep.scale}: {len(trials)} trials, {len(missing)} to train")
+    base, rows = _both_sizes(sweep.base), [_both_sizes(row.configs[0]) for row in sweep.rows]
     varied = [name for name in base if any(row[name] != rows[0][name] for row in rows)]
-    if shared := [f"{name} {_told(*rows[0][name])}" for name in base if name not in varied]:
+    if shared := [f"{name} {rows[0][name]}" for name in base if name not in varied]:
         console.print(f"every row: {', '.join(shared)}", highlight=False)
-    columns = {name: [_told(*row[name]) for row in rows] for name in varied}
-    off = {f"{match} off": _off(sweep, match)} if match else {}
-    table = _table(sweep, planned, estimates, columns | off)
-    if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:
-        console.print(f"base: {', '.join(f'{name} {_told(*base[name])}' for name in varied)}", highlight=False)
-        differing = [[f"{name} {row[name][1]}" for name in varied if row[name] != base[name]] for row in rows]
-        table = _table(sweep, planned, estimates, {"comes to": [", ".join(told) for told in differing]} | off)
+    columns = {name: [str(row[name]) for row in rows] for name in varied}
+    comparison = {f"{compare} vs base": _compare_with_base(sweep, compare)} if compare else {}
+    table = _plan_table(plan, columns | comparison)
+    if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:  # too wide
+        console.print(f"base: {', '.join(f'{name} {base[name]}' for name in varied)}", highlight=False)
+        differing = [[f"{name} {row[name].effective}" for name in varied if row[name] != base[name]] for row in rows]
+        table = _plan_table(plan, {"sizes": [", ".join(sizes) for sizes in differing]} | comparison)
     console.print(table)
-    of_missing = [estimates[one.row] for one in missing]
-    total = "unknown"
-    if all(one.seconds is not None for one in of_missing):
-        about = "about " if any(one.by_flops for one in of_missing) else ""
-        total = f"{about}{sum(one.seconds for one in of_missing) / 60:.0f} min of training"
-    if any(said != real for row in rows for said, real in row.values()):
-        console.print("a>b: what the file says, and what it comes to at this scale's width and depth")
-    if any(one.assumed for one in estimates.values()):
-        console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} pieces, until the text is prepared")
-    if any(one.by_flops and one.seconds is not None for one in estimates.values()):
-        console.print("~: by the time that the FLOPs of finished trials took")
-    console.print(f"FLOPs (of matrix products) and time are of one trial; what is missing: {total}", highlight=False)
+    if any(size.nominal != size.effective for row in rows for size in row.values()):
+        console.print("a>b: the file says a; at this scale's width and depth that is b")
+    if any(estimate.assumed for estimate in estimates.values()):
+        console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
+    if any(estimate.by_flops and estimate.seconds is not None for estimate in estimates.values()):
+        console.print("~: estimated from the FLOPs and the time of finished trials of other rows")
+    console.print("FLOPs (of matrix products alone) and time are those of one trial", highlight=False)
+    if missing:
+        console.print(_describe_work_left([estimates[planned.row] for planned in missing]), highlight=False)
 
 
-def _table(
-    sweep: Sweep, planned: list[PlannedTrial], estimates: dict[int, CostEstimate], sizes: dict[str, list[str]]
-) -> Table:
+def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:
+    """estimates: of each trial that is to be trained."""
+    seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
+    if len(seconds) < len(estimates):
+        return "time of the training left to do: unknown, as no finished trial resembles it"
+    about = "about " if any(estimate.by_flops for estimate in estimates) else ""
+    return f"{about}{sum(seconds) / 60:.0f} min of training left to do, if trials run one after the other"
+
+
+def _plan_table(plan: Plan, columns: dict[str, list[str]]) -> Table:
+    """columns: those between the row's name and its cost, each with a cell for every row."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("row", overflow="fold")
-    for heading in sizes:
-        folds = heading == "comes to"
+    for heading in columns:
+        folds = heading == "sizes"
         table.add_column(heading, justify="left" if folds else "right", no_wrap=not folds)
     for heading in ("params", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)
-    for index, row in enumerate(sweep.rows):
-        states = Counter(one.trial.status()["state"] for one in planned if one.row == index)
-        cost, _, seconds, by_flops = estimates[index]
+    for index, row in enumerate(plan.sweep.rows):
+        states = Counter(planned.trial.status()["state"] for planned in plan.trials if planned.row == index)
+        estimate = plan.estimates[index]
         table.add_row(
             row.name,
-            *(cells[index] for cells in sizes.values()),
-            short_number(cost.params),
-            short_number(cost.flops),
-            "unknown" if seconds is None else f"{'~' if by_flops else ''}{seconds:.0f} s",
+            *(cells[index] for cells in columns.values()),
+            short_number(estimate.cost.params),
+            short_number(estimate.cost.flops),
+            "unknown" if estimate.seconds is None else f"{'~' if estimate.by_flops else ''}{estimate.seconds:.0f} s",
             ", ".join(f"{count} {state}" for state, count in states.items()),
         )
     return table
 
 
-def _off(sweep: Sweep, match: str) -> list[str]:
-    """How much more than base each row has of it."""
+def _compare_with_base(sweep: Sweep, compare: str) -> list[str]:
+    """How much more than base each row has: `+12%`."""
 
-    def spent(config: Config) -> float:
-        if match == "steps":
+    def amount(config: Config) -> float:
+        if compare == "steps":
             return config.steps
         model = sizes(config.model, config.data.vocab_size)
-        return getattr(training_cost(model, config.steps, config.data.batch_tokens, *[ASSUMED_LENGTH] * 2), match)
+        cost = training_cost(model, config.steps, config.data.batch_tokens, ASSUMED_LENGTH, ASSUMED_LENGTH)
+        return cost.params if compare == "params" else cost.flops
 
-    return [f"{spent(row.configs[0]) / spent(sweep.base) - 1:+.0%}" for row in sweep.rows]
-
-
-def _sizes(config: Config) -> dict[str, tuple[int, int]]:
-    """What the file says, and what it comes to at this scale."""
-    real = effective_sizes(config)
-    said = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
-    return {name: (said[f"model.{name}"], real[f"effective.{name}"]) for name in (*SIZE_NAMES, "max_steps")}
+    base = amount(sweep.base)
+    return [f"{amount(row.configs[0]) / base - 1:+.0%}" for row in sweep.rows]
 
 
-def _told(said: int, real: int) -> str:
-    return f"{said}" if said == real else f"{said}>{real}"
+class _Size(NamedTuple):
+    nominal: int  # as the file says it
+    effective: int  # at this scale's width and depth
+
+    def __str__(self) -> str:
+        return f"{self.nominal}" if self.nominal == self.effective else f"{self.nominal}>{self.effective}"
 
 
-def as_json(sweep: Sweep, planned: list[PlannedTrial], estimates: dict[int, CostEstimate]) -> dict[str, Any]:
-    """The plan as it is kept beside the table."""
+def _both_sizes(config: Config) -> dict[str, _Size]:
+    effective = effective_sizes(config)
+    nominal = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
+    return {
+        name: _Size(nominal[f"model.{name}"], effective[f"effective.{name}"]) for name in (*SIZE_NAMES, "max_steps")
+    }
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The content of plan.json."""
     trials = [
         {
-            "row": sweep.rows[one.row].name,
-            "seed": one.config.seed,
-            "id": one.who.trial,
-            "folder": one.trial.folder.name,
-            **estimates[one.row].cost._asdict(),
-            "config": one.config.flat() | effective_sizes(one.config),
+            "row": plan.sweep.rows[planned.row].name,
+            "seed": planned.config.seed,
+            "id": planned.identity.trial,
+            "folder": planned.trial.folder.name,
+            **plan.estimates[planned.row].cost._asdict(),
+            "config": planned.config.flat() | effective_sizes(planned.config),
         }
-        for one in planned
+        for planned in plan.trials
     ]
-    return {"name": sweep.name, "scale": sweep.scale, "trials": trials}
-
-
-def _apart_from_seed(config: dict[str, Any]) -> str:
-    """What a trial's time depends on, beside the machine and the threads that a sweep gave it there.
-
-    Keys at their default are left out: a key that was added later tells no old result apart.
-    """
-    left_out = ("seed", "data.path", "trainer.threads")
-    said = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
-    return json.dumps(said, sort_keys=True)
-
-
-def _conditions(config: dict[str, Any]) -> str:
-    """What the time of a FLOP depends on, beside the model and what `_apart_from_seed` leaves out, too."""
-    return _apart_from_seed({key: value for key, value in config.items() if key.startswith(("data.", "trainer."))})
+    return {"name": plan.sweep.name, "scale": plan.sweep.scale, "trials": trials}

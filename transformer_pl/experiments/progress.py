@@ -1,4 +1,4 @@
-"""What a sweep tells while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
+"""What a sweep shows while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
 
 import heapq
 import statistics
@@ -13,61 +13,68 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
+from transformer_pl.trials.metrics import line_kind
 
-DRAW_EVERY_S = 1.0
-SAY_EVERY_S = 5.0  # without a terminal; later less often, so that a long sweep's log stays short
-SHOWN = {"train/loss", "tokens_per_s", "time"}  # of a log line
-RECENT = 10  # log lines that say how fast a trial is
+DRAW_EVERY_S = 1.0  # in a terminal
+PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
+RECENT = 10  # training lines that the speed of a trial is measured by
 
 
 class Progress(NamedTuple):
-    """Where a trial is."""
+    """How far the training of a trial has come."""
 
     step: int
     loss: float
     tokens_per_s: float
-    left_s: float | None  # of its training, as fast as lately
+    seconds_left: float | None  # of training, at its recent speed; None: not known yet
 
 
 class RunningTrial(NamedTuple):
-    one: PlannedTrial
-    began: float  # by the steady clock
-    since: float  # by the clock on the wall, which metrics are dated by
-    resumed: bool  # so that what it takes is not what it took in all
+    planned: PlannedTrial
+    started: float  # on the monotonic clock, in seconds
+    started_at: float  # the date, as in metrics.jsonl: seconds since 1970
+    resumed: bool  # if so, its time here is not its time in all
 
 
 def read_progress(running: RunningTrial) -> Progress | None:
-    """By the last lines of its metrics since it was started; None before the first of them."""
-    one = running.one
-    lines = one.trial.metrics(last=4 * RECENT)
-    trained = [line for line in lines if line.keys() >= SHOWN and line["time"] >= running.since][-RECENT:]
-    if not trained:
+    """By the last lines of metrics.jsonl since the trial was started; None before the first of them."""
+    trial, steps = running.planned.trial, running.planned.config.steps
+    lines = trial.metrics(last=4 * RECENT)
+    training = [line for line in lines if line_kind(line) == "train" and line.get("time", 0.0) >= running.started_at]
+    if not training:
         return None
-    first, last = trained[0], trained[-1]
-    left = None
+    training = training[-RECENT:]
+    first, last = training[0], training[-1]
+    seconds_left = None
     if last["step"] > first["step"]:
-        rate = (last["time"] - first["time"]) / (last["step"] - first["step"])
-        left = max(0.0, rate * (one.config.steps - last["step"]) - (time.time() - last["time"]))
-    return Progress(last["step"], last["train/loss"], last["tokens_per_s"], left)
+        seconds_per_step = (last["time"] - first["time"]) / (last["step"] - first["step"])
+        seconds_left = max(0.0, seconds_per_step * (steps - last["step"]) - (time.time() - last["time"]))
+    return Progress(last["step"], last["train/loss"], last["tokens_per_s"], seconds_left)
 
 
 class ProgressView:
-    """Draws the trials that run, counts the others, and keeps a line of each that ended. Use it in `with`."""
+    """Shows the running trials, counts the others, and prints a line for each that ended. Use it in `with`.
+
+    trials: those to train; empty for a search, which draws them one by one.
+    cached: how many trials of the sweep needed no training.
+    workers: how many trials run at once.
+    estimates: by row.
+    """
 
     def __init__(
         self,
         console: Console,
-        jobs: Sequence[PlannedTrial],
+        trials: Sequence[PlannedTrial],
         cached: int,
-        slots: int,
+        workers: int,
         estimates: Mapping[int, CostEstimate],
     ):
-        self.console, self.cached, self.slots, self.estimates = console, cached, slots, estimates
-        self.waiting, self.running = list(jobs), dict[str, RunningTrial]()  # by the trial's id
+        self.console, self.cached, self.workers, self.estimates = console, cached, workers, estimates
+        self.waiting, self.running = list(trials), dict[str, RunningTrial]()  # by the trial's id
         self.done = self.diverged = self.failed = 0
-        self.waits: str | None = None  # for what, while nothing runs
-        self.took: dict[int, list[float]] = {}  # seconds, by row
-        self.began = self._told = time.monotonic()
+        self.waits: str | None = None  # what the queue waits for while nothing runs
+        self.durations: dict[int, list[float]] = {}  # seconds of each trial that ended, by row
+        self.started_s = self._shown_s = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> "ProgressView":
@@ -79,101 +86,121 @@ class ProgressView:
         if self._live:
             self._live.stop()
 
-    def started(self, one: PlannedTrial) -> None:
-        if one in self.waiting:  # a search has no list
-            self.waiting.remove(one)
-        resumed = bool(one.trial.metrics(last=1))
-        self.running[one.who.trial] = RunningTrial(one, time.monotonic(), time.time(), resumed)
+    def started(self, planned: PlannedTrial) -> None:
+        if planned in self.waiting:
+            self.waiting.remove(planned)
+        resumed = bool(planned.trial.metrics(last=1))
+        self.running[planned.identity.trial] = RunningTrial(planned, time.monotonic(), time.time(), resumed)
 
-    def ended(self, one: PlannedTrial, ending: str, outcome: str) -> None:
-        """`ending` is as `launch` has it; `outcome` is a line for people."""
-        was = self.running.pop(one.who.trial)
-        seconds = time.monotonic() - was.began
+    def ended(self, planned: PlannedTrial, ending: str, description: str) -> None:
+        """Count a trial that ended and print its line. ending: as in launch.py; description: for people."""
+        running = self.running.pop(planned.identity.trial)
+        seconds = time.monotonic() - running.started
         self.failed += ending == "failed"
         self.diverged += ending == "diverged"
         self.done += ending in ("done", "pruned")
-        if ending in ("done", "pruned") and not was.resumed:
-            self.took.setdefault(one.row, []).append(seconds)
+        if ending in ("done", "pruned") and not running.resumed:
+            self.durations.setdefault(planned.row, []).append(seconds)
         ended = self.done + self.diverged + self.failed
         total = ended + len(self.running) + len(self.waiting)
-        self.say(f"[{ended}/{total}] {one.name}  {format_duration(seconds)}  {outcome}")
+        self.say(f"[{ended}/{total}] {planned.name}  {format_duration(seconds)}  {description}")
 
     def say(self, line: str) -> None:
+        """Print a line above the view."""
         self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def refresh(self) -> None:
-        """To be called often: draws and says only when it is time to."""
+        """Draw or print the state, if it is time to. Call this often."""
         now = time.monotonic()
-        if now - self._told < (DRAW_EVERY_S if self._live else max(SAY_EVERY_S, (now - self.began) / 20)):
+        interval = DRAW_EVERY_S if self._live else max(PRINT_EVERY_S, (now - self.started_s) / 20)
+        if now - self._shown_s < interval:
             return
-        self._told = now
+        self._shown_s = now
         if self._live:
-            self._live.update(self._drawn(), refresh=True)
-        else:
-            for running in self.running.values():
-                self.say(
-                    f"  {running.one.name:24} {'  '.join(filter(None, _told(running.one, read_progress(running))))}"
-                )
-            self.say(f"  {self._counts()}")
+            self._live.update(self._drawing(), refresh=True)
+            return
+        for running in self.running.values():
+            cells = _progress_cells(running.planned, read_progress(running))
+            self.say(f"  {running.planned.name:24} {'  '.join(filter(None, cells))}")
+        self.say(f"  {self._summary()}")
 
-    def left(self) -> float | None:
-        """Seconds to the end of the sweep, each trial as long as its row's others were; None where nothing tells.
-
-        Rows of which none is done yet are measured by what is done of them, or by their FLOPs.
-        """
+    def seconds_left(self) -> float | None:
+        """Until the end of the sweep; None if nothing is known about the time of some row."""
         now = time.monotonic()
-        at_work = [(was, now - was.began, read_progress(was)) for was in self.running.values()]
-        whole = {row: statistics.median(seconds) for row, seconds in self.took.items()}
-        for was, elapsed, at in at_work:
-            if at and at.left_s is not None and not was.resumed:
-                whole.setdefault(was.one.row, elapsed + at.left_s)
+        progress = {trial_id: read_progress(running) for trial_id, running in self.running.items()}
+        durations = self._row_durations(progress, now)
+        if durations is None:
+            return None
+        worker_ends = []  # seconds from now until each worker is free
+        for trial_id, running in self.running.items():
+            at = progress[trial_id]
+            training = at.seconds_left if at and at.seconds_left is not None else 0.0
+            by_row = 0.0 if running.resumed and at else durations[running.planned.row] - (now - running.started)
+            worker_ends.append(max(training, by_row))
+        worker_ends += [0.0] * (self.workers - len(worker_ends))
+        heapq.heapify(worker_ends)
+        for planned in self.waiting:  # each starts on the worker that is free first
+            heapq.heapreplace(worker_ends, worker_ends[0] + durations[planned.row])
+        return max(worker_ends)
+
+    def _row_durations(self, progress: Mapping[str, Progress | None], now: float) -> dict[int, float] | None:
+        """Seconds of a whole trial of each row; None if nothing is known about some row.
+
+        The best source that a row has: its trials that ended here, a trial that runs, finished trials that differ in
+        the seed alone, the FLOPs of its trials.
+        """
+        durations = {row: statistics.median(seconds) for row, seconds in self.durations.items()}
+        for trial_id, running in self.running.items():
+            at = progress[trial_id]
+            if at and at.seconds_left is not None and not running.resumed:
+                durations.setdefault(running.planned.row, now - running.started + at.seconds_left)
         for row, estimate in self.estimates.items():
             if estimate.seconds is not None and not estimate.by_flops:
-                whole.setdefault(row, estimate.seconds)
-        per_flop = [seconds / self.estimates[row].cost.flops for row, seconds in whole.items()]
+                durations.setdefault(row, estimate.seconds)
+        per_flop = [seconds / self.estimates[row].cost.flops for row, seconds in durations.items()]
         for row, estimate in self.estimates.items():
             guess = statistics.median(per_flop) * estimate.cost.flops if per_flop else estimate.seconds
             if guess is None:
                 return None
-            whole.setdefault(row, guess)
-        ends = []
-        for was, elapsed, at in at_work:
-            training = at.left_s if at and at.left_s is not None else 0.0
-            ends.append(max(training, 0.0 if was.resumed and at else whole[was.one.row] - elapsed))
-        ends += [0.0] * (self.slots - len(ends))
-        heapq.heapify(ends)
-        for one in self.waiting:
-            heapq.heapreplace(ends, ends[0] + whole[one.row])
-        return max(ends)
+            durations.setdefault(row, guess)
+        return durations
 
-    def _drawn(self) -> Group:
+    def _drawing(self) -> Group:
+        """A line with a bar for each running trial, and the summary."""
         grid = Table.grid(padding=(0, 1), expand=True)
         grid.add_column(no_wrap=True, overflow="ellipsis", max_width=26)
         grid.add_column(ratio=1, min_width=4)
         for _ in range(4):
             grid.add_column(justify="right", no_wrap=True)
         for running in self.running.values():
-            one, at = running.one, read_progress(running)
-            bar = ProgressBar(total=one.config.steps, completed=at.step if at else 0)
-            grid.add_row(Text(one.name), bar, *_told(one, at))
-        return Group(grid, Text(self._counts(), no_wrap=True, overflow="ellipsis"))
+            planned, progress = running.planned, read_progress(running)
+            bar = ProgressBar(total=planned.config.steps, completed=progress.step if progress else 0)
+            grid.add_row(Text(planned.name), bar, *_progress_cells(planned, progress))
+        return Group(grid, Text(self._summary(), no_wrap=True, overflow="ellipsis"))
 
-    def _counts(self) -> str:
-        so_far, left = format_duration(time.monotonic() - self.began), self.left()
+    def _summary(self) -> str:
+        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`."""
         counts = {"done": self.done, "cached": self.cached, "diverged": self.diverged, "failed": self.failed}
         counts |= {"running": len(self.running), "waiting": len(self.waiting)}
-        told = ", ".join([*(f"{count} {what}" for what, count in counts.items() if count), *filter(None, [self.waits])])
-        return f"{told}; {so_far} so far" + (f", about {format_duration(left)} left" if left else "")
+        parts = [f"{count} {state}" for state, count in counts.items() if count]
+        if self.waits:
+            parts.append(self.waits)
+        summary = f"{', '.join(parts)}; {format_duration(time.monotonic() - self.started_s)} so far"
+        left = self.seconds_left()
+        return summary + (f", about {format_duration(left)} left" if left else "")
 
 
-def _told(one: PlannedTrial, at: Progress | None) -> list[str]:
-    """Four cells: step, loss, rate, time left."""
-    if not at:
+def _progress_cells(planned: PlannedTrial, progress: Progress | None) -> list[str]:
+    """Four cells: step, loss, tokens per second, time left."""
+    if not progress:
         return ["starting", "", "", ""]
-    logged = one.config.trainer.log_every
-    over = at.step + logged > one.config.steps
-    left = "evaluating" if over else format_duration(at.left_s) + " left" if at.left_s is not None else ""
-    return [f"{at.step}/{one.config.steps}", f"loss {at.loss:.3f}", f"{at.tokens_per_s:.0f}/s", left]
+    steps = planned.config.steps
+    left = ""
+    if progress.step + planned.config.trainer.log_every > steps:  # no training line will follow
+        left = "evaluating"
+    elif progress.seconds_left is not None:
+        left = f"{format_duration(progress.seconds_left)} left"
+    return [f"{progress.step}/{steps}", f"loss {progress.loss:.3f}", f"{progress.tokens_per_s:.0f} tokens/s", left]
 
 
 def format_duration(seconds: float) -> str:

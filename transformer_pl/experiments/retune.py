@@ -1,9 +1,10 @@
-"""Every row at its best: the same small search of nuisance parameters for each row of a sweep.
+"""--retune: every row at its own best values of a few hyperparameters, found by the same small search for each row.
 
 An ablation at one learning rate is conditional on that rate, and rows change their order when each is given its own
-(Choi et al. 2019, arXiv:1910.05446). Every row tries the same points, the first of them what the file says, spread
-evenly by Halton (1960); with one seed that is none of the file's, so that no row is measured by the luck it was chosen
-for. Then the file's seeds are trained at the best point of each row.
+(Choi et al. 2019, arXiv:1910.05446). Every row tries the same points: the first has the file's own values, the others
+are spread evenly around it on a logarithmic scale (the sequence of Halton 1960). The tries have one seed that is not
+among the file's, so that the luck of a chosen try does not enter the table. Then the file's seeds are trained at the
+best point of each row.
 """
 
 import math
@@ -15,95 +16,126 @@ from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.identity import row_identity
+from transformer_pl.trials.identity import same_row
 
-REACH = 3.0  # each key is tried from a third of what the file says to three times that
+REACH = 3.0  # each key is tried from a third of the file's value to three times that value
 GOALS = {"val/bleu": "maximize", "val/chrf": "maximize", "val/ppl": "minimize", "val/loss": "minimize"}
 
 
 class Retuning(NamedTuple):
-    """What every row tries."""
+    """What every row tries, and what decides."""
 
-    points: list[dict[str, Any]]  # values by key
-    seed: int
-    metric: str
+    points: list[dict[str, Any]]  # values by key; the first point is the file's own
+    seed: int  # of all tries
+    metric: str  # one of GOALS
 
     def tries(self, sweep: Sweep) -> Sweep:
-        """Every row at every point, in this order."""
+        """The sweep of the tries: every row at every point, with one seed; row by row."""
         rows = []
         for row in sweep.rows:
             for point in self.points:
-                told = " ".join(f"{without_section(key)}={value}" for key, value in point.items())
-                rows.append(_at(sweep.scale, row, point, [self.seed])._replace(name=f"{row.name} {told}"))
+                values = " ".join(f"{without_section(key)}={value}" for key, value in point.items())
+                rows.append(_row_at(sweep.scale, row, point, [self.seed])._replace(name=f"{row.name} {values}"))
         return sweep._replace(rows=rows)
 
-    def best(self, sweep: Sweep, tried: Sequence[PlannedTrial]) -> Sweep:
-        """The rows at the best of their points; base, too. A row that failed at all of them stays at the first.
+    def best(self, sweep: Sweep, tries: Sequence[PlannedTrial]) -> Sweep:
+        """The sweep with each row, base included, at its best point. tries: the trials of `self.tries(sweep)`.
 
-        A try that diverged, or has an infinite value, is worse than any other.
+        A try that failed, diverged or has an infinite value is worse than any other. A row without any other try
+        stays at the first point.
         """
-        rows, n = [], len(self.points)
-        sign = 1 if GOALS[self.metric] == "maximize" else -1
-        for i, row in enumerate(sweep.rows):
-            values = [
-                (sign * result["metrics"][self.metric], -at)  # of equal ones the first
-                for at, one in enumerate(tried[i * n : (i + 1) * n])
-                if (result := one.trial.result()) and math.isfinite(result["metrics"][self.metric])
-            ]
-            point = self.points[-max(values)[1] if values else 0]
-            rows.append(_at(sweep.scale, row, point, [config.seed for config in row.configs]))
-        at_base = [row_identity(row.configs[0]) == row_identity(sweep.base) for row in sweep.rows]
-        base = next((row.configs[0] for row, is_it in zip(rows, at_base, strict=True) if is_it), sweep.base)
-        return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tried)))
+        rows = []
+        for index, row in enumerate(sweep.rows):
+            of_row = tries[index * len(self.points) : (index + 1) * len(self.points)]
+            point = self.points[self._best_point(of_row)]
+            rows.append(_row_at(sweep.scale, row, point, [config.seed for config in row.configs]))
+        base = sweep.base
+        for row, retuned in zip(sweep.rows, rows, strict=True):
+            if same_row(row.configs[0], sweep.base):
+                base = retuned.configs[0]
+                break
+        return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tries)))
+
+    def _best_point(self, tries: Sequence[PlannedTrial]) -> int:
+        """The index of the best of one row's tries; of equal ones the first."""
+        best, best_value = 0, -math.inf
+        for index, planned in enumerate(tries):
+            result = planned.trial.result()
+            if not result or not math.isfinite(result["metrics"][self.metric]):
+                continue
+            value = result["metrics"][self.metric] * (1 if GOALS[self.metric] == "maximize" else -1)
+            if value > best_value:
+                best, best_value = index, value
+        return best
 
     def _note(self, tries: Sequence[PlannedTrial]) -> str:
-        tried = {key: [point[key] for point in self.points] for key in self.points[0]}
-        spans = [f"{key} ({min(at)} to {max(at)})" for key, at in tried.items()]
-        diverged = sum(one.trial.diverged_at() is not None for one in tries)
-        return (
-            f"Every row at its own best of the same {len(self.points)} points of {' and '.join(spans)}, chosen by "
+        """What stands under the table."""
+        values = {key: [point[key] for point in self.points] for key in self.points[0]}
+        spans = [f"{key} ({min(tried)} to {max(tried)})" for key, tried in values.items()]
+        note = (
+            f"Every row is at its own best of the same {len(self.points)} points of {' and '.join(spans)}, chosen by "
             f"{self.metric} with seed {self.seed}, which is not among the seeds of the table."
-            + (f" Of these {len(tries)} tries {diverged} diverged, which counts as the worst." if diverged else "")
         )
+        if diverged := sum(planned.trial.diverged_at() is not None for planned in tries):
+            note += f" Of these {len(tries)} tries {diverged} diverged, which counts as the worst result."
+        return note
 
 
 def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -> Retuning:
-    """`budget` points over `keys`. `metric` is the sweep file's. Raises an InputError for what cannot be tuned."""
-    from scipy.stats import qmc  # takes a second
+    """Choose `budget` points over `keys`.
 
-    mistakes, told = [], sweep.base.flat()
-    for key in keys:
-        value = told.get(key)
-        if key not in KEYS:
-            mistakes.append(f"--retune {key}: no such key{suggestion(key, KEYS)}")
-        elif not key.startswith(("model.", "optim.")):
-            mistakes.append(f"--retune {key}: must be of model or optim; leave it out")
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not value:
-            mistakes.append(f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out")
-        elif varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
-            mistakes.append(f"--retune {key}: must be the same in all rows, but row `{varying[0]}` is about it")
+    metric: the sweep file's, `{name: ...}` or a name; None: val/bleu.
+
+    Raises one InputError for every key that cannot be retuned, and for a metric that is not in GOALS.
+    """
+    base = sweep.base.flat()
+    errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
     name = metric.get("name") if isinstance(metric, dict) else metric or "val/bleu"
     if name not in GOALS:
-        mistakes.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(GOALS)}")
-    if mistakes:
-        raise InputError(*mistakes)
-    points = [{key: told[key] for key in keys}]
-    # Its first two points are a corner, and the middle of the first key, which the file's own value is.
-    sequence = qmc.Halton(len(keys), scramble=False).fast_forward(2)
-    for at in sequence.random(budget - 1):
-        values = {key: told[key] * REACH ** (2 * u - 1) for key, u in zip(keys, at.tolist(), strict=True)}
-        points.append({key: _rounded(value, told[key]) for key, value in values.items()})
+        errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(GOALS)}")
+    if errors:
+        raise InputError(*errors)
     seeds = {config.seed for config in sweep.configs}
-    return Retuning(points, next(seed for seed in range(len(seeds) + 1) if seed not in seeds), name)
+    unused_seed = next(seed for seed in range(len(seeds) + 1) if seed not in seeds)
+    return Retuning(_points({key: base[key] for key in keys}, budget), unused_seed, str(name))
+
+
+def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
+    value = sweep.base.flat().get(key)
+    if key not in KEYS:
+        return f"--retune {key}: no such key{suggestion(key, KEYS)}"
+    if not key.startswith(("model.", "optim.")):
+        return f"--retune {key}: must be a key of model or optim; leave it out"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value:
+        return f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out"
+    if varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
+        return f"--retune {key}: must be the same in all rows, but row `{varying[0]}` changes it; leave it out"
+    return None
+
+
+def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
+    """`center`, and budget - 1 points around it: value * REACH^(2u - 1), where u in [0, 1) is Halton's sequence."""
+    from scipy.stats import qmc  # takes a second
+
+    # Left out: the sequence's first point, a corner, and its second, the middle of the first key: `center` has that.
+    sequence = qmc.Halton(len(center), scramble=False).fast_forward(2)
+    points = [dict(center)]
+    for position in sequence.random(budget - 1).tolist():
+        point = {}
+        for (key, value), u in zip(center.items(), position, strict=True):
+            point[key] = _rounded(value * REACH ** (2 * u - 1), value)
+        points.append(point)
+    return points
 
 
 def _rounded(value: float, like: float) -> int | float:
+    """A whole number of at least 1 where `like` is one, three digits otherwise."""
     return max(1, round(value)) if isinstance(like, int) else float(f"{value:.3g}")
 
 
-def _at(scale: str, row: Row, point: Mapping[str, Any], seeds: Sequence[int]) -> Row:
-    keys = row.keys | point
+def _row_at(scale: str, row: Row, point: Mapping[str, Any], seeds: Sequence[int]) -> Row:
+    """The row with the values of a point, for these seeds."""
+    keys = {**row.keys, **point}
     levels = [scale_level(scale), Level("--retune", keys)]
-    return row._replace(
-        keys=keys, configs=[trial_config([*levels, Level("--retune", {"seed": seed})]) for seed in seeds]
-    )
+    configs = [trial_config([*levels, Level("--retune", {"seed": seed})]) for seed in seeds]
+    return row._replace(keys=keys, configs=configs)

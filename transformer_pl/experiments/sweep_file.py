@@ -1,9 +1,10 @@
-"""The sweep file: a W&B sweep, nothing more, read as rows of a table and their trials."""
+"""Reads a sweep file, which is a W&B sweep file and nothing more, into the rows of a table and their trials."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from transformer_pl import components
 from transformer_pl.config import (
@@ -26,182 +27,231 @@ from transformer_pl.training.wandb_process import PROJECT
 from transformer_pl.trials.identity import describe_difference, row_identity
 from transformer_pl.trials.names import broken_rule
 
-# W&B's schema is closed: a key beyond these would draw "Malformed sweep config" there.
+# W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").
 TOP_LEVEL = (
     *("program", "name", "description", "project", "entity", "method", "metric", "metrics", "scheduler", "parameters"),
     *("early_terminate", "command", "run_cap", "controller", "job", "image_uri", "kind", "apiVersion"),
 )
-SEARCHES = ("random", "bayes", "custom")  # methods that draw trials rather than list them
-OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are no keys of the config
+SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of listing them
+OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
+
+
+T = TypeVar("T")
 
 
 class Row(NamedTuple):
     """A row of the table: one config, trained once for each seed."""
 
-    name: str  # what differs from the base
+    name: str  # what differs from base: `h=4`
     configs: list[Config]  # by seed
-    keys: dict[str, Any]  # what `train` is told beside the scale and the seed
+    keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
 
 
 class Sweep(NamedTuple):
+    """The rows of a grid at one scale."""
+
     name: str
-    project: str
+    project: str  # at W&B
     scale: str
-    base: Config  # what the rows are changes of: the scale, and what the file gives to all
+    base: Config  # the scale, with the keys that the file gives to every row; rows are compared with it
     rows: list[Row]
-    notes: tuple[str, ...] = ()  # what must be read beside its table
+    notes: tuple[str, ...] = ()  # printed under its table
 
     @property
     def configs(self) -> list[Config]:
+        """Of all trials, row by row."""
         return [config for row in self.rows for config in row.configs]
 
 
 def read_sweep(
-    path: Path, scale: str | None = None, seeds: Sequence[str] | None = None, sets: Mapping[str, str] | None = None
+    path: Path,
+    scale: str | None = None,
+    seeds: Sequence[str | int] | None = None,
+    sets: Mapping[str, str] | None = None,
 ) -> Sweep:
-    """Every trial of a sweep file, checked. `scale` and `seeds` replace the file's, `sets` wins over everything.
+    """Read a grid and check every trial of it.
+
+    scale, seeds: replace the file's. sets: the values of --set, which win over everything.
 
     Raises one InputError for all mistakes of the file and of all its trials.
     """
     content = read_yaml(path)
-    grid, mistakes = _parameters(path, content)
-    if scale is None and len(grid.get("scale", ["demo"])) > 1:
-        mistakes.append(
-            f"{path}: parameters.scale = {grid['scale']}: must be one value; start the command once for each"
+    parameters, errors = _read_parameters(path, content)
+    if scale is None and len(parameters.get("scale", ["demo"])) > 1:
+        errors.append(
+            f"{path}: parameters.scale = {parameters['scale']}: must be one value; start the command once for each"
         )
-    unknown = [key for key in grid if not is_known_key(key) and key not in OUR_PARAMETERS]
-    strange = [
-        f"{path}: parameters.{key}: no such key{suggestion(key, dict.fromkeys([*KEYS, *OUR_PARAMETERS]))}"
-        for key in unknown
-    ]
-    if mistakes:
-        raise InputError(*strange, *mistakes)
-    mistakes += strange
-    grid = {key: values for key, values in grid.items() if key not in unknown}
-    scale = scale or str(grid.get("scale", ["demo"])[0])
-    seeds = seeds or grid.get("seed", [1])
-    shared = {key: values[0] for key, values in grid.items() if len(values) == 1 and key not in OUR_PARAMETERS}
-    varied = [key for key in grid if key not in ("scale", "seed") and key not in shared]
-
-    given = _attempt(mistakes, lambda: scale_level(scale))
-    if given is None:
-        raise InputError(*mistakes)
-    base = _attempt(mistakes, lambda: resolve([given, *row_levels(path, shared, sets or {})]))
-    rows = []
-    for values in itertools.product(*(grid[key] for key in varied)):
-        row = dict(zip(varied, values, strict=True))
-        changes = _attempt(mistakes, lambda row=row: row_levels(path, shared | row, sets or {}))
-        if changes is None:
-            continue
-        seeded = [[given, *changes, Level(f"{path}: parameters", {"seed": seed})] for seed in seeds]
-        configs = [_attempt(mistakes, lambda one=one: resolve(one)) for one in seeded]
-        if base is not None and None not in configs:
-            keys = {key: value for key, (value, _) in merge(changes).items()}
-            rows.append(Row(describe_difference(configs[0], base), configs, keys))
-        chosen = _attempt([], lambda changes=changes: resolve(_of_parts([given, *changes])))
-        if chosen is not None:  # checked even where something else is wrong with the row
-            mistakes += [f"{path}: {mistake}" for mistake in components.check_components(chosen.model)]
-    if not mistakes:
-        rows = [_attempt(mistakes, lambda row=row: _of_equal_budget(path, given, row, rows[0])) for row in rows]
-    if mistakes := mistakes or _equal(path, rows):
-        raise InputError(*mistakes)
-    base = trial_config([given, *row_levels(path, shared, sets or {})])
+    unknown = [key for key in parameters if not is_known_key(key) and key not in OUR_PARAMETERS]
+    known_names = dict.fromkeys([*KEYS, *OUR_PARAMETERS])
+    unknown_errors = [f"{path}: parameters.{key}: no such key{suggestion(key, known_names)}" for key in unknown]
+    if errors:  # without its parameters no row can be checked
+        raise InputError(*unknown_errors, *errors)
+    parameters = {key: values for key, values in parameters.items() if key not in unknown}
+    scale = scale or str(parameters.get("scale", ["demo"])[0])
+    errors = unknown_errors
+    scale_keys = _attempt(errors, scale_level, scale)
+    if scale_keys is None:
+        raise InputError(*errors)
+    reader = _RowReader(path, scale_keys, seeds or parameters.get("seed", [1]), sets or {}, errors)
+    base, rows = reader.read_all(parameters)
     return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
 
 
-def row_levels(path: Path, said: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
-    """What a row or a draw says: its keys, over these its variant, over both `--set`.
+def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
+    """The levels of a row or of a drawn trial, lowest first: plain keys, `variant`, --set.
 
-    Raises an InputError where it cannot be read, or says the seed.
+    keys: of the file, `variant` among them. Raises an InputError where `variant` cannot be parsed, or where `variant`
+    or --set give the seed.
     """
-    plain = {key: value for key, value in said.items() if key != "variant"}
-    variant = [parse_variant(str(said["variant"]), f"{path}:")] if "variant" in said else []
-    over = [*variant, Level("--set", sets)]
-    for place, values in over:
+    plain = {key: value for key, value in keys.items() if key != "variant"}
+    variant = [parse_variant(str(keys["variant"]), f"{path}:")] if "variant" in keys else []
+    higher = [*variant, Level("--set", sets)]
+    for place, values in higher:
         if "seed" in values:
-            raise InputError(f"{place}: seed = {values['seed']}: must be said by parameters.seed or by --seeds")
-    return [Level(f"{path}: parameters", plain), *over]
+            raise InputError(f"{place}: seed = {values['seed']}: must be given by parameters.seed or by --seeds")
+    return [Level(f"{path}: parameters", plain), *higher]
 
 
-def _of_equal_budget(path: Path, scale: Level, row: Row, first: Row) -> Row:
-    """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
-    config = row.configs[0]
-    for key in ("batch_tokens", "vocab_size") if config.optim.match == "flops" else ():
-        if getattr(config.data, key) != getattr(first.configs[0].data, key):
-            raise InputError(
-                f"{path}: row `{row.name}`: data.{key} = {getattr(config.data, key)}: must be the same in all rows "
-                f"with optim.match=flops; take one of them out"
-            )
-    trained = trial_config([scale, Level(f"{path}: parameters", row.keys)])  # matched once for all seeds
-    return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
+# ---------------------------------------------------------------------------------------------------------------------
+# The file
 
 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a sweep file beside its parameters, whatever its method."""
-    strange = [key for key in content if key not in TOP_LEVEL]
-    mistakes = [f"{path}: {key}: no key of a W&B sweep{suggestion(str(key), TOP_LEVEL)}" for key in strange]
+    """What is wrong with a sweep file outside its parameters, whatever its method."""
+    unknown = [key for key in content if key not in TOP_LEVEL]
+    errors = [f"{path}: {key}: no key of a W&B sweep{suggestion(str(key), TOP_LEVEL)}" for key in unknown]
     names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
-    for key, name, without in names:  # `without`: what W&B refuses
+    for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
-            mistakes.append(f"{path}: {key} = {name}: must be text")
-        elif rule := broken_rule(name, without):
-            mistakes.append(f"{path}: {key} = {name!r}: {rule}; choose another")
-    return mistakes
+            errors.append(f"{path}: {key} = {name}: must be text")
+        elif rule := broken_rule(name, refused_by_wandb):
+            errors.append(f"{path}: {key} = {name!r}: {rule}; choose another")
+    return errors
 
 
-def _parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
-    """The values of every parameter, in the file's order; and what is wrong with the file itself."""
-    mistakes = top_level_mistakes(path, content)
+def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
+    """The values of every parameter of a grid, in the file's order; and the mistakes of the file itself."""
+    errors = top_level_mistakes(path, content)
     if content.get("method") != "grid":
-        mistakes.append(f"{path}: method = {content.get('method')}: must be grid")
+        errors.append(f"{path}: method = {content.get('method')}: must be grid")
     parameters = content.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
-        mistakes.append(f"{path}: parameters = {parameters}: must map keys to {{value: ...}} or {{values: [...]}}")
-        return {}, mistakes
-    grid = {}
-    for key, said in parameters.items():
-        if not isinstance(said, dict) or len(said) != 1 or not said.keys() <= {"value", "values"}:
-            mistakes.append(f"{path}: parameters.{key} = {said}: must be {{value: ...}} or {{values: [...]}} in a grid")
+        errors.append(f"{path}: parameters = {parameters}: must map keys to {{value: ...}} or {{values: [...]}}")
+        return {}, errors
+    values_by_key = {}
+    for key, entry in parameters.items():
+        if not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
+            errors.append(f"{path}: parameters.{key} = {entry}: must be {{value: ...}} or {{values: [...]}} in a grid")
             continue
-        values = said["values"] if "values" in said else [said["value"]]
+        values = entry["values"] if "values" in entry else [entry["value"]]
         if not isinstance(values, list) or not values:
-            mistakes.append(f"{path}: parameters.{key}.values = {values}: must be a list with a value in it")
+            errors.append(f"{path}: parameters.{key}.values = {values}: must be a list with a value in it")
             continue
-        wrong = [value for value in values if not isinstance(value, str | int | float | None)]
-        mistakes += [f"{path}: parameters.{key} = {value}: must be a plain value" for value in wrong]
-        grid[str(key)] = values
-    return grid, mistakes
+        not_plain = [value for value in values if not isinstance(value, str | int | float | None)]
+        errors += [f"{path}: parameters.{key} = {value}: must be a plain value" for value in not_plain]
+        values_by_key[str(key)] = values
+    return values_by_key, errors
 
 
-def _of_parts(levels: Sequence[Level]) -> list[Level]:
-    """The levels with the keys of parts and of their options alone."""
-    of_parts = tuple(f"model.{seam}" for seam in SLOTS)
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows
+
+
+@dataclass
+class _RowReader:
+    """Reads the rows of a grid and collects the errors of all of them."""
+
+    path: Path
+    scale: Level
+    seeds: Sequence[str | int]
+    sets: Mapping[str, str]  # the values of --set
+    errors: list[str]  # grows
+
+    def read_all(self, parameters: Mapping[str, list]) -> tuple[Config, list[Row]]:
+        """The base and the rows. Raises one InputError for the errors of all."""
+        shared = {k: values[0] for k, values in parameters.items() if len(values) == 1 and k not in OUR_PARAMETERS}
+        varied = [key for key in parameters if key not in ("scale", "seed") and key not in shared]
+        base_levels = _attempt(self.errors, row_levels, self.path, shared, self.sets) or []
+        base = _attempt(self.errors, resolve, [self.scale, *base_levels])
+        rows = []
+        for values in itertools.product(*(parameters[key] for key in varied)):
+            row = self._read(shared | dict(zip(varied, values, strict=True)), base)
+            rows += [row] if row else []
+        if not self.errors:
+            matched = [_attempt(self.errors, self._match_budget, row, rows[0]) for row in rows]
+            rows = [row for row in matched if row]
+        if errors := self.errors or _repeated_rows_and_seeds(self.path, rows):
+            raise InputError(*errors)
+        return trial_config([self.scale, *base_levels]), rows
+
+    def _read(self, keys: Mapping[str, Any], base: Config | None) -> Row | None:
+        """The row with these keys of the file; None where it, or base, has errors."""
+        levels = _attempt(self.errors, row_levels, self.path, keys, self.sets)
+        if levels is None:
+            return None
+        place = f"{self.path}: parameters"
+        by_seed = [
+            _attempt(self.errors, resolve, [self.scale, *levels, Level(place, {"seed": seed})]) for seed in self.seeds
+        ]
+        self._check_components(levels)
+        configs = [config for config in by_seed if config is not None]
+        if base is None or len(configs) < len(by_seed):
+            return None
+        merged = {key: value for key, (value, _) in merge(levels).items()}
+        return Row(describe_difference(configs[0], base), configs, merged)
+
+    def _check_components(self, levels: Sequence[Level]) -> None:
+        """Check the row's components, even where its other keys are wrong."""
+        config = _attempt([], resolve, _component_keys([self.scale, *levels]))
+        if config is not None:
+            self.errors += [f"{self.path}: {mistake}" for mistake in components.check_components(config.model)]
+
+    def _match_budget(self, row: Row, first: Row) -> Row:
+        """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for.
+
+        Raises an InputError where batches or vocabulary differ from the first row's, so that FLOPs cannot be matched.
+        """
+        config = row.configs[0]
+        for key in ("batch_tokens", "vocab_size") if config.optim.match == "flops" else ():
+            if getattr(config.data, key) != getattr(first.configs[0].data, key):
+                raise InputError(
+                    f"{self.path}: row `{row.name}`: data.{key} = {getattr(config.data, key)}: must be the same in all "
+                    f"rows with optim.match=flops; take one of them out"
+                )
+        trained = trial_config([self.scale, Level(f"{self.path}: parameters", row.keys)])  # matched once for all seeds
+        return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
+
+
+def _component_keys(levels: Sequence[Level]) -> list[Level]:
+    """The levels with nothing but the keys of components and of their options."""
+    prefixes = tuple(f"model.{slot}" for slot in SLOTS)
     return [
-        Level(place, {key: value for key, value in values.items() if is_known_key(key) and key.startswith(of_parts)})
+        Level(place, {key: value for key, value in values.items() if is_known_key(key) and key.startswith(prefixes)})
         for place, values in levels
     ]
 
 
-def _equal(path: Path, rows: Sequence[Row]) -> list[str]:
-    """Rows that are the same trial, and seeds given twice."""
-    mistakes, seen = [], {}
+def _repeated_rows_and_seeds(path: Path, rows: Sequence[Row]) -> list[str]:
+    """Error messages for rows that are the same trials, and for seeds given twice."""
+    errors: list[str] = []
+    first_by_identity: dict[str, Row] = {}
     for row in rows:
         seeds = [config.seed for config in row.configs]
         if len(set(seeds)) < len(seeds):
-            mistakes.append(f"{path}: seed = {seeds}: must differ from each other")
+            errors.append(f"{path}: seed = {seeds}: must differ from each other")
         config = row.configs[0]
-        other = seen.setdefault(row_identity(config), row)
-        if other is not row:
-            same = nominal_sizes(other.configs[0].model) == nominal_sizes(config.model)
-            why = "say the same" if same else "come to the same sizes at this scale's width and depth"
-            mistakes.append(f"{path}: rows `{other.name}` and `{row.name}` {why}; rows must differ: leave one out")
-    return mistakes
+        first = first_by_identity.setdefault(row_identity(config), row)
+        if first is not row:
+            same = nominal_sizes(first.configs[0].model) == nominal_sizes(config.model)
+            why = "have the same settings" if same else "have the same sizes at this scale's width and depth"
+            errors.append(f"{path}: rows `{first.name}` and `{row.name}` {why}; rows must differ: leave one out")
+    return errors
 
 
-def _attempt(mistakes: list[str], made: Any) -> Any:
-    """What is made, or None with its mistakes taken down: one bad row must not hide another's."""
+def _attempt(errors: list[str], make: Callable[..., T], *arguments: Any) -> T | None:
+    """What `make` returns; None where it raises an InputError, whose messages are added to `errors`."""
     try:
-        return made()
+        return make(*arguments)
     except InputError as error:
-        mistakes += error.messages
+        errors += error.messages
         return None

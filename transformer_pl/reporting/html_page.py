@@ -15,10 +15,10 @@ from transformer_pl.data.prepare import Prepared, evenly_spaced
 from transformer_pl.evaluation.evaluate import attention_maps, load_trained_model
 from transformer_pl.evaluation.score import sentence_bleu
 from transformer_pl.experiments.plan import PlannedTrial
-from transformer_pl.experiments.sweep_file import Row, Sweep
+from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.identity import config_difference, row_identity
+from transformer_pl.trials.identity import config_difference, same_row
 
 SENTENCES = 12  # whose translations are shown
 PICTURED = 4  # of which attention is shown, too
@@ -87,7 +87,7 @@ def _samples(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str
     text = None
     for one in shown:
         try:
-            own, hypotheses = one.text.text("val"), one.trial.hypotheses("val")
+            own, hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
             text = text or own
             if own != text:
                 raise InputError("it translates another text")
@@ -99,7 +99,7 @@ def _samples(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str
     if text is None:
         return [], left_out
     sources, references = text
-    base = outputs.get(next((i for i, row in enumerate(sweep.rows) if _is_base(sweep, row)), -1))
+    base = outputs.get(next((i for i, row in enumerate(sweep.rows) if same_row(row.configs[0], sweep.base)), -1))
     samples = []
     for i in evenly_spaced(len(sources), SENTENCES):
         rows = []
@@ -109,10 +109,6 @@ def _samples(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str
             rows.append((sweep.rows[row].name, sentence_bleu(hypotheses[i], references[i]), marked))
         samples.append({"source": sources[i], "reference": references[i], "rows": rows})
     return samples, left_out
-
-
-def _is_base(sweep: Sweep, row: Row) -> bool:
-    return row_identity(row.configs[0]) == row_identity(sweep.base)
 
 
 def _marked(words: list[str], beside: list[str]) -> list[tuple[str, bool]]:
@@ -129,9 +125,9 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[s
     sentences: dict[int, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
     for one in shown:
-        name, text = sweep.rows[one.row].name, shown[0].text
+        name, text = sweep.rows[one.row].name, shown[0].prepared
         try:
-            if one.text.folder != text.folder:
+            if one.prepared.folder != text.folder:
                 raise InputError("its tokeniser is another")
             model = load_trained_model(one.config, text, one.trial.intact("weights.pt"))
             split, sources = text.split("val"), text.text("val")[0]

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from transformer_pl.training.divergence import finite_or_none
+from transformer_pl.trials.metrics import finite_or_none
 
 # In a narrow terminal; Markdown and CSV keep them.
 FIRST_TO_GO = (

@@ -13,6 +13,7 @@ from transformer_pl.reporting.plots import Curve, Figure, Point
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.table import ALPHA
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
 Record = dict[str, Any]  # of a row: what Table.csv tells
@@ -66,7 +67,11 @@ def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], row: int, per_step: fl
     """Of the trials that are finished, for the others may end anywhere; without perplexities that are infinite."""
     trials = [one.trial for one in planned if one.row == row and one.trial.result() and _has_curve(one.trial)]
     validated = [
-        [line for line in t.metrics() if math.isfinite(line.get("val/ppl", math.inf)) and "val/bleu" not in line]
+        [
+            line
+            for line in t.metrics()
+            if "val/ppl" in line and line_kind(line) != "final" and math.isfinite(line["val/ppl"])
+        ]
         for t in trials
     ]
     at = [[line["step"] * per_step for line in lines] for lines in validated if lines]

@@ -27,6 +27,7 @@ from transformer_pl.config import (
 )
 from transformer_pl.experiments.cost import short_number
 from transformer_pl.reporting.render import Column, Table
+from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +134,7 @@ def build_table(
     """
     paper = read_published(beside)
     settings = [_settings(row.config) for row in rows]
-    is_base = [base is not None and values == _settings(base) for values in settings]
+    is_base = [base is not None and same_row(row.config, base) for row in rows]
     base_row = next((row for row, is_it in zip(rows, is_base, strict=True) if is_it), None)
     judged = _judge(rows, base_row, randomise)
     printed = [paper.find(row.config) for row in rows]
@@ -414,7 +415,7 @@ def _settings(config: Config) -> dict[str, Any]:
     """The keys that make a row, in the paper's order and numbers, d_k and d_v filled in."""
     flat = config.flat() | nominal_sizes(config.model)
     keys = dict.fromkeys([*PAPERS_ORDER, *flat])
-    return {key: flat[key] for key in keys if key == "trainer.precision" or not key.startswith(("seed", "trainer."))}
+    return {key: flat[key] for key in keys if key in RESULT_TRAINER_KEYS or not key.startswith(("seed", "trainer."))}
 
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:

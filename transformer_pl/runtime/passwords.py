@@ -8,6 +8,7 @@ import re
 import sys
 
 PASSWORD = "TRANSFORMER_PL_STORAGE_PASSWORD"  # an environment variable, which other users of a machine cannot read
+PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # where the commands lie
 HIDDEN = "***"  # replaces whatever a password cannot be told apart from
 
 _STORAGE = re.compile(r"--?st\w*", re.I)  # also where --storage is misspelt
@@ -76,5 +77,4 @@ def _split(url: str) -> tuple[str, str | None]:
 def _is_command() -> bool:
     """Whether this process runs `python -m transformer_pl.NAME`, perhaps under a profiler, or NAME.py itself."""
     by_name = any(word.startswith(("transformer_pl.", "-mtransformer_pl.")) for word in sys.orig_argv)
-    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    return by_name or os.path.dirname(os.path.realpath(sys.argv[0])) == package
+    return by_name or os.path.dirname(os.path.realpath(sys.argv[0])) == PACKAGE

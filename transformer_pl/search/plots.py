@@ -14,6 +14,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.results import SearchResults, TrialRecord
 from transformer_pl.search.states import trial_name
 from transformer_pl.search.statistics import KNOWN_BEFORE_TRAINING
+from transformer_pl.trials.identity import same_row
 
 SHOWN_TRIALS = 4  # whose translations and attention the page shows beside the base's
 
@@ -81,7 +82,6 @@ def as_sweep(results: SearchResults, runs: Path) -> tuple[Sweep, list[PlannedTri
         planned.append(plan_trial(len(rows), trial_name(trial), config, search.scale, runs, corpus))
         rows.append(Row(trial_name(trial), [config], keys))
     done = [one for one in planned if one.trial.result()]
-    is_base = [one.config == search.base for one in done]
-    base = [one for one, told in zip(done, is_base, strict=True) if told][:1]
-    best = [one for one, told in zip(done, is_base, strict=True) if not told][:SHOWN_TRIALS]
-    return Sweep(search.name, search.project, search.scale, search.base, rows), planned, base + best
+    base = [one for one in done if same_row(one.config, search.base)]
+    best = [one for one in done if one not in base]
+    return Sweep(search.name, search.project, search.scale, search.base, rows), planned, base[:1] + best[:SHOWN_TRIALS]

@@ -28,7 +28,8 @@ from transformer_pl.search.heartbeat import Heartbeats, process_id
 from transformer_pl.search.space import Search
 from transformer_pl.search.states import State, counted_trials, states_of, trial_name
 from transformer_pl.search.storage import UNANSWERED, Patience, Unreachable
-from transformer_pl.trials.trial import finished_results
+from transformer_pl.trials.metrics import line_kind
+from transformer_pl.trials.runs_folder import finished_results
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
 RETRIES = 1  # of a trial whose process died
@@ -150,7 +151,7 @@ class SearchQueue:
             self.held = None
             earlier = self._earlier_trial(draw)
             is_running = earlier is not None and earlier.state == TrialState.RUNNING
-            if draw.planned.who.weights in taken or draw.planned.trial.locked() or is_running:
+            if draw.planned.identity.weights in taken or draw.planned.trial.locked() or is_running:
                 self.held = draw
                 return None
             if earlier:
@@ -243,7 +244,7 @@ class SearchQueue:
         if size == draw.metrics_bytes:
             return False
         lines = draw.planned.trial.metrics()
-        values = [line[metric] for line in lines if metric in line and "val/bleu" not in line]
+        values = [line[metric] for line in lines if metric in line and line_kind(line) != "final"]
         has_new = len(values) > draw.reported
         for validation, value in enumerate(values[draw.reported :], draw.reported + 1):
             draw.trial.report(value, validation)

@@ -7,7 +7,7 @@ from transformer_pl.data.prepare import Prepared, Tokens, evenly_spaced
 from transformer_pl.evaluation.evaluate import best_translations
 from transformer_pl.evaluation.score import corpus_score
 from transformer_pl.runtime.signals import component_code
-from transformer_pl.training.divergence import decoding_after
+from transformer_pl.training.divergence import diverged_if_not_finite
 
 
 class BleuSample(L.Callback):
@@ -27,7 +27,7 @@ class BleuSample(L.Callback):
     @component_code()
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         quick = Decode(beam=1, extra=self.config.decode.extra)
-        with decoding_after(trainer.global_step):
+        with diverged_if_not_finite(trainer.global_step):
             hypotheses = best_translations(
                 module.model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens
             )

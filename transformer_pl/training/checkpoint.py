@@ -14,7 +14,7 @@ import torch
 
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.integrity import check, sha256
+from transformer_pl.runtime.files import check_digest, sha256
 from transformer_pl.runtime.signals import Stopped, install_handler
 
 
@@ -55,7 +55,7 @@ class Checkpoints(L.Callback):
         for file in files:
             digest = file.with_suffix(".sha256")  # an older version wrote none
             try:
-                check(file, digest.read_bytes().decode(errors="replace") if digest.exists() else None)
+                check_digest(file, digest.read_bytes().decode(errors="replace") if digest.exists() else None)
             except ValueError as error:
                 shutil.rmtree(self.folder)
                 raise InputError(

@@ -1,15 +1,14 @@
-"""When numbers are no longer finite: a training that diverges, and what is written in place of an infinite number."""
+"""Divergence: a training whose loss, weights or outputs are no longer finite."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 class Diverged(Exception):
-    """A training whose numbers are not finite at this step: its loss, the weights after it, or what these decode with.
+    """The training diverged at this step: its loss, the weights after it, or their outputs are not finite.
 
-    That is its result: it ends there.
+    That is the trial's result. It is not trained further.
     """
 
     def __init__(self, step: int):
@@ -18,10 +17,10 @@ class Diverged(Exception):
 
 
 @contextmanager
-def decoding_after(step: int) -> Iterator[None]:
-    """Weights that are finite, and have a finite loss, may be too large to decode with: Diverged, in place of an error.
+def diverged_if_not_finite(step: int) -> Iterator[None]:
+    """Raise Diverged in place of beam search's FloatingPointError.
 
-    Beam search raises a FloatingPointError for probabilities that are not finite.
+    Weights that are finite, with a finite loss, may still be too large to decode with.
     """
     try:
         yield
@@ -30,22 +29,8 @@ def decoding_after(step: int) -> Iterator[None]:
 
 
 def perplexity(loss: float) -> float:
-    """Of a loss in nats per piece; infinite where that is more than a float can hold (a loss above 709)."""
+    """exp of a loss in nats per token; infinite above 709 nats, where a float overflows."""
     try:
         return math.exp(loss)
     except OverflowError:
         return math.inf
-
-
-def finite_or_none(value: Any) -> Any:
-    """JSON has no infinity and no nan: null stands for both."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: finite_or_none(value) for name, value in metrics.items()}
-
-
-def metrics_from_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What `metrics_to_json` wrote. Only a perplexity is infinite while its trial goes on: null is read as that."""
-    return {name: math.inf if value is None else value for name, value in metrics.items()}

@@ -9,9 +9,11 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.runtime.errors import warn
-from transformer_pl.training.divergence import Diverged, metrics_to_json
+from transformer_pl.runtime.files import write_atomically
+from transformer_pl.training.divergence import Diverged
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
-from transformer_pl.trials.trial import Trial, write_atomically
+from transformer_pl.trials.metrics import line_kind, metrics_to_json
+from transformer_pl.trials.trial import Trial
 
 SAY_EVERY_S = 5.0
 
@@ -42,7 +44,7 @@ class TrialLogger(Logger):
             lines = Trial(self._folder).metrics()
             if damaged := path.read_bytes().count(b"\n") - len(lines):
                 warn(f"{path}: {damaged} damaged lines are left out")
-            kept = [line for line in lines if line["step"] <= step and "val/bleu" not in line]
+            kept = [line for line in lines if line["step"] <= step and line_kind(line) != "final"]
             write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
         self._run = WandbRun(folder=str(self._folder), **self._told)
@@ -50,7 +52,8 @@ class TrialLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         line = {"step": step, **metrics}
-        self._file.write(json.dumps(metrics_to_json(line) | {"time": round(time.time(), 2)}) + "\n")
+        stored = {"step": step, "kind": line_kind(metrics), **metrics_to_json(metrics), "time": round(time.time(), 2)}
+        self._file.write(json.dumps(stored) + "\n")
         self._file.flush()
         self._run.tell(log=line)
         if time.monotonic() - self._said > SAY_EVERY_S:

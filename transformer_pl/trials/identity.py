@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
 
+# Of the trainer's keys, these change a result: precision its numbers, bleu_sample which numbers are measured.
+RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample")
 CORE_REVISION = 1  # raised whenever the core's numerics change: older results are then no longer reused
 
 
@@ -24,7 +26,7 @@ def describe_difference(config: Config, base: Config) -> str:
     """What differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where nothing does."""
     changes = []
     for key, (value, _) in config_difference(config, base).items():
-        if key == "trainer.precision" or (key != "seed" and not key.startswith("trainer.")):
+        if key in RESULT_TRAINER_KEYS or (key != "seed" and not key.startswith("trainer.")):
             name = without_section(key)
             changes.append(f"{name}={str(value).rpartition('.')[2] if name in SLOTS else value}")
     return " ".join(changes) or "base"
@@ -40,7 +42,6 @@ class Identity(NamedTuple):
 # The data's fingerprint says what these say of the text, and says it better.
 _OF_THE_TEXT = ("data.path", "data.hub", "data.subset", "data.revision")
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
-_OF_THE_TRAINER = ("trainer.precision", "trainer.bleu_sample")  # the latter: a search may ask for what it measures
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
 
 
@@ -55,7 +56,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], part_sources: Mappi
         for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
         and key not in (*_OF_THE_TEXT, *_AS_PRODUCTS)
-        and (key in _OF_THE_TRAINER or not key.startswith("trainer."))
+        and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     enters |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
     enters |= {"data": dict(fingerprint), "parts": dict(part_sources)}
@@ -69,6 +70,11 @@ def row_identity(config: Config) -> str:
     """The same for all seeds of a row, and for rows that multipliers or equal values have made the same."""
     flat = config.flat()
     return identity(config.model_copy(update={"seed": 0}), {key: flat[key] for key in _OF_THE_TEXT}, {}).trial
+
+
+def same_row(config: Config, other: Config) -> bool:
+    """Whether two configs are the same row of a table, whatever their seeds: base, if `other` is base."""
+    return row_identity(config) == row_identity(other)
 
 
 def _digest(value: object) -> str:

@@ -15,7 +15,9 @@ UNFINISHED_DATA_FOLDER = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{8}")
 
 # What the folders hold, by the path below each. `write` of results.py calls a file `.NAME.PID` until it is whole.
 _WANDB = r"wandb(/(run-id|settings|latest-run(/.*)?|debug[\w.-]*|((offline-)?run|sweep)-.*))?"
-_TRIAL_TEXTS = r"(config\.yaml|(env|status|result)\.json|metrics\.jsonl|hyp\.(val|test)\.txt|scores\.(val|test)\.jsonl)"
+_TRIAL_TEXTS = (
+    r"(config\.yaml|(env|identity|status|result)\.json|metrics\.jsonl|hyp\.(val|test)\.txt|scores\.(val|test)\.jsonl)"
+)
 _SWEEP_TEXTS = r"(plan\.json|results\.csv|table\.(md|tex)|report\.html)"
 _FIGURES = (
     r"figures(/(differences|curves_(steps|flops)|front(_(params|flops))?|grid|(history|parallel|importances)(_\d+)?|"

@@ -1,0 +1,66 @@
+"""The end of a sweep: its table in the terminal, in the sweep's folder and at W&B, and its page."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from transformer_pl.reporting.render import Table
+from transformer_pl.runtime.files import write_atomically
+from transformer_pl.training.wandb_process import SEND_S, WandbRun
+from transformer_pl.trials.names import sweep_title
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Publishes the table of one sweep at one scale.
+
+    folder: the sweep's folder, `runs/sweeps/<name>@<scale>`.
+    """
+
+    name: str
+    scale: str
+    folder: Path
+    console: Console
+
+    def publish(self, table: Table, draw_page: Callable[[], dict[str, Path]], exit_code: int) -> int:
+        """Print the table, write it with its page and send it to W&B; return the exit code of the command.
+
+        draw_page: writes `report.html` and returns the figures by their captions. It is called only if the table has
+        changed, and never after an interruption (any exit code but 0 and 1), which must end soon.
+        """
+        self.console.print(table.terminal())
+        try:
+            self._write(table, draw_page, interrupted=exit_code not in (0, 1))
+        except OSError as error:  # the results themselves are safe in the folders of the trials
+            self.console.print(
+                f"table: cannot be written to {self.folder}: {error}; run the same command again to write it"
+            )
+            return exit_code or 1
+        self.console.print(f"table and results: {self.folder}", soft_wrap=True)
+        return exit_code
+
+    def _write(self, table: Table, draw_page: Callable[[], dict[str, Path]], interrupted: bool) -> None:
+        markdown_file = self.folder / "table.md"
+        unchanged = markdown_file.exists() and markdown_file.read_bytes() == table.markdown().encode()
+        write_atomically(self.folder / "table.tex", table.latex())
+        write_atomically(self.folder / "results.csv", table.csv())
+        if not interrupted and not (unchanged and (self.folder / "report.html").exists()):
+            self._send_to_wandb(table, draw_page())
+        write_atomically(markdown_file, table.markdown())  # last: once it is there, the page is there too
+
+    def _send_to_wandb(self, table: Table, figures: dict[str, Path]) -> None:
+        """Log the table and the figures as a run of their own, in the sweep's group."""
+        name, scale = sweep_title(self.name, self.scale), Path(self.scale).stem
+        report = WandbRun(folder=str(self.folder), name=name, tags=[scale], config={}, job_type="report")
+        report.tell(tables={"results": table.shown()})
+        report.tell(images={caption: str(path) for caption, path in figures.items()})
+        report.finish(0, wait=SEND_S)  # everything is still to be sent
+
+
+def mention_offline_runs(trial_folders: Iterable[Path], runs: Path, console: Console) -> None:
+    """Print how to upload the W&B runs that were kept offline, if there are any."""
+    if any(any(folder.glob("wandb/offline-run-*")) for folder in trial_folders):
+        upload = f"wandb sync {runs}/*/*/wandb/offline-run-*"
+        console.print(f"W&B: some runs were kept offline; upload them with: {upload}", soft_wrap=True)

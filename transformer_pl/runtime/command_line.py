@@ -1,0 +1,124 @@
+"""The command line of every command: the parser, the readers of values that several commands share, the exit code."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformer_pl.runtime import passwords, signals
+from transformer_pl.runtime.errors import InputError
+
+
+class HelpShown(Exception):
+    """The parser has printed the help that `--help` asks for. The command has nothing else to do."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that reports a wrong command line as an InputError.
+
+    Options must be spelled in full. Setting an option twice is an error.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        """As argparse's, but the default action refuses a second value."""
+        return super().add_argument(*names, **{"action": _StoreOnce} | options)
+
+    def parse_args(self, argv: Any, namespace: Any = None) -> Any:  # type: ignore[override]  # argv is required here
+        """The options of a command line; passwords in URLs are taken out first. Raises an InputError."""
+        options, unknown = self.parse_known_intermixed_args(passwords.take(argv), namespace)
+        if unknown:
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            self.error(f"{' '.join(unknown)}: no such option; known: {', '.join(known)}")
+        return options
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """argparse calls this after it has printed the help."""
+        raise HelpShown
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"command line: {message}; see {self.prog} --help")
+
+
+class _StoreOnce(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            raise argparse.ArgumentError(self, "is set twice; set it once")
+        setattr(namespace, self.dest, value)
+
+
+# Readers of values, for the `type` of an option. argparse reports their errors with the option's name.
+
+
+def whole_number(at_least: int = 1, remark: str = "") -> Callable[[str], int]:
+    """A reader of one whole number. remark: what the error message adds, such as why the bound is what it is."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]+", text) or int(text) < at_least:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {at_least}{remark}")
+        return int(text)
+
+    return read
+
+
+def whole_numbers(at_least: int = 0, example: str = "1,2") -> Callable[[str], list[int]]:
+    """A reader of different whole numbers with commas between them."""
+
+    def read(text: str) -> list[int]:
+        words = text.split(",")
+        if all(re.fullmatch("[0-9]+", word) for word in words):
+            numbers = [int(word) for word in words]
+            if len(set(numbers)) == len(numbers) and min(numbers) >= at_least:
+                return numbers
+        bound = f" of at least {at_least}" if at_least else ""
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be different whole numbers{bound} with commas between, such as {example}"
+        )
+
+    return read
+
+
+def names(text: str) -> list[str]:
+    """Read different names with commas between them."""
+    words = text.split(",")
+    if not all(words) or len(set(words)) < len(words):
+        raise argparse.ArgumentTypeError(f"{text!r} must be different keys with commas between")
+    return words
+
+
+def folder_name(text: str) -> Path:
+    """Read the path of a folder, which need not exist yet."""
+    if not text or (os.path.exists(text) and not os.path.isdir(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a folder; choose another")
+    return Path(text)
+
+
+def run_command(main: Callable[[list[str]], int]) -> NoReturn:
+    """Run a command on this process's arguments, and end the process with its exit code.
+
+    0: done. 1: a trial failed, or nobody reads the output any more. 2: the input is invalid, nothing was started.
+    128 + signal number: stopped by a signal.
+    """
+    signals.install_handler(signals.raise_stopped)
+    try:
+        with signals.component_code():  # a component that calls sys.exit must not look like a finished command
+            code = main(sys.argv[1:])
+    except HelpShown:
+        code = 0
+    except InputError as error:
+        sys.stdout.flush()
+        for message in error.messages:
+            print(f"error: {message}", file=sys.stderr)
+        code = 2
+    except signals.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        code = stopped.exit_code
+    except BrokenPipeError:  # such as `| head`, which ends before the output does
+        sys.stderr.close()
+        code = 1
+    sys.exit(code)

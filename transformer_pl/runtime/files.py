@@ -1,0 +1,103 @@
+"""Files written atomically, checked by their sha256, and locked.
+
+Reads are checked because flipped bytes load without an error, and a power cut leaves files empty, cut short or filled
+with zeros.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import BaseModel, ValidationError
+
+from transformer_pl.runtime.errors import warn
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new one, never a part."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def try_writing(folder: Path) -> None:
+    """Write 1 MiB into a folder and remove it. Raises an OSError where that fails, such as on a full disk."""
+    probe = folder / f".probe.{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def try_lock(file: IO, kind: int) -> bool:
+    """Take a lock (fcntl.LOCK_SH or LOCK_EX) without waiting; False where another process holds it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file as 64 hexadecimal digits. A GB takes about a second."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_digest(path: Path, digest: str | None) -> None:
+    """Raise a ValueError where the sha256 of a file is not `digest`, and an OSError where the file cannot be read.
+
+    None: older versions stored no digest; then the file must only exist.
+    """
+    if digest is None:
+        path.stat()
+    elif sha256(path) != digest:
+        raise ValueError("its bytes are not those that were written (their sha256 differs)")
+
+
+def load_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
+    """The content of a JSON file.
+
+    Raises an OSError where it cannot be read, and a ValueError where it is damaged or does not match the schema.
+    """
+    try:
+        content = json.loads(path.read_bytes().decode())
+        schema.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))) from None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    return content
+
+
+def read_json(path: Path, schema: type[BaseModel], consequence: str) -> dict[str, Any] | None:
+    """The content of a JSON file, or None where there is none. A damaged file gives a warning and None.
+
+    consequence: what the warning says will happen without the file.
+    """
+    try:
+        return load_json(path, schema)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        warn(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; {consequence}")
+        return None

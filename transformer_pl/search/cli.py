@@ -1,0 +1,93 @@
+"""The sweep command for a sweep file that searches: draw trials, train them, print the table.
+
+Imports optuna, which takes a quarter of a second: import this module only where a file searches.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import optuna
+from rich.console import Console
+
+from transformer_pl.data.prepare import prepare
+from transformer_pl.experiments.cli import make_folder, refuse_options, sweep_folder
+from transformer_pl.experiments.launch import available_workers, check_machine, launch
+from transformer_pl.experiments.progress import ProgressView
+from transformer_pl.experiments.publish import Publisher, mention_offline_runs
+from transformer_pl.report import write_search_page
+from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.signals import Stopped
+from transformer_pl.search import storage
+from transformer_pl.search.results import SearchResults
+from transformer_pl.search.space import Search, print_search, read_search
+from transformer_pl.search.study import SearchQueue, counted_trials
+from transformer_pl.trials.runs_folder import check_writable, runs_lock
+
+
+def run_search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
+    """Run a search, or resume it, until it has `run_cap` trials; print its table and return the exit code.
+
+    content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
+    """
+    search = search_from_options(options.file, content, options)
+    refuse_options(options, ["compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
+    sampler, pruner = storage.sampler(search, options.sampler), storage.pruner(search, options.pruner)
+    storage.try_out(search, sampler, pruner)
+    check_machine(search.trainers())
+    print_search(search, console)
+    if options.plan:
+        return 0
+    check_writable(options.runs)
+    folder = sweep_folder(search, options)
+    with runs_lock(options.runs):
+        make_folder(folder)
+        study = storage.create_study(search, folder, options.storage, sampler, pruner)
+        prepare(search.base.data, options.runs)
+        try:
+            exit_code = _train(search, study, options, console)
+        except storage.Unreachable as error:
+            console.print(f"the study cannot be reached: {error}; the same command resumes it", soft_wrap=True)
+            return 1
+        results = SearchResults(search, study, options.runs)
+        if not results.records:
+            return exit_code
+        exit_code = _publish(results, folder, exit_code, console)
+    mention_offline_runs([options.runs / "trials" / one["folder"] for one in results.trained], options.runs, console)
+    url = storage.display_url(options.storage, folder)
+    console.print(f"to browse the study: optuna-dashboard {url}", soft_wrap=True)
+    return exit_code
+
+
+def search_from_options(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Search:
+    """The search that a sweep file describes, with the options of the command line. Raises an InputError."""
+    if options.retune:
+        raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
+    return read_search(file, content, options.scale, options.seeds, options.set)
+
+
+def _train(search: Search, study: optuna.Study, options: argparse.Namespace, console: Console) -> int:
+    """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
+    queue = SearchQueue(search, study, options.runs)
+    set_wandb_group(search.name, search.project)
+    missing = search.run_cap - len(counted_trials(study))
+    workers = available_workers(options.parallel, search.trainers(), missing)
+    try:
+        with ProgressView(console, [], 0, workers.count, queue.estimates) as view:
+            launch(queue, lambda planned: queue.argv(planned, options.runs), workers, view)
+    except Stopped as stopped:
+        queue.stopped()
+        console.print(stopped)
+        return stopped.exit_code
+    return 0
+
+
+def _publish(results: SearchResults, folder: Path, exit_code: int, console: Console) -> int:
+    """Write what the search has found; return the exit code: 1 in place of 0 if a trial failed."""
+    search, table = results.search, results.table()
+    write_json(folder / "plan.json", {"name": search.name, "scale": search.scale, "trials": results.trained})
+    exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
+    publisher = Publisher(search.name, search.scale, folder, console)
+    return publisher.publish(table, lambda: write_search_page(results, table, folder), exit_code)

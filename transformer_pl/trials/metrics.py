@@ -1,0 +1,67 @@
+"""The lines of metrics.jsonl: what kind each is, and how numbers that are not finite are stored.
+
+A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by name, and `time` (seconds since 1970).
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["train", "validation", "final"]
+
+
+def line_kind(metrics: Mapping[str, Any]) -> Kind:
+    """Whether metrics are of training steps, of a validation during training, or of the final evaluation.
+
+    Lines that older versions wrote have no `kind`: then the names of their metrics decide.
+    """
+    if "kind" in metrics:
+        return metrics["kind"]
+    if "val/bleu" in metrics:
+        return "final"
+    return "train" if "train/loss" in metrics else "validation"
+
+
+def read_metrics(path: Path, last: int | None = None) -> list[dict[str, Any]]:
+    """The lines of a metrics file, or roughly the `last` ones. Damaged and unfinished lines are left out."""
+    try:
+        with path.open("rb") as file:
+            if last:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 200 * last))
+                if file.tell():
+                    file.readline()  # the rest of a line
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [metrics_from_json(line) for line in map(_parse_line, lines) if line]
+
+
+def _parse_line(text: bytes) -> dict[str, Any] | None:
+    """One line: its metrics, step, time and kind; None for a damaged one."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        return None
+    numbers = [value for name, value in line.items() if name != "kind"]
+    is_known = line.get("kind", "train") in ("train", "validation", "final")
+    return line if is_known and all(isinstance(value, int | float | None) for value in numbers) else None
+
+
+def finite_or_none(value: Any) -> Any:
+    """JSON has no infinity and no NaN: both become None (null)."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as they are stored: null in place of an infinite perplexity."""
+    return {name: finite_or_none(value) for name, value in metrics.items()}
+
+
+def metrics_from_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored metrics with null read as infinity: of a trial that goes on, only a perplexity can be infinite."""
+    return {name: math.inf if value is None else value for name, value in metrics.items()}
