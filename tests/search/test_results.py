@@ -1,4 +1,4 @@
-"""What a search came to: its table, what is said of all trials together, its figures, and what others make of it."""
+"""The results of a search: its table, its statistics, its figures, and that optuna-dashboard reads its study."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from tests.search.test_search import content
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.stats import expected_best
 from transformer_pl.search.plots import draw_search_plots
-from transformer_pl.search.results import ENOUGH, SearchResults
+from transformer_pl.search.results import FEWEST_FOR_IMPORTANCES, SearchResults
 from transformer_pl.search.space import read_search
 from transformer_pl.search.storage import create_study
 
@@ -30,13 +30,13 @@ SPACE = {
 TWO = [{"name": "val/bleu", "goal": "maximize"}, {"name": "flops", "goal": "minimize"}]
 
 
-def made(folder, value, trials=16, **said):
-    """A study whose trials were told `value` of what was drawn, without training any; base first.
+def made(folder, value, trials=16, **keys):
+    """A search and its study, whose trials have `value(drawn)` without training; the base comes first.
 
-    One whose value is infinite has diverged.
+    A trial with an infinite value has diverged.
     """
     path = folder / "search.yaml"
-    path.write_text(yaml.safe_dump(content(space=SPACE, run_cap=trials, **said), sort_keys=False))
+    path.write_text(yaml.safe_dump(content(space=SPACE, run_cap=trials, **keys), sort_keys=False))
     search = read_search(path, yaml.safe_load(path.read_text()), None, None, {})
     study = create_study(search, folder, None, optuna.samplers.RandomSampler(seed=1), None)
     study.enqueue_trial(search.base_draw, user_attrs={"base": True})
@@ -56,12 +56,12 @@ def test_the_expected_best_is_the_mean_over_all_choices(n):
     assert expected_best(values) == pytest.approx(slow)
 
 
-def test_the_best_comes_first_and_what_failed_last(tmp_path):
+def test_the_best_trial_comes_first_and_failed_ones_last(tmp_path):
     search, study = made(tmp_path, lambda drawn: 2 + drawn["model.p_drop"], trials=12)
     for state, attribute in ((TrialState.FAIL, None), (TrialState.PRUNED, "infeasible"), (TrialState.FAIL, "surplus")):
         trial = study.ask(search.space)
         if attribute:
-            trial.set_user_attr(attribute, "told")
+            trial.set_user_attr(attribute, "reason")
         study.tell(trial, state=state)
     pruned = study.ask(search.space)
     pruned.report(1.0, 1)
@@ -75,20 +75,20 @@ def test_the_best_comes_first_and_what_failed_last(tmp_path):
     table = outcome.table()
     assert table.columns[0].cells[states.index("pruned")] == f"#{pruned.number}" and "#0 base" in table.columns[0].cells
     assert "16 of 12 trials: 1 best, 11 done, 1 pruned, 1 failed, 1 infeasible, 1 running" in table.notes[0]
-    for told in (table.markdown(), table.latex(), table.csv(), table.json()):
-        assert "infeasible" in told
-    # Base was not drawn; a pruned one counts with the last that was seen of it.
+    for text in (table.markdown(), table.latex(), table.csv(), table.json()):
+        assert "infeasible" in text
+    # The base was not drawn; a pruned trial counts with its last value.
     drawn = [t.value for t in study.get_trials(deepcopy=False) if t.value is not None and t.number]
     assert outcome.expected_best() == pytest.approx([-v for v in expected_best([-v for v in drawn])])
 
 
-@pytest.mark.parametrize("matters", ["model.p_drop", "optim.lr_scale"])
-def test_what_matters_is_found(tmp_path, matters):
-    search, study = made(tmp_path, lambda drawn: drawn[matters], trials=60)
+@pytest.mark.parametrize("key", ["model.p_drop", "optim.lr_scale"])
+def test_the_key_that_matters_has_the_highest_importance(tmp_path, key):
+    search, study = made(tmp_path, lambda drawn: drawn[key], trials=60)
     (shares,) = SearchResults(search, study, tmp_path).importances().values()
-    assert max(shares, key=shares.get) == matters and sum(shares.values()) == pytest.approx(1)
+    assert max(shares, key=shares.get) == key and sum(shares.values()) == pytest.approx(1)
     (tmp_path / "few").mkdir()
-    few = made(tmp_path / "few", lambda drawn: 1.0, ENOUGH - 1)
+    few = made(tmp_path / "few", lambda drawn: 1.0, FEWEST_FOR_IMPORTANCES - 1)
     assert not SearchResults(*few, tmp_path).importances()
 
 
@@ -107,12 +107,12 @@ def test_a_search_has_its_figures(tmp_path):
     outcome = SearchResults(*two, tmp_path)
     assert set(draw_search_plots(outcome)) == {"history", "parallel", "importances", "front"}
     front = {record["model.h"]: record["val/bleu"] for record in outcome.records if record["state"] == "best"}
-    assert front == {2: 62.0, 4: 64.0, 8: 68.0}  # of each the cheapest
+    assert front == {2: 62.0, 4: 64.0, 8: 68.0}  # the cheapest of each
 
 
 @pytest.mark.parametrize("up", [False, True], ids=["minimize", "maximize"])
-def test_trials_that_diverged_have_no_value_and_leave_all_else_as_it_is(tmp_path, up):
-    """What brings a trial into the best quarter is told by them too: nothing else sets their learning rates apart."""
+def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
+    """Importances include diverged trials: the learning rate matters only because high ones diverge."""
     name, way, worst = ("val/bleu", "maximize", -math.inf) if up else ("val/ppl", "minimize", math.inf)
     goal = {"metric": {"name": name, "goal": way}}
     rng = np.random.default_rng(1)
@@ -129,11 +129,11 @@ def test_trials_that_diverged_have_no_value_and_leave_all_else_as_it_is(tmp_path
     assert np.isfinite(outcome.expected_best()).all()
     table = outcome.table()
     assert "and not diverged" in " ".join(table.notes) and "inf" not in table.csv().replace("infeasible", "")
-    found = draw_search_plots(outcome)
-    assert set(found) == {"history", "parallel", "importances", "expected_best"}
-    labels = [text.get_text() for text in found["history"][1].axes[0].get_legend().get_texts()]
+    figures = draw_search_plots(outcome)
+    assert set(figures) == {"history", "parallel", "importances", "expected_best"}
+    labels = [text.get_text() for text in figures["history"][1].axes[0].get_legend().get_texts()]
     assert "diverged" in labels
-    for stem, (_, figure) in found.items():
+    for stem, (_, figure) in figures.items():
         plots.save(figure, tmp_path / stem)
 
 
@@ -144,7 +144,7 @@ def test_a_search_in_which_every_trial_diverges_has_a_table(tmp_path):
     assert "9 of 9 trials: 9 diverged" in outcome.table().markdown()
 
 
-def test_optuna_dashboard_opens_it(tmp_path, browser):
+def test_optuna_dashboard_shows_the_study(tmp_path, browser):
     program = Path(sys.executable).with_name("optuna-dashboard")
     if not program.exists():
         pytest.skip("no optuna-dashboard: pip install optuna-dashboard")

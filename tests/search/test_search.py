@@ -1,4 +1,4 @@
-"""Searches: what is drawn, what becomes of it, and that nothing is lost or done twice."""
+"""Searches: how their files are read, what is drawn, and that no trial is lost or trained twice."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from helpers import ROOT, command, processes, wait_for
+from helpers import ROOT, a_result, command, processes, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
@@ -21,10 +21,13 @@ from transformer_pl.experiments.launch import Workers, launch
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.distributions import distribution
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.space import distribution, read_search
-from transformer_pl.search.storage import SAMPLERS, construct, create_study, try_out
-from transformer_pl.search.study import SearchQueue, counted_trials
+from transformer_pl.search.samplers import SAMPLERS, construct, try_out
+from transformer_pl.search.space import read_search
+from transformer_pl.search.states import counted_trials
+from transformer_pl.search.storage import create_study
+from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.recognise import planned_trials, reason_to_stay
 from transformer_pl.trials.runs_folder import finished_results
 
@@ -33,21 +36,25 @@ SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0
 
 
 def content(space=SPACE, run_cap=4, method="random", **more):
-    """A sweep file that searches, small."""
+    """The content of a small sweep file that searches; None takes a key out."""
     fixed = {key: {"value": value} for key, value in (SMALL | more.pop("fixed", {})).items()}
     goal = {"metric": {"name": "val/ppl", "goal": "minimize"}}
-    found = {"name": "try", "method": method, "run_cap": run_cap, "parameters": fixed | space} | goal | more
-    return {key: value for key, value in found.items() if value is not None}
+    keys = {"name": "try", "method": method, "run_cap": run_cap, "parameters": fixed | space} | goal | more
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 @pytest.fixture
 def write(tmp_path):
-    def written(**said):
+    def write_file(**keys):
         path = tmp_path / "search.yaml"
-        path.write_text(yaml.safe_dump(content(**said), sort_keys=False))
+        path.write_text(yaml.safe_dump(content(**keys), sort_keys=False))
         return path
 
-    return written
+    return write_file
+
+
+def read(path, sets=None):
+    return read_search(path, yaml.safe_load(path.read_text()), None, None, sets or {})
 
 
 def study_of(runs):
@@ -61,7 +68,7 @@ def study_of(runs):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "parameter",
     [
         {"value": 4},
         {"values": [1, "a", None, 0.5]},
@@ -78,12 +85,12 @@ def study_of(runs):
     ],
     ids=str,
 )
-def test_a_parameter_is_what_w_and_b_makes_of_it(said):
-    assert distribution(said) == sweep_parameter_to_distribution(said)
+def test_distributions_are_those_of_wandb(parameter):
+    assert distribution(parameter) == sweep_parameter_to_distribution(parameter)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "parameter",
     [
         {"distribution": "normal", "mu": 0, "sigma": 1},
         {"distribution": "beta", "min": 0, "max": 1},
@@ -95,12 +102,12 @@ def test_a_parameter_is_what_w_and_b_makes_of_it(said):
     ],
     ids=str,
 )
-def test_what_optuna_has_not_is_refused(said):
+def test_distributions_that_optuna_lacks_are_refused(parameter):
     with pytest.raises(ValueError):
-        distribution(said)
+        distribution(parameter)
 
 
-def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
+def test_all_mistakes_of_a_file_are_reported_at_once(write, tmp_path):
     path = write(
         space={
             "model.hh": {"values": [1, 2]},
@@ -111,15 +118,15 @@ def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
         run_cap=0,
         early_terminate={"type": "envelope"},
     )
-    told = command("sweep", path, "--runs", tmp_path / "runs")
-    assert told.returncode == 2 and not (tmp_path / "runs").exists()
+    finished = command("sweep", path, "--runs", tmp_path / "runs")
+    assert finished.returncode == 2 and not (tmp_path / "runs").exists()
     for words in ("model.hh: no such key", "mu: Optuna has nothing like it", "val/blue: no such metric", "run_cap = 0"):
-        assert words in told.stderr
-    assert "parameters.seed" in told.stderr and "must be of type: hyperband" in told.stderr
+        assert words in finished.stderr
+    assert "parameters.seed" in finished.stderr and "must be of type: hyperband" in finished.stderr
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("keys", "message"),
     [
         ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8 in it, for base is trial 0"),
         ({"space": {"model.p_drop": {"min": 0.2, "max": 0.4}}}, "model.p_drop: must have 0.1 in it"),
@@ -151,20 +158,20 @@ def test_every_mistake_of_a_file_is_told_at_once(write, tmp_path):
         ({"name": "../up"}, "name = '../up': must be a plain name"),
     ],
 )
-def test_a_search_that_cannot_be_is_told_at_plan_time(write, said, words):
-    path = write(**said)
-    with pytest.raises(InputError, match=words.replace("{", r"\{")):
-        read_search(path, yaml.safe_load(path.read_text()), None, None, {})
+def test_an_invalid_search_file_is_refused(write, keys, message):
+    path = write(**keys)
+    with pytest.raises(InputError, match=message.replace("{", r"\{")):
+        read(path)
 
 
-def test_the_seed_of_a_search_is_not_set(write):
+def test_set_cannot_change_the_seed_of_a_search(write):
     path = write()
     with pytest.raises(InputError, match=r"--set: seed = 5: must be given by parameters\.seed or by --seeds"):
-        read_search(path, yaml.safe_load(path.read_text()), None, None, {"seed": "5"})
+        read(path, {"seed": "5"})
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["nope"], "--sampler nope: no such one; did you mean tpe?"),
         (["tpe", "bogus=1"], "bogus"),
@@ -174,43 +181,45 @@ def test_the_seed_of_a_search_is_not_set(write):
         ),
     ],
 )
-def test_a_sampler_that_cannot_be_is_told(words, told):
-    with pytest.raises(InputError, match=told.replace("?", r"\?")):
+def test_an_invalid_sampler_is_refused(words, message):
+    with pytest.raises(InputError, match=message.replace("?", r"\?")):
         construct(SAMPLERS, words, "--sampler")
 
 
 @pytest.mark.parametrize("words", [["tpe", "n_startup_trials=abc"], ["tpe", "n_ei_candidates=0"]], ids=" ".join)
-def test_an_option_that_breaks_at_the_tenth_draw_is_told_before_the_first(write, words):
+def test_an_option_that_fails_at_the_tenth_draw_is_refused_before_the_first(write, words):
     path = write()
-    search = read_search(path, yaml.safe_load(path.read_text()), None, None, {})
+    search = read(path)
     with pytest.raises(InputError, match="must have options that Optuna can draw with, but"):
         try_out(search, construct(SAMPLERS, words, "--sampler"), None)
 
 
 @pytest.mark.parametrize(
-    ("said", "rungs"), [({"min_iter": 2, "eta": 2}, (2, 2)), ({"max_iter": 27, "s": 2, "eta": 3}, (3, 3))], ids=str
+    ("keys", "first_and_factor"),
+    [({"min_iter": 2, "eta": 2}, (2, 2)), ({"max_iter": 27, "s": 2, "eta": 3}, (3, 3))],
+    ids=str,
 )
-def test_early_terminate_is_what_w_and_b_makes_of_it(write, said, rungs):
-    """The first validation at which a trial may end, and the factor to the next."""
-    path = write(early_terminate={"type": "hyperband"} | said)
-    search = read_search(path, yaml.safe_load(path.read_text()), None, None, {})
-    assert (search.early["first"], search.early["eta"]) == rungs
+def test_early_terminate_is_read_as_wandb_does(write, keys, first_and_factor):
+    """The first validation after which a trial may end, and the factor to the next."""
+    path = write(early_terminate={"type": "hyperband"} | keys)
+    search = read(path)
+    assert search.early == first_and_factor
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The study
 
 
-def test_a_search_runs_to_its_cap_and_goes_on_where_that_is_raised(write, tmp_path):
-    """Base first; a draw that breaks a law is infeasible; nothing is trained twice, by a grid or by a search."""
+def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(write, tmp_path):
+    """The base comes first; an invalid config is infeasible; no trial is trained twice, by `train` or by a search."""
     runs, path = tmp_path / "runs", write(run_cap=3, space=SPACE | {"model.h": {"values": [3, 8]}})
-    told = command(
+    finished = command(
         "train", *(f"--{key}={value}" for key, value in SMALL.items()), "--runs", runs, WANDB_MODE="disabled"
     )
-    assert told.returncode == 0, told.stderr
-    told = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "optuna-dashboard" in told.stdout and "#0 base" in told.stdout and "3 of 3 trials" in told.stdout
+    assert finished.returncode == 0, finished.stderr
+    finished = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "optuna-dashboard" in finished.stdout and "#0 base" in finished.stdout and "3 of 3 trials" in finished.stdout
     trials = study_of(runs).get_trials()
     assert trials[0].params == {"model.h": 8, "model.p_drop": 0.1}
     assert {t.state for t in trials} <= {TrialState.COMPLETE, TrialState.PRUNED} and len(trials) == 3
@@ -234,8 +243,8 @@ def test_a_search_runs_to_its_cap_and_goes_on_where_that_is_raised(write, tmp_pa
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
-    """Nothing is left running or lost: what was at work is drawn again, and goes on from its checkpoint."""
+def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
+    """No process is left and no trial is lost: each is drawn again and resumes from its checkpoint."""
     runs = tmp_path / "runs"
     path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 200})
     words = [sys.executable, "-m", "transformer_pl.sweep", str(path), "--runs", str(runs)]
@@ -246,8 +255,8 @@ def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
         process.send_signal(signum)
         assert process.wait(20) in (143, -9)
     wait_for(lambda: not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes()), 15)
-    told = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr
+    finished = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
     folder = runs / "sweeps" / "try@demo"
     assert planned_trials(folder) and reason_to_stay(folder, runs) is None, "--clean must know every file"
     study = study_of(runs)
@@ -259,25 +268,26 @@ def test_a_stopped_search_goes_on_with_what_it_was_at(write, tmp_path, signum):
         assert result["steps"] == 200 and steps == sorted(steps)
 
 
-class Always(optuna.pruners.BasePruner):
-    """Ends every trial at its first validation; but base is not to be pruned."""
+class PruneAlways(optuna.pruners.BasePruner):
+    """Ends every trial at its first validation, except the base, which is never pruned."""
 
     def prune(self, study, trial):
         return True
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_path, monkeypatch, devices):
+def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, monkeypatch, devices):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     steps = {"optim.max_steps": 200, "trainer.val_every": 20, "trainer.accelerator": "cpu", "trainer.devices": devices}
     path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed=steps)
     runs, folder = tmp_path / "runs", tmp_path / "runs" / "sweeps" / "try@demo"
-    search = read_search(path, yaml.safe_load(path.read_text()), None, None, {})
+    search = read(path)
     folder.mkdir(parents=True)
     prepare(search.base.data, runs)
-    study = SearchQueue(search, create_study(search, folder, None, optuna.samplers.RandomSampler(), Always()), runs)
-    with ProgressView(Console(), [], 0, 1, study.estimates) as view:
-        launch(study, lambda one: study.argv(one, runs), Workers(1, 1, []), view)
+    study = create_study(search, folder, None, optuna.samplers.RandomSampler(), PruneAlways())
+    queue = SearchQueue(search, study, runs)
+    with ProgressView(Console(), [], 0, 1, queue.estimates) as view:
+        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view)
     base, pruned = study_of(runs).get_trials()
     assert (base.state, pruned.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     kept = runs / "trials" / pruned.user_attrs["folder"]
@@ -286,23 +296,23 @@ def test_a_pruned_trial_ends_keeps_its_curve_and_leaves_no_process(write, tmp_pa
     assert curve[: len(pruned.intermediate_values)] == list(pruned.intermediate_values.values()) and len(curve) < 10
     assert not (kept / "result.json").exists() and not (kept / "checkpoints").exists()
     assert not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes())
-    assert [record["state"] for record in SearchResults(search, study.study, runs).records] == ["best", "pruned"]
+    assert [record["state"] for record in SearchResults(search, study, runs).records] == ["best", "pruned"]
 
 
-def test_a_search_goes_on_where_a_trial_diverges_and_learns_from_it(write, tmp_path):
-    """Of four learning rates all but base's are too much: one is drawn for sure."""
+def test_a_search_continues_after_a_diverged_trial(write, tmp_path):
+    """Of four learning rates only the base's is stable, so that the other trial diverges."""
     rates = {"optim.lr_scale": {"values": [1.0, 1e30, 2e30, 3e30]}}
     path, runs = write(run_cap=2, space=rates), tmp_path / "runs"
     words = [path, "--runs", runs, "--sampler", "random", "seed=1"]
-    told = command("sweep", *words, WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr  # the search has found what it was to find
+    finished = command("sweep", *words, WANDB_MODE="disabled")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
     base, diverged = counted_trials(study_of(runs))
     (result,) = finished_results(runs)
     assert (base.state, base.value) == (TrialState.COMPLETE, result["metrics"]["val/ppl"])
     assert (diverged.state, diverged.value) == (TrialState.COMPLETE, float("inf"))
     step = diverged.user_attrs["diverged"]
-    assert f"diverged at step {step}" in told.stdout and "2 of 2 trials: 1 best, 1 diverged" in told.stdout
-    (row,) = [line for line in told.stdout.splitlines() if line.startswith(f"#{diverged.number} ")]
+    assert f"diverged at step {step}" in finished.stdout and "2 of 2 trials: 1 best, 1 diverged" in finished.stdout
+    (row,) = [line for line in finished.stdout.splitlines() if line.startswith(f"#{diverged.number} ")]
     assert "diverged" in row and "inf" not in row
     rows = json.loads(command("report", *words[:3], "--format", "json").stdout, parse_constant=pytest.fail)["rows"]
     assert [(row["state"], row["val/ppl"] is None) for row in rows] == [("best", False), ("diverged", True)]
@@ -317,53 +327,53 @@ def test_a_search_goes_on_where_a_trial_diverges_and_learns_from_it(write, tmp_p
     ids=str,
 )
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_a_trial_that_diverged_is_the_worst_in_every_goal_and_never_the_best(write, tmp_path, goals, sampler):
-    """Also the cheapest; one that had diverged before it was drawn is told so, and not trained."""
-    said = [{"name": name, "goal": way} for name, way in goals]
-    engine = {"method": "custom", "scheduler": {"engine": "optuna"}, "metric": None, "metrics": said}
+def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(write, tmp_path, goals, sampler):
+    """Even if it is the cheapest. A trial that had diverged before it was drawn is not trained again."""
+    metrics = [{"name": name, "goal": direction} for name, direction in goals]
+    engine = {"method": "custom", "scheduler": {"engine": "optuna"}, "metric": None, "metrics": metrics}
     path, runs = write(run_cap=6, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, **engine), tmp_path / "runs"
-    search = read_search(path, yaml.safe_load(path.read_text()), None, None, {})
+    search = read(path)
     folder = runs / "sweeps" / "try@demo"
     folder.mkdir(parents=True)
-    kept = create_study(
+    study = create_study(
         search, folder, None, construct(SAMPLERS, [sampler, "seed=1", "n_startup_trials=4"], "--sampler"), None
     )
-    study, endings = SearchQueue(search, kept, runs), ["diverged", "done", "failed", "diverged"]
-    for at, ending in enumerate(endings):
-        job = study.next(set())
-        job.trial.folder.mkdir(parents=True)
+    queue, endings = SearchQueue(search, study, runs), ["diverged", "done", "failed", "diverged"]
+    for index, ending in enumerate(endings):
+        planned = queue.next(set())
+        planned.trial.folder.mkdir(parents=True)
         if ending == "done":
             metrics = {"val/ppl": 9.0, "val/bleu": 1.0}
-            job.trial.finish({"metrics": metrics, "params": 1, "flops": 1.0, "wall_s": 1.0, "config": {}})
+            planned.trial.finish(a_result(metrics=metrics))
         elif ending == "diverged":
-            job.trial.set_status("diverged", step=at + 1)
-        study.ended(job, ending)
-    before = plan_trial(9, "", search.config({"model.p_drop": 0.25})[0], search.scale, runs, study.corpus)
+            planned.trial.set_status("diverged", step=index + 1)
+        queue.ended(planned, ending)
+    before = plan_trial(9, "", search.config({"model.p_drop": 0.25})[0], search.scale, runs, queue.corpus)
     before.trial.folder.mkdir(parents=True)
     before.trial.set_status("diverged", step=7)
-    kept.enqueue_trial({"model.p_drop": 0.25})
-    study.next(set())  # tells of that one, and draws another
-    trials = kept.get_trials()
+    study.enqueue_trial({"model.p_drop": 0.25})
+    queue.next(set())  # ends that trial, and draws another
+    trials = study.get_trials()
     assert [t.user_attrs.get("diverged") for t in trials[:5]] == [1, None, None, 4, 7]
-    worst = [float("inf") if way == "minimize" else -float("inf") for _, way in goals]
+    worst = [float("inf") if direction == "minimize" else -float("inf") for _, direction in goals]
     assert all(t.values == worst for t in trials if "diverged" in t.user_attrs)
-    states = [record["state"] for record in SearchResults(search, kept, runs).records]
+    states = [record["state"] for record in SearchResults(search, study, runs).records]
     assert states == ["best", *["diverged"] * 3, "failed", "running"]
-    SearchQueue(search, kept, runs)  # as the next command begins: what failed is tried again, and nothing else
-    (again,) = kept.get_trials(states=(TrialState.WAITING,))
-    assert again.user_attrs["again"] == 2
+    SearchQueue(search, study, runs)  # the next command: the failed trial is retried, and no other
+    (retry,) = study.get_trials(states=(TrialState.WAITING,))
+    assert retry.user_attrs["again"] == 2
 
 
-def test_two_goals_have_a_front(write, tmp_path):
+def test_two_goals_have_a_pareto_front(write, tmp_path):
     goals = [{"name": "val/bleu", "goal": "maximize"}, {"name": "flops", "goal": "minimize"}]
     space = {
         "model.N": {"values": [2, 6]},
         "model.d_ff": {"min": 1024, "max": 2048, "q": 1024, "distribution": "q_uniform"},
     }
     path = write(space=space, metric=None, metrics=goals, method="custom", scheduler={"engine": "optuna"})
-    told = command("sweep", path, "--runs", tmp_path / "runs", "--sampler", "nsga-ii", WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr
+    finished = command("sweep", path, "--runs", tmp_path / "runs", "--sampler", "nsga-ii", WANDB_MODE="disabled")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
     trials = [t for t in study_of(tmp_path / "runs").get_trials() if t.values]
     least = min(trials, key=lambda trial: trial.values[1])
-    (line,) = [line for line in told.stdout.splitlines() if line.startswith(f"#{least.number} ")]
+    (line,) = [line for line in finished.stdout.splitlines() if line.startswith(f"#{least.number} ")]
     assert "best" in line

@@ -1,4 +1,4 @@
-"""Several processes at one study: nothing lost, nothing done twice, and no password where others could read it."""
+"""Several processes share a study: no trial is lost or trained twice, and no password is where others can read it."""
 
 import os
 import shutil
@@ -10,7 +10,6 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -24,10 +23,12 @@ from sqlalchemy import NullPool, make_url
 from tests.search.test_search import content
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.passwords import PASSWORD
-from transformer_pl.search import study as module
+from transformer_pl.search import heartbeat, storage
+from transformer_pl.search.heartbeat import HEARTBEAT_TIMEOUT_S
 from transformer_pl.search.space import read_search
+from transformer_pl.search.states import counted_trials
 from transformer_pl.search.storage import Unreachable, create_study
-from transformer_pl.search.study import SearchQueue, counted_trials
+from transformer_pl.search.study import RETRY_DRAW_S, SearchQueue
 from transformer_pl.trials.runs_folder import finished_results
 
 SECRET = "s3cret:of/no@body%{x}"  # in a URL its @ and % must be written in another way, and nothing else
@@ -39,7 +40,7 @@ SPACE = {"model.p_drop": {"min": 0.0, "max": 0.3}}
 
 @pytest.fixture(scope="module")
 def postgres():
-    """The URL of a database of its own, on a server of its own that asks for a password."""
+    """The URL of a database on a new server that asks for a password."""
     found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
     programs = [Path(path).parent for path in found if path]
     if not programs:
@@ -79,7 +80,7 @@ def search_file(tmp_path):
 
 
 def by_worker(study, pid):
-    """The folder of the trial that this process is at."""
+    """The folder of the trial that this process trains."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return next(
         (t.user_attrs.get("folder") for t in running if t.user_attrs.get("process", "").endswith(f" {pid}")), None
@@ -88,7 +89,7 @@ def by_worker(study, pid):
 
 @pytest.mark.parametrize("kind", ["journal", "postgres"])
 def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, request):
-    """Four at once, one of them by SIGKILL in the middle of a trial, which another does again, once."""
+    """Four processes; SIGKILL ends one of them in the middle of a trial, which another process trains again, once."""
     runs = tmp_path / "runs"
     url = request.getfixturevalue("postgres") if kind == "postgres" else None
     storage = ["--storage", url] if url else []
@@ -134,7 +135,7 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
     trials = study().get_trials()
     assert [t.state for t in counted_trials(study())] == [TrialState.COMPLETE] * TRIALS
     assert not [t for t in trials if t.state in (TrialState.RUNNING, TrialState.WAITING)]
-    assert sum("again" in t.user_attrs for t in trials) == 1  # what the victim was at
+    assert sum("again" in t.user_attrs for t in trials) == 1  # the trial of the killed process
     assert sum("base" in t.user_attrs for t in counted_trials(study())) == 1 and trials[0].params == {
         "model.p_drop": 0.1
     }
@@ -146,109 +147,118 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
         assert not path.is_file() or SHOWN.encode() not in path.read_bytes(), path
 
 
+class Clock:
+    """The time of a queue: it moves only when a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def alone(search_file, tmp_path):
-    """A search with a study whose other trial is of a process on another machine."""
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def alone(search_file, tmp_path, clock):
+    """The queue of a search, and a trial of its study that a process on another machine trains."""
     search = read_search(search_file, yaml.safe_load(search_file.read_text()), None, None, {})
     folder = tmp_path / "runs" / "sweeps" / "try@demo"
     folder.mkdir(parents=True)
     kept = create_study(search, folder, None, optuna.samplers.RandomSampler(), None)
     other = kept.ask(search.space)
     other.set_user_attr("process", "another machine 1")
-    return SearchQueue(search, kept, tmp_path / "runs"), other
+    return SearchQueue(search, kept, tmp_path / "runs", clock), other
 
 
-class Clock:
-    """What the study takes for the time: a test need not wait."""
-
-    def __init__(self, monkeypatch):
-        self.now = time.monotonic()
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+def with_state(queue, state):
+    return queue.study.get_trials(states=(state,))
 
 
-def test_a_trial_whose_process_gives_signs_of_life_is_left_alone(alone, monkeypatch):
-    study, other = alone
-    clock = Clock(monkeypatch)
-    for beat in range(3):
-        other.set_user_attr("beat", beat)
-        study._take_over()
-        clock.now += module.HEARTBEAT_TIMEOUT_S - 1
-        study._take_over()
-        assert other.number in {t.number for t in study.study.get_trials(states=(TrialState.RUNNING,))}
-    assert "1 trials are at work elsewhere" in study.waits()
+def test_a_trial_with_heartbeats_is_not_retried(alone, clock):
+    queue, other = alone
+    for heartbeat_number in range(3):
+        other.set_user_attr("beat", heartbeat_number)
+        queue.retry_orphans()
+        clock.now += HEARTBEAT_TIMEOUT_S - 1
+        queue.retry_orphans()
+        assert other.number in {trial.number for trial in with_state(queue, TrialState.RUNNING)}
+    assert "waiting for 1 trials of other processes" in queue.waits()
 
 
-def test_a_silent_trial_is_done_again_once(alone, monkeypatch):
-    """Even if it fell silent before it said anything; and not twice, for something may be wrong with it."""
-    study, other = alone
-    clock = Clock(monkeypatch)
+def test_a_trial_without_heartbeats_is_retried_once(alone, clock):
+    """Even if it never gave one; and only once, for the trial itself may kill its process."""
+    queue, other = alone
 
     def waiting():
-        """After the next look at the others."""
-        study._take_over()
-        return study.study.get_trials(states=(TrialState.WAITING,))
+        queue.retry_orphans()
+        return with_state(queue, TrialState.WAITING)
 
     assert not waiting()
-    clock.now += module.HEARTBEAT_TIMEOUT_S - 1
+    clock.now += HEARTBEAT_TIMEOUT_S - 1
     assert not waiting()
     clock.now += 2
     for _ in range(2):
-        (put_back,) = waiting()
-        assert put_back.user_attrs == {"again": other.number, "died": 1}
-    assert study.study.get_trials()[other.number].state == TrialState.FAIL
-    again = study.study.ask(study.search.space)
+        (retry,) = waiting()
+        assert retry.user_attrs == {"again": other.number, "died": 1}
+    assert queue.study.get_trials()[other.number].state == TrialState.FAIL
+    again = queue.study.ask(queue.search.space)
     assert again.params == other.params and not waiting()
-    clock.now += module.HEARTBEAT_TIMEOUT_S + 1
+    clock.now += HEARTBEAT_TIMEOUT_S + 1
     assert not waiting()
-    assert study.study.get_trials()[again.number].state == TrialState.FAIL
-    assert again.number in {trial.number for trial in counted_trials(study.study)}
+    assert queue.study.get_trials()[again.number].state == TrialState.FAIL
+    assert again.number in {trial.number for trial in counted_trials(queue.study)}
 
 
-def test_what_failed_is_tried_again_by_the_next_command(alone):
-    study, other = alone
+def test_the_next_command_retries_failed_trials(alone):
+    queue, other = alone
 
     def waiting():
-        """When the next command has begun."""
-        SearchQueue(study.search, study.study, study.runs)
-        return study.study.get_trials(states=(TrialState.WAITING,))
+        """The trials that wait when the next command has begun."""
+        SearchQueue(queue.search, queue.study, queue.runs)
+        return with_state(queue, TrialState.WAITING)
 
-    study.study.tell(other.number, state=TrialState.FAIL)
-    (again,) = waiting()
-    assert again.user_attrs == {"again": other.number, "died": 0} and len(waiting()) == 1
-    drawn = study.study.ask(study.search.space)
-    assert drawn.params == other.params and not counted_trials(study.study)[1:]
-    study.study.tell(drawn.number, state=TrialState.FAIL)
-    assert [trial.number for trial in counted_trials(study.study)] == [drawn.number]
+    queue.study.tell(other.number, state=TrialState.FAIL)
+    (retry,) = waiting()
+    assert retry.user_attrs == {"again": other.number, "died": 0} and len(waiting()) == 1
+    drawn = queue.study.ask(queue.search.space)
+    assert drawn.params == other.params and not counted_trials(queue.study)[1:]
+    queue.study.tell(drawn.number, state=TrialState.FAIL)
+    assert [trial.number for trial in counted_trials(queue.study)] == [drawn.number]
     assert [trial.user_attrs["again"] for trial in waiting()] == [drawn.number]
 
 
-def test_a_storage_that_answered_meanwhile_has_all_its_time_again(alone, monkeypatch):
+def test_patience_starts_anew_when_the_storage_answers(alone, clock):
     """Patience is counted from the first failure in a row."""
-    study, _ = alone
-    study._silent_since = -1e9
-    assert study.next(set()) is not None and study._silent_since is None
+    queue, _ = alone
+    queue.patience.unanswered(OSError())
+    clock.now += storage.PATIENCE_S + 1
+    assert queue.next(set()) is not None
+    queue.patience.unanswered(OSError())
 
 
-def test_a_storage_that_can_be_read_and_not_written_is_lost(alone, monkeypatch):
-    study, _ = alone
+def test_a_storage_that_can_be_read_but_not_written_is_unreachable(alone, clock, monkeypatch):
+    queue, _ = alone
 
     def full(*args):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(study.study, "ask", full)
-    assert study.next(set()) is None and "does not answer" not in str(study.waits())
-    study._silent_since -= module.PATIENCE_S
-    study._asked_at -= module.RETRY_DRAW_S
+    monkeypatch.setattr(queue.study, "ask", full)
+    assert queue.next(set()) is None and "does not answer" not in str(queue.waits())
+    clock.now += storage.PATIENCE_S + 1
     with pytest.raises(Unreachable, match="No space left"):
-        study.next(set())
+        queue.next(set())
 
 
-def test_what_another_has_told_is_not_told_again(alone):
-    study, other = alone
-    study.study.tell(other.number, 1.0)
-    study._put_back(other.number, other.params, other.user_attrs)
-    assert study.study.get_trials()[other.number].value == 1.0
-    assert not study.study.get_trials(states=(TrialState.WAITING,))
+def test_a_trial_that_another_process_has_ended_is_not_put_back(alone):
+    queue, other = alone
+    queue.study.tell(other.number, 1.0)
+    queue.put_back(other)
+    assert queue.study.get_trials()[other.number].value == 1.0
+    assert not with_state(queue, TrialState.WAITING)
 
 
 def test_a_study_is_of_one_search(search_file, alone, tmp_path):
@@ -263,7 +273,7 @@ MUST = "--storage: must be a URL that Optuna takes, such as postgresql://USER:PA
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         (f"postgresql://h/x?user=me&password={SECRET}", MUST),
         (f"postgresql://me:{SECRET}@h/x", MUST),
@@ -275,85 +285,83 @@ MUST = "--storage: must be a URL that Optuna takes, such as postgresql://USER:PA
         ("sqlite:////nowhere/at/all.db", "must be a database that answers, but: unable to open"),
     ],
 )
-def test_a_storage_that_cannot_be_is_told(search_file, tmp_path, url, told):
-    said = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
-    assert said.returncode == 2 and told in said.stderr and SHOWN not in said.stdout + said.stderr
-    assert "Traceback" not in said.stderr
+def test_an_invalid_storage_is_refused(search_file, tmp_path, url, message):
+    finished = command("sweep", search_file, "--runs", tmp_path / "runs", f"--storage={url}")
+    assert finished.returncode == 2 and message in finished.stderr
+    assert SHOWN not in finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stderr
 
 
 def test_a_password_may_come_from_the_environment(postgres, search_file, tmp_path):
-    """Of the sweep and of its report; a wrong one is refused, and not printed."""
+    """A wrong password is refused, and not printed."""
     bare = postgres.replace(f":{WRITTEN}@", "@")
     words = (search_file, "--runs", tmp_path / "runs", "--storage", bare)
     (tmp_path / "runs").mkdir()
-    for password, why in ((SECRET, "was not; run it first"), (f"{SHOWN}!", "password authentication failed")):
-        told = command("report", *words, **{PASSWORD: password})
-        assert told.returncode == 2 and why in told.stderr and SHOWN not in told.stdout + told.stderr
+    for password, reason in ((SECRET, "was not; run it first"), (f"{SHOWN}!", "password authentication failed")):
+        finished = command("report", *words, **{PASSWORD: password})
+        assert finished.returncode == 2 and reason in finished.stderr
+        assert SHOWN not in finished.stdout + finished.stderr
 
 
-def test_what_was_drawn_before_does_not_count_and_ends_in_a_space_that_is_too_small(tmp_path):
-    """Two values and no more: both are trials, and every other draw is one of them again."""
-    folder = tmp_path / "runs" / "sweeps" / "try@demo"
-    folder.mkdir(parents=True)
-    said = content(space={"model.h": {"values": [4, 8]}}, run_cap=5)
-    search = read_search(tmp_path / "search.yaml", said, None, None, {})
-    study = SearchQueue(
-        search, create_study(search, folder, None, optuna.samplers.RandomSampler(seed=1), None), tmp_path / "runs"
-    )
-    while job := study.next(set()):
-        job.trial.folder.mkdir(parents=True)
-        job.trial.finish(a_result())
-        study.ended(job, "done")
-    assert sorted(trial.params["model.h"] for trial in counted_trials(study.study)) == [4, 8]
-    assert study.waits() is None
-    told = [trial for trial in study.study.get_trials() if "repeats" in trial.user_attrs]
-    assert len(told) == 10 and all(trial.value == 2.0 for trial in told)
+def queue_of(folder, clock=time.monotonic, **keys):
+    """The queue of a search in a runs folder, as the next process has it."""
+    study_folder = folder / "runs" / "sweeps" / "try@demo"
+    study_folder.mkdir(parents=True, exist_ok=True)
+    search = read_search(folder / "search.yaml", content(**keys), None, None, {})
+    study = create_study(search, study_folder, None, optuna.samplers.RandomSampler(seed=1), None)
+    return SearchQueue(search, study, folder / "runs", clock)
 
 
-def test_a_config_that_another_is_at_is_waited_for_and_not_trained_twice(tmp_path):
-    folder = tmp_path / "runs" / "sweeps" / "try@demo"
-    folder.mkdir(parents=True)
-    said = content(space={"model.h": {"values": [4, 8]}}, run_cap=2)
-    search = read_search(tmp_path / "search.yaml", said, None, None, {})
-    one, two = (
-        SearchQueue(
-            search, create_study(search, folder, None, optuna.samplers.RandomSampler(seed=1), None), tmp_path / "runs"
-        )
-        for _ in range(2)
-    )
+def finish(queue, planned):
+    planned.trial.folder.mkdir(parents=True)
+    planned.trial.finish(a_result())
+    queue.ended(planned, "done")
+
+
+def test_repeated_draws_do_not_count_and_end_the_search_in_a_space_that_is_too_small(tmp_path):
+    """Of two values both become trials, and every other draw repeats one of them."""
+    queue = queue_of(tmp_path, space={"model.h": {"values": [4, 8]}}, run_cap=5)
+    while planned := queue.next(set()):
+        finish(queue, planned)
+    assert sorted(trial.params["model.h"] for trial in counted_trials(queue.study)) == [4, 8]
+    assert queue.waits() is None
+    repeats = [trial for trial in queue.study.get_trials() if "repeats" in trial.user_attrs]
+    assert len(repeats) == 10 and all(trial.value == 2.0 for trial in repeats)
+
+
+def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twice(tmp_path, clock):
+    one, two = (queue_of(tmp_path, clock, space={"model.h": {"values": [4, 8]}}, run_cap=2) for _ in range(2))
     first = one.next(set())
-    two.study.enqueue_trial({"model.h": 8})  # as base is
-    assert two.next(set()) is None and "another process trains it" in two.waits()
-    (held,) = two._mine()
-    one.draws[first.identity.trial].trial.set_user_attr("beat", 1)
-    first.trial.folder.mkdir(parents=True)
-    first.trial.finish(a_result())
-    one.ended(first, "done")
-    two._asked_at = -module.RETRY_DRAW_S
+    two.study.enqueue_trial({"model.h": 8})  # as the base has
+    assert two.next(set()) is None and "another process, which trains it" in two.waits()
+    (held,) = two.own_draws()
+    one.give_heartbeat()
+    finish(one, first)
+    clock.now += RETRY_DRAW_S
     second = two.next(set())
     assert second.config.model.h == 4
-    told = two.study.get_trials()[held.trial.number]
-    assert (told.state, told.value, told.user_attrs["repeats"]) == (TrialState.COMPLETE, 2.0, 0)
+    repeated = two.study.get_trials()[held.trial.number]
+    assert (repeated.state, repeated.value, repeated.user_attrs["repeats"]) == (TrialState.COMPLETE, 2.0, 0)
 
 
-def test_one_that_was_taken_over_leaves_the_others_their_signs_of_life(alone):
-    study, _ = alone
-    one, two = study._draw(), study._draw()
-    study.draws = {"one": one, "two": two}
-    study.study.tell(one.trial.number, state=TrialState.FAIL)
-    study._beat()
-    assert "beat" in study.study.get_trials()[two.trial.number].user_attrs
+def test_trials_keep_their_heartbeats_when_one_of_them_was_taken_over(alone):
+    queue, _ = alone
+    one, two = queue.draw(), queue.draw()
+    queue.draws = {"one": one, "two": two}
+    queue.study.tell(one.trial.number, state=TrialState.FAIL)
+    queue.give_heartbeat()
+    assert "beat" in queue.study.get_trials()[two.trial.number].user_attrs
 
 
-def test_a_process_has_gone_when_it_has_ended_whoever_is_its_parent():
-    """Also where that has not asked how it ended, as in a container nobody may."""
+def test_a_process_is_dead_when_it_has_ended_even_if_its_parent_has_not_waited():
+    """In a container the parent may never wait for it."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    where = f"{module._here()} {process.pid}"
+    process_id = heartbeat.process_id(process.pid)
     try:
-        assert not module._is_gone(where) and not module._is_gone(f"elsewhere {process.pid}")
+        assert not heartbeat.is_dead(process_id) and not heartbeat.is_dead(f"elsewhere {process.pid}")
     finally:
         process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # has ended, and can still be asked
-        assert module._is_gone(where)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # has ended, and can still be waited for
+        assert heartbeat.is_dead(process_id)
         process.communicate()
-    assert module._is_gone(where)
+    assert heartbeat.is_dead(process_id)

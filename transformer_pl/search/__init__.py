@@ -1,4 +1,5 @@
-"""Searches by Optuna on the same sweep files: the search space, the study and its storage, the results.
+"""Searches: Optuna draws the trials of a sweep file with `method: random`, `bayes` or `custom`. The only use of optuna.
 
-Only this package imports optuna. Trials are trained and stored as those of any other sweep.
+A study is a journal file beside the table, or a database that several processes share; trial 0 is the base. Training,
+the folders of trials and W&B belong to other packages: a search's trials are trained and stored like those of a grid.
 """

@@ -1,10 +1,13 @@
-"""What a search came to: a line a trial, and what may be said of all of them together."""
+"""The results of a search: a record of every trial, the table of them, and what its notes say."""
 
 import math
-import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
@@ -13,189 +16,231 @@ from transformer_pl.experiments.cost import short_number
 from transformer_pl.reporting import stats
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search import states, statistics
 from transformer_pl.search.space import Search
-from transformer_pl.search.study import counted_trials, short_value
+from transformer_pl.search.states import State, short_value, states_of
 from transformer_pl.training.divergence import perplexity
 from transformer_pl.trials.trial import Trial
 
-FORESEEN = ("params", "flops")  # known without a training
-ENOUGH = 8  # finished trials, before it is said which keys matter
-MEASURED = {  # what the sentences tell of a metric
-    "val/bleu": (stats.BLEU, float),
-    "val/loss": (stats.LOSS, float),
-    "val/ppl": (stats.LOSS, perplexity),
+BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
+FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostly noise
+BUDGETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # numbers of trials for which the notes give the expected best
+
+
+class Measure(NamedTuple):
+    """How a metric follows from the scores of sentences."""
+
+    metric: stats.Metric
+    transform: Callable[[float], float]
+
+
+MEASURES = {  # metrics that have an interval
+    "val/bleu": Measure(stats.BLEU, float),
+    "val/loss": Measure(stats.LOSS, float),
+    "val/ppl": Measure(stats.LOSS, perplexity),
 }
-Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What is known of a trial."""
+
+    trial: FrozenTrial
+    state: str  # BEST, or the value of its State
+    drawn: dict[str, Any]  # its values by key of the space
+    metrics: dict[str, float | None]  # None: not measured, or diverged
+    intervals: dict[str, tuple[float, float] | None]  # 95 %, of the metrics in MEASURES
+    folder: str | None  # under runs/trials; None where the config is invalid
+
+    @property
+    def is_base(self) -> bool:
+        return states.BASE in self.trial.user_attrs
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record as it stands in results.csv and plan.json."""
+        record = {"trial": self.trial.number, "base": self.is_base, "state": self.state} | self.drawn
+        for metric, value in self.metrics.items():
+            record[metric] = value
+            if metric in MEASURES:
+                record[f"{metric}.low"], record[f"{metric}.high"] = self.intervals[metric] or (None, None)
+        return record | {"folder": self.folder}
 
 
 class SearchResults:
-    """The trials of a study, the best first: of two goals, the front first."""
+    """The trials of a study: the best first (with two goals, the Pareto front), then the other states."""
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path):
         self.search, self.study = search, study
-        self.metrics = list(dict.fromkeys([*search.goals, "val/ppl", "val/bleu", "params"]))  # that are told of a trial
-        found = counted_trials(study)
-        complete = [trial for trial in found if trial.state == TrialState.COMPLETE]
-        done = [trial for trial in complete if "diverged" not in trial.user_attrs]
-        sign = next(iter(self._signs().values()))
-        self.apart = optuna.create_study(directions=list(search.goals.values()))  # of these trials alone
-        self.apart.add_trials(complete)
-        if len(search.goals) > 1:
-            front = [complete[trial.number] for trial in self.apart.best_trials]
-            best = [trial for trial in front if trial in done]
-        else:
-            best = sorted(done, key=lambda trial: sign * trial.values[0])[:1]
-        self.best = {trial.number for trial in best}
-        order = {"best": 0, "done": 1, "pruned": 2, "diverged": 3}
-        states = {trial.number: self._state(trial) for trial in found}
-
-        def rank(trial: FrozenTrial) -> tuple:
-            value = sign * trial.values[0] if trial.values else trial.number
-            return order.get(states[trial.number], len(order)), value
-
-        self.trials = sorted(found, key=rank)
-        self.unread: list[str] = []  # why the sentences of a finished trial cannot be used
-        self.records = [self._record(trial, states[trial.number], runs) for trial in self.trials]
+        self.metrics = list(dict.fromkeys([*search.goals, "val/ppl", "val/bleu", "params"]))  # of a record
+        self.unreadable: list[str] = []  # why finished trials have no interval
+        trials = study.get_trials(deepcopy=False)
+        self._states = states_of(trials)
+        counted = [trial for trial in trials if self._states[trial.number].counts]
+        complete = [trial for trial in counted if trial.state == TrialState.COMPLETE]
+        self.complete = optuna.create_study(directions=list(search.goals.values()))  # a study of these trials alone
+        self.complete.add_trials(complete)
+        best = self._best(complete)
+        self.trial_records = [self._record(trial, trial.number in best, runs) for trial in counted]
+        self.trial_records.sort(key=self._rank)
 
     @property
-    def trained(self) -> list[Record]:
-        """The records of the trials that have a folder: all but those that broke a law."""
-        return [record for record in self.records if record["folder"]]
+    def trials(self) -> list[FrozenTrial]:
+        return [record.trial for record in self.trial_records]
 
-    def _state(self, trial: FrozenTrial) -> str:
-        if trial.number in self.best:
-            return "best"
-        if "infeasible" in trial.user_attrs:
-            return "infeasible"
-        if trial.state == TrialState.COMPLETE and "diverged" in trial.user_attrs:
-            return "diverged"
-        return {TrialState.COMPLETE: "done", TrialState.FAIL: "failed"}.get(trial.state, trial.state.name.lower())
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [record.as_dict() for record in self.trial_records]
 
-    def _record(self, trial: FrozenTrial, state: str, runs: Path) -> Record:
-        folder = trial.user_attrs.get("folder")
-        kept = Trial(runs / "trials" / folder) if folder else None
-        result = (kept.result() if kept else None) or {}
-        metrics = result.get("metrics", {}) | {key: result.get(key) for key in ("params", "flops")}
-        record = {"trial": trial.number, "base": "base" in trial.user_attrs, "state": state} | {
-            key: trial.params.get(key) for key in self.search.space
-        }
-        values = [] if state == "diverged" else trial.values or []  # its infinity is for Optuna
-        told = dict(zip(self.search.goals, values, strict=False))
-        sentences = None
+    @property
+    def trained(self) -> list[dict[str, Any]]:
+        """The records of the trials that have a folder: all but those with an invalid config."""
+        return [record.as_dict() for record in self.trial_records if record.folder]
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Records
+
+    def _best(self, complete: list[FrozenTrial]) -> set[int]:
+        """Return the numbers of the best trials: one, or with several goals the Pareto front."""
+        done = {trial.number for trial in complete if self._states[trial.number] == State.DONE}
+        if len(self.search.goals) > 1:
+            front = {complete[trial.number].number for trial in self.complete.best_trials}  # numbered anew there
+            return front & done
+        candidates = [trial for trial in complete if trial.number in done]
+        return {min(candidates, key=self._cost).number} if candidates else set()
+
+    def _cost(self, trial: FrozenTrial) -> float:
+        """The value of the first goal, with the sign that makes less better."""
+        return trial.values[0] if next(iter(self.search.goals.values())) == "minimize" else -trial.values[0]
+
+    def _rank(self, record: TrialRecord) -> tuple[int, float]:
+        order = [BEST, State.DONE.value, State.PRUNED.value, State.DIVERGED.value]
+        rank = order.index(record.state) if record.state in order else len(order)
+        return rank, self._cost(record.trial) if record.trial.values else record.trial.number
+
+    def _record(self, trial: FrozenTrial, is_best: bool, runs: Path) -> TrialRecord:
+        state = self._states[trial.number]
+        folder = trial.user_attrs.get(states.FOLDER)
+        on_disk = Trial(runs / "trials" / folder) if folder else None
+        result = (on_disk.result() if on_disk else None) or {}
+        values = [] if state == State.DIVERGED else trial.values or []  # the infinity of a diverged trial is for Optuna
+        known = result.get("metrics", {}) | {key: result.get(key) for key in ("params", "flops")}
+        known |= dict(zip(self.search.goals, values, strict=False))
+        sentences = self._sentences(on_disk) if on_disk and result else None
+        return TrialRecord(
+            trial=trial,
+            state=BEST if is_best else state.value,
+            drawn={key: trial.params.get(key) for key in self.search.space},
+            metrics={metric: known.get(metric) for metric in self.metrics},
+            intervals={metric: _interval(metric, sentences) for metric in self.metrics if metric in MEASURES},
+            folder=folder,
+        )
+
+    def _sentences(self, trial: Trial) -> np.ndarray | None:
+        """Return the scores of the validation sentences (n, 12), or None if they cannot be read."""
         try:
-            sentences = kept.sentences("val") if result else None
+            return trial.sentences("val")
         except InputError as error:
-            self.unread += error.messages
-        for metric in self.metrics:
-            record[metric] = told.get(metric, metrics.get(metric))
-            if metric in MEASURED:
-                record |= dict(zip((f"{metric}.low", f"{metric}.high"), _interval(metric, sentences), strict=True))
-        return record | {"folder": folder}
+            self.unreadable += error.messages
+            return None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # The table
 
     def table(self) -> Table:
-        def cells(key: str) -> list[str]:
-            tell = short_number if key in ("params", "flops") else short_value
-            return ["-" if record[key] is None else tell(record[key]) for record in self.records]
-
-        columns = [
-            Column("trial", [f"#{r['trial']}" + (" base" if r["base"] else "") for r in self.records]),
-            *(Column(without_section(key), cells(key), setting=True) for key in self.search.space),
-        ]
+        """Return the table: the drawn values, the metrics and the state of every trial, with notes."""
+        rows = self.trial_records
+        columns = [Column("trial", [f"#{row.trial.number}" + (" base" if row.is_base else "") for row in rows])]
+        for key in self.search.space:
+            columns.append(Column(without_section(key), [_cell(key, row.drawn[key]) for row in rows], setting=True))
         for metric in self.metrics:
-            columns.append(Column(metric, cells(metric), drop_rank=1 if metric == "params" else None))
-            if metric in MEASURED and metric in self.search.goals:
-                columns.append(Column(f"{metric} 95 %", [_span(record, metric) for record in self.records]))
-        columns.append(Column("state", [record["state"] for record in self.records]))
+            cells = [_cell(metric, row.metrics[metric]) for row in rows]
+            columns.append(Column(metric, cells, drop_rank=1 if metric == "params" else None))
+            if metric in MEASURES and metric in self.search.goals:
+                columns.append(Column(f"{metric} 95 %", [_interval_cell(row.intervals[metric]) for row in rows]))
+        columns.append(Column("state", [row.state for row in rows]))
         return Table([column for column in columns if any(column.cells)], self.records, self._notes())
 
     def _notes(self) -> list[str]:
-        states = [record["state"] for record in self.records]
-        told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-        notes = [f"{len(states)} of {self.search.run_cap} trials: {told}. Scale {self.search.scale}."]
-        if repeats := sum("repeats" in trial.user_attrs for trial in self.study.get_trials(deepcopy=False)):
-            notes.append(f"{repeats} more draws were of a trial that is here already: they cost nothing.")
-        if "diverged" in states:
-            notes.append("diverged: its loss was no longer finite; it counts as the worst in what is drawn next.")
+        counts = Counter(record.state for record in self.trial_records)
+        described = ", ".join(f"{count} {state}" for state, count in counts.items())
+        total = len(self.trial_records)
+        notes = [f"{total} of {self.search.run_cap} trials: {described}. Scale {self.search.scale}."]
+        if repeats := sum(states.REPEATS in trial.user_attrs for trial in self.study.get_trials(deepcopy=False)):
+            notes.append(f"{repeats} more draws repeated a trial of this table; they were not trained again.")
+        if State.DIVERGED.value in counts:
+            notes.append("diverged: the loss was no longer finite; the sampler takes the trial for the worst.")
         if len(self.search.goals) > 1:
             notes.append("best: no other trial is better in one goal and not worse in another.")
-        if any(metric in MEASURED for metric in self.search.goals):
+        if any(metric in MEASURES for metric in self.search.goals):
             notes.append(
-                f"95 %: for other sentences but the same seed ({self.search.seed}). The best of many trials is "
-                "flattered by being chosen: train it on other seeds before it is believed."
+                f"95 %: the interval for other sentences and the same seed ({self.search.seed}). The best of many "
+                "trials looks better than it is, because it was chosen: train it with other seeds to confirm it."
             )
-        trials = len(self.apart.trials)
-        for goal, importance in self.importances().items():
-            shares = ", ".join(f"{key} {share:.0%}" for key, share in importance.items())
+        notes += self._notes_of_statistics(has_diverged=State.DIVERGED.value in counts)
+        notes += [f"No interval of a trial: {reason}." for reason in self.unreadable]
+        finished = [record for record in self.trial_records if record.state in (BEST, State.DONE.value)]
+        if missing := sum(not record.metrics["params"] for record in finished):
             notes.append(
-                f"What brings {goal} into the best quarter of trials (PED-ANOVA, roughly, of {trials}): {shares}."
-            )
-        if (best := self.expected_best()) is not None:
-            ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k < len(best)] + [len(best)]
-            told = ", ".join(f"{k}: {short_value(float(best[k - 1]))}" for k in ks)
-            notes.append(
-                f"Expected best {next(iter(self.search.goals))} after k trials, drawn from these at random"
-                f"{' and not diverged' if 'diverged' in states else ''} (Tang et al. 2020), by k: {told}."
-            )
-        notes += [f"No interval of a trial: {why}." for why in self.unread]
-        elsewhere = [record for record in self.records if record["state"] in ("best", "done") and not record["params"]]
-        if elsewhere:
-            notes.append(
-                f"{len(elsewhere)} trials have no whole result here: they lie in another runs folder, or are damaged."
+                f"{missing} trials have no complete result here: they are in another runs folder, or are damaged."
             )
         return notes
 
+    def _notes_of_statistics(self, has_diverged: bool) -> list[str]:
+        notes = []
+        for goal, shares_by_key in self.importances().items():
+            shares = ", ".join(f"{key} {share:.0%}" for key, share in shares_by_key.items())
+            trials = len(self.complete.trials)
+            notes.append(
+                f"Importance of each key for being in the best quarter by {goal} (PED-ANOVA, roughly, of {trials} "
+                f"trials): {shares}."
+            )
+        if (best := self.expected_best()) is not None:
+            budgets = [k for k in BUDGETS if k < len(best)] + [len(best)]
+            values = ", ".join(f"{k}: {short_value(float(best[k - 1]))}" for k in budgets)
+            notes.append(
+                f"Expected best {next(iter(self.search.goals))} after k trials, drawn from these at random"
+                f"{' and not diverged' if has_diverged else ''} (Tang et al. 2020), by k: {values}."
+            )
+        return notes
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Statistics
+
     def importances(self) -> dict[str, dict[str, float]]:
-        """By goal that is not known beforehand, the share each key has in who is good; none while trials are few.
-
-        PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255). It goes by ranks; a trial that diverged is below all others.
-        """
-        done = sum(record["state"] in ("best", "done") for record in self.records)
-        if done < ENOUGH or len(self.search.space) < 2:
+        """Return `statistics.importances` by goal; nothing below FEWEST_FOR_IMPORTANCES trials, or of a single key."""
+        done = sum(record.state in (BEST, State.DONE.value) for record in self.trial_records)
+        if done < FEWEST_FOR_IMPORTANCES or len(self.search.space) < 2:
             return {}
-        trials = self.apart.get_trials(deepcopy=False)
-        quarter = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        with warnings.catch_warnings():  # that less of a target is better there: it is here, by its sign
-            warnings.simplefilter("ignore", UserWarning)
-            shares = {}
-            for i, (goal, sign) in enumerate(self._signs().items()):
-                if goal not in FORESEEN:
-                    finite = [sign * trial.values[i] for trial in trials if math.isfinite(trial.values[i])]
-                    worst = max(finite, default=0.0) + 1  # Optuna leaves infinite values out
+        return statistics.importances(self.complete, self.search.goals)
 
-                    def target(trial: FrozenTrial, i: int = i, sign: int = sign, worst: float = worst) -> float:
-                        return min(sign * trial.values[i], worst)
+    def expected_best(self) -> np.ndarray | None:
+        """Return `statistics.expected_best` of the drawn trials with a finite value; None with several goals.
 
-                    shares[goal] = optuna.importance.get_param_importances(self.apart, evaluator=quarter, target=target)
-            return shares
-
-    def _signs(self) -> dict[str, int]:
-        """By goal: times that, less is better."""
-        return {goal: 1 if way == "minimize" else -1 for goal, way in self.search.goals.items()}
-
-    def expected_best(self) -> Any:
-        """After k = 1, 2, ... trials that are drawn at random from those of one goal that were drawn and not by hand.
-
-        A trial that was pruned counts with the last that was measured of it.
+        The base was not drawn. A pruned trial counts with its last measured value.
         """
         if len(self.search.goals) > 1:
             return None
-        values = [trial.values[0] for trial in self.trials if trial.values and "base" not in trial.user_attrs]
-        values = [value for value in values if math.isfinite(value)]
-        if len(values) < 2:
-            return None
-        (sign,) = self._signs().values()
-        return -sign * stats.expected_best([-sign * value for value in values])
+        drawn = [record.trial for record in self.trial_records if record.trial.values and not record.is_base]
+        values = [trial.values[0] for trial in drawn if math.isfinite(trial.values[0])]
+        (direction,) = self.search.goals.values()
+        return statistics.expected_best(values, direction) if len(values) > 1 else None
 
 
-def _interval(metric: str, sentences: Any) -> tuple[float | None, float | None]:
-    """95 %, for other sentences but the same seed."""
+def _interval(metric: str, sentences: np.ndarray | None) -> tuple[float, float] | None:
+    """Return the 95 % interval of a metric for other sentences and the same seed. sentences: (n, 12)."""
     if sentences is None:
-        return None, None
-    measure, scale = MEASURED[metric]
-    low, high = stats.estimate(stats.sample(sentences[None, :, measure.columns], measure.score)).interval()
-    return scale(low), scale(high)
+        return None
+    measure = MEASURES[metric]
+    scores = sentences[None, :, measure.metric.columns]
+    low, high = stats.estimate(stats.sample(scores, measure.metric.score)).interval()
+    return measure.transform(low), measure.transform(high)
 
 
-def _span(record: Record, metric: str) -> str:
-    low, high = record[f"{metric}.low"], record[f"{metric}.high"]
-    return "" if low is None else f"{short_value(low)} to {short_value(high)}"
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    return short_number(value) if name in ("params", "flops") else short_value(value)
+
+
+def _interval_cell(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{short_value(interval[0])} to {short_value(interval[1])}"

@@ -1,186 +1,136 @@
-"""Where a study lies, and with what it is drawn and pruned."""
+"""The storage of a study: a journal file beside the table, or a database that several machines share."""
 
-import copy
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import optuna
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from transformer_pl.config import parse_scalar, suggestion
 from transformer_pl.runtime import passwords
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.search.space import SCHEDULED, Search
+from transformer_pl.search.samplers import pruner, sampler, try_out
+from transformer_pl.search.space import Search
+
+__all__ = ["create_study", "display_url", "find_study", "pruner", "sampler", "try_out"]
 
 JOURNAL = "study.journal"
-LOST = (StorageInternalError, SQLAlchemyError, OSError)  # what is raised while a storage does not answer
-SAMPLERS = {
-    "tpe": optuna.samplers.TPESampler,
-    "random": optuna.samplers.RandomSampler,
-    "qmc": optuna.samplers.QMCSampler,
-    "cma-es": optuna.samplers.CmaEsSampler,
-    "gp": optuna.samplers.GPSampler,
-    "nsga-ii": optuna.samplers.NSGAIISampler,
-}
-NEEDS = {"cma-es": "cmaes"}  # packages that Optuna itself does not ask for
-PRUNERS = {
-    "none": optuna.pruners.NopPruner,
-    "median": optuna.pruners.MedianPruner,
-    "halving": optuna.pruners.SuccessiveHalvingPruner,
-    "hyperband": optuna.pruners.HyperbandPruner,
-}
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # what becomes of a trial is told by the sweep
+DESCRIPTION = "search"  # user attribute of a study, as stored: what all its trials have in common
+UNANSWERED = (StorageInternalError, SQLAlchemyError, OSError)  # raised while a storage does not answer
+PATIENCE_S = 60.0  # for a storage that does not answer
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # the sweep prints what becomes of each trial
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Samplers and pruners
-
-
-def sampler(search: Search, words: Sequence[str] | None) -> Any:
-    """`--sampler`, or what the file's method is to W&B."""
-    return construct(SAMPLERS, words or ["random" if search.method == "random" else "tpe"], "--sampler")
-
-
-def pruner(search: Search, words: Sequence[str] | None) -> Any:
-    """`--pruner`, or the file's `early_terminate`. Raises an InputError where no goal is logged on the schedule."""
-    if words and words[0] != "none" and not (len(search.goals) == 1 and search.goals.keys() <= set(SCHEDULED)):
-        raise InputError(
-            f"--pruner {words[0]}: needs one metric that is logged on the schedule ({', '.join(SCHEDULED)}), but "
-            f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
-        )
-    if words or search.early is None:
-        return construct(PRUNERS, words or ["none"], "--pruner")
-    return PRUNERS["halving"](min_resource=search.early["first"], reduction_factor=search.early["eta"])
-
-
-def try_out(search: Search, sampler: Any, pruner: Any) -> None:
-    """A dozen trials in memory: an option that Optuna refuses when it is first needed is refused here.
-
-    Raises an InputError with Optuna's words.
-    """
-    study = optuna.create_study(
-        sampler=copy.deepcopy(sampler), pruner=copy.deepcopy(pruner), directions=list(search.goals.values())
-    )
-    try:
-        for value in range(1, 13):
-            trial = study.ask(search.space)
-            trial.set_constraint("laws", 0.0)
-            if len(search.goals) == 1:
-                for at in (1, 2, 3):
-                    trial.report(value / at, at)
-                    trial.should_prune()
-            study.tell(trial, [float(value)] * len(search.goals))
-    except Exception as error:  # whatever it is, it would end the search
-        raise InputError(
-            f"--sampler or --pruner: must have options that Optuna can draw with, but: {first_line(error)}; mend them"
-        ) from None
-
-
-def construct(kinds: Mapping[str, Any], words: Sequence[str], what: str) -> Any:
-    """`tpe n_startup_trials=5`: one of SAMPLERS or PRUNERS, with options of its constructor."""
-    name, *options = words
-    if name not in kinds:
-        raise InputError(f"{what} {name}: no such one{suggestion(name, kinds)}")
-    if name in NEEDS and not find_spec(NEEDS[name]):
-        raise InputError(
-            f"{what} {name}: needs the package {NEEDS[name]}, which is not here; pip install {NEEDS[name]}"
-        )
-    try:
-        told = [option.partition("=") for option in options]
-        return kinds[name](**{key: parse_scalar(value) for key, _, value in told})
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} {' '.join(words)}: {error}") from None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The storage
+T = TypeVar("T")
 
 
 class Unreachable(Exception):
-    """It has not answered for too long; says why."""
+    """The storage has not answered for PATIENCE_S; the message says why."""
+
+
+class Patience:
+    """How long a storage has not answered. clock: seconds that only increase."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self._clock = clock
+        self._since: float | None = None
+
+    def answered(self) -> None:
+        """The storage has answered: count anew from the next error."""
+        self._since = None
+
+    def unanswered(self, error: Exception) -> None:
+        """Note that one of UNANSWERED was caught. Raises Unreachable PATIENCE_S after the first in a row."""
+        if self._since is None:
+            self._since = self._clock()
+        if self._clock() > self._since + PATIENCE_S:
+            raise Unreachable(first_line(error)) from error
 
 
 def display_url(url: str | None, folder: Path) -> str:
-    """What optuna-dashboard takes, but for the password."""
+    """Return what optuna-dashboard takes, without the password. url: None for a journal in `folder`."""
     return str(folder / JOURNAL) if url is None else _parsed(url).render_as_string(hide_password=True)
 
 
-def create_study(search: Search, folder: Path, url: str | None, sampler: Any, pruner: Any) -> optuna.Study:
-    """The study of a search, made where there is none.
+def create_study(
+    search: Search, folder: Path, url: str | None, sampler: BaseSampler | None, pruner: BasePruner | None
+) -> optuna.Study:
+    """Create the study of a search, or load it if it is there.
 
-    Raises an InputError where the storage does not answer, or has a study of this name that searches something else.
+    Raises an InputError where the storage does not answer, or has a study of this name with other settings.
     """
+    full_url = _with_password(url)
 
-    whole = _whole(url)
-
-    def made() -> optuna.Study:
+    def create() -> optuna.Study:
         return optuna.create_study(
             study_name=folder.name,
-            storage=_storage(whole, folder),
+            storage=_open(full_url, folder),
             sampler=sampler,
             pruner=pruner,
             directions=list(search.goals.values()),
             load_if_exists=True,
         )
 
-    study = _answered(url, made)
-    said = _what(search)
-    before = study.user_attrs.get("search")
-    if before is None:
-        study.set_user_attr("search", said)
-        with warnings.catch_warnings():  # that Optuna may change this
+    study = _retry_while_created(url, create)
+    description = _describe(search)
+    stored = study.user_attrs.get(DESCRIPTION)
+    if stored is None:
+        study.set_user_attr(DESCRIPTION, description)
+        with warnings.catch_warnings():  # Optuna warns that this function may change
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names(list(search.goals))  # for optuna-dashboard
-    elif before != said:
-        keys = [key for key in dict.fromkeys([*before, *said]) if before.get(key) != said.get(key)]
-        differing = [f"{key} was {before.get(key)}, is {said.get(key)}" for key in keys]
+    elif stored != description:
+        keys = [key for key in dict.fromkeys([*stored, *description]) if stored.get(key) != description.get(key)]
+        changes = [f"{key} was {stored.get(key)}, is {description.get(key)}" for key in keys]
         raise InputError(
-            f"{search.path}: a study is of one search, but {'; '.join(differing)}; undo that, or give the file another "
-            f"`name`"
+            f"{search.path}: must be the search that its study was created for, but {'; '.join(changes)}; undo that, "
+            "or give the file another `name`"
         )
     return study
 
 
 def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
-    """The study of a search that was begun. Raises an InputError where none was."""
+    """Load the study of a search. Raises an InputError where there is none."""
     missing = InputError(
         f"{search.path}: must have been searched in {display_url(url, folder)}, but was not; run it first"
     )
     if url is None and not (folder / JOURNAL).exists():
         raise missing
-    whole = _whole(url)
+    full_url = _with_password(url)
     try:
-        return _answered(url, lambda: optuna.load_study(study_name=folder.name, storage=_storage(whole, folder)))
+        return _retry_while_created(
+            url, lambda: optuna.load_study(study_name=folder.name, storage=_open(full_url, folder))
+        )
     except KeyError:
         raise missing from None
 
 
-def _whole(url: str | None) -> str | None:
-    """With the password that was taken from the command line, or is in the environment."""
+def _with_password(url: str | None) -> str | None:
+    """Add the password that was taken from the command line, or is in the environment."""
     if url is None:
         return None
     parsed = _parsed(url)
-    if parsed.host or parsed.username is not None:  # a file has none
+    if parsed.host or parsed.username is not None:  # a file has no password
         parsed = parsed.set(password=parsed.password or passwords.password())
     return parsed.render_as_string(hide_password=False)
 
 
-def _storage(whole: str | None, folder: Path) -> BaseStorage:
-    if whole is None:
+def _open(full_url: str | None, folder: Path) -> BaseStorage:
+    if full_url is None:
         return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
-    return RDBStorage(whole, engine_kwargs={"pool_pre_ping": True})  # a connection may have died while a trial ran
+    return RDBStorage(full_url, engine_kwargs={"pool_pre_ping": True})  # a connection may break while a trial runs
 
 
 def _parsed(url: str) -> URL:
+    """Raises an InputError for a malformed URL, without printing it: it may hold a password anywhere."""
     try:
         if passwords.HIDDEN in url:
             raise ValueError
@@ -188,43 +138,48 @@ def _parsed(url: str) -> URL:
     except (ArgumentError, ValueError):
         raise InputError(
             "--storage: must be a URL that Optuna takes, such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE or "
-            "sqlite:///FILE; correct it. A password stands there and nowhere else, with %40 for each @ in it, or it is "
-            f"left out and set in the environment, as {passwords.PASSWORD}"
+            "sqlite:///FILE; correct it. Write a password nowhere else in it, with %40 for each @; or leave it out "
+            f"and set {passwords.PASSWORD} in the environment"
         ) from None
 
 
-def _answered(url: str | None, ask: Any) -> Any:
-    """Several workers may make the tables of an empty database at once, and all but one of them fail: then again."""
-    for again in (True, True, True, True, False):
+def _retry_while_created(url: str | None, connect: Callable[[], T]) -> T:
+    """Call `connect`, again where several processes create the tables of an empty database at once: all but one fail.
+
+    Raises an InputError where the database does not answer.
+    """
+    for attempts_left in (4, 3, 2, 1, 0):
         try:
-            return ask()
+            return connect()
         except (IntegrityError, ProgrammingError, OperationalError) as error:
-            if again and (not isinstance(error, OperationalError) or "already exists" in str(error)):
+            if attempts_left and (not isinstance(error, OperationalError) or "already exists" in str(error)):
                 time.sleep(0.5)
                 continue
-            why = first_line(error)
+            reason = first_line(error)
         except (SQLAlchemyError, OSError) as error:
-            why = first_line(error)
+            reason = first_line(error)
         except ImportError as error:
-            raise InputError(f"--storage {display_url(url, Path())}: {_needs(error)}") from None
-        raise InputError(f"--storage {display_url(url, Path())}: must be a database that answers, but: {why}; mend it")
+            raise InputError(
+                f"--storage {display_url(url, Path())}: needs a package that is not here: {error.__cause__ or error}; "
+                "pip install it (for PostgreSQL: psycopg[binary])"
+            ) from None
+        break
+    raise InputError(
+        f"--storage {display_url(url, Path())}: must be a database that answers, but: {reason}; correct the URL, or "
+        "start the database"
+    )
 
 
 def first_line(error: BaseException) -> str:
-    """What is wrong, in the words of whoever noticed first."""
-    why = error.__cause__ or error
-    return (str(getattr(why, "orig", None) or why).strip() or type(why).__name__).splitlines()[0]
+    """Return the first line of an error's message, where there is one of its cause or of the database's driver."""
+    cause = error.__cause__ or error
+    return (str(getattr(cause, "orig", None) or cause).strip() or type(cause).__name__).splitlines()[0]
 
 
-def _needs(error: ImportError) -> str:
-    why = error.__cause__ or error
-    return f"needs a package that is not here: {why}; pip install it (for PostgreSQL: psycopg[binary])"
-
-
-def _what(search: Search) -> dict[str, str]:
-    """What all trials of a study have in common; how many there are is left out."""
-    space = {key: distribution_to_json(where) for key, where in search.space.items()}
+def _describe(search: Search) -> dict[str, str]:
+    """Return what all trials of a study have in common. `run_cap` is left out: it may be raised."""
+    space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
     parameters = {f"parameters.{key}": str(value) for key, value in (search.fixed | space).items()}
-    goals = " and ".join(f"{goal} {name}" for name, goal in search.goals.items())
+    goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     sets = str(sorted(search.sets.items()))
     return parameters | {"metric": goals, "scale": search.scale, "seed": str(search.seed), "--set": sets}

@@ -1,0 +1,93 @@
+"""Samplers and pruners: what draws the trials of a study, and what ends them early."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import optuna
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
+
+from transformer_pl.config import parse_scalar, suggestion
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.space import SCHEDULED, Search
+from transformer_pl.search.states import VALID_CONFIG
+
+SAMPLERS = {
+    "tpe": optuna.samplers.TPESampler,
+    "random": optuna.samplers.RandomSampler,
+    "qmc": optuna.samplers.QMCSampler,
+    "cma-es": optuna.samplers.CmaEsSampler,
+    "gp": optuna.samplers.GPSampler,
+    "nsga-ii": optuna.samplers.NSGAIISampler,
+}
+PRUNERS = {
+    "none": optuna.pruners.NopPruner,
+    "median": optuna.pruners.MedianPruner,
+    "halving": optuna.pruners.SuccessiveHalvingPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+}
+EXTRA_PACKAGES = {"cma-es": "cmaes"}  # that Optuna needs but does not install
+
+
+def sampler(search: Search, words: Sequence[str] | None) -> BaseSampler:
+    """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method."""
+    return construct(SAMPLERS, words or ["random" if search.method == "random" else "tpe"], "--sampler")
+
+
+def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
+    """Return the pruner of `--pruner NAME [key=value ...]`, or by default that of the file's `early_terminate`.
+
+    Raises an InputError where no goal is measured during training.
+    """
+    if words and words[0] != "none" and not (len(search.goals) == 1 and search.goals.keys() <= set(SCHEDULED)):
+        raise InputError(
+            f"--pruner {words[0]}: needs one metric that is logged on the schedule ({', '.join(SCHEDULED)}), but "
+            f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
+        )
+    if words or search.early is None:
+        return construct(PRUNERS, words or ["none"], "--pruner")
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
+
+
+def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
+    """Construct one of SAMPLERS or PRUNERS from its name and options: `tpe n_startup_trials=5`.
+
+    Raises an InputError that begins with the flag.
+    """
+    name, *options = words
+    if name not in kinds:
+        raise InputError(f"{flag} {name}: no such one{suggestion(name, kinds)}")
+    if name in EXTRA_PACKAGES and not find_spec(EXTRA_PACKAGES[name]):
+        package = EXTRA_PACKAGES[name]
+        raise InputError(f"{flag} {name}: needs the package {package}, which is not here; pip install {package}")
+    pairs = [option.partition("=") for option in options]
+    try:
+        return kinds[name](**{key: parse_scalar(value) for key, _, value in pairs})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{flag} {' '.join(words)}: {error}") from None
+
+
+def try_out(search: Search, sampler: BaseSampler, pruner: BasePruner) -> None:
+    """Draw twelve trials in memory: some options are refused by Optuna only when it first uses them.
+
+    Raises an InputError with Optuna's message.
+    """
+    study = optuna.create_study(
+        sampler=copy.deepcopy(sampler), pruner=copy.deepcopy(pruner), directions=list(search.goals.values())
+    )
+    try:
+        for number in range(1, 13):
+            trial = study.ask(dict(search.space))
+            trial.set_constraint(VALID_CONFIG, 0.0)
+            if len(search.goals) == 1:
+                for validation in (1, 2, 3):
+                    trial.report(number / validation, validation)
+                    trial.should_prune()
+            study.tell(trial, [float(number)] * len(search.goals))
+    except Exception as error:  # any error would end the search
+        message = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"--sampler or --pruner: must have options that Optuna can draw with, but: {message}; correct them"
+        ) from None
