@@ -261,7 +261,6 @@ RULES = {  # the first words of a command: what it comes to here
     "pip install": parse_pip,
     "pytest": parse_pytest,
 }
-NOT_YET = ("--compare", "--schema", "tests/test_parts.py")
 NEEDS_PACKAGE = {"--sampler cma-es": "cmaes"}  # where it is not installed, the command says so
 
 
@@ -275,8 +274,6 @@ def test_a_command_of_a_readme_works(command, here, monkeypatch):
     if words[0] == "python" and words[1].startswith("tests/benchmarks/"):
         assert parse_benchmark(words[1:], monkeypatch) == 0
         return
-    if any(text in command for text in NOT_YET):
-        pytest.skip("comes with another branch")
     rule = next((rule for rule in RULES if words[: len(rule.split())] == rule.split()), None)
     assert rule, f"no rule for {command!r}: add one to RULES"
     package = next((package for option, package in NEEDS_PACKAGE.items() if option in command), None)

@@ -19,10 +19,10 @@ from transformer_pl.evaluation.evaluate import Likelihood
 from transformer_pl.evaluation.evaluate_trial import evaluate_trial
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
-from transformer_pl.training.divergence import Diverged, perplexity
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.cleaning import find_removable
+from transformer_pl.trials.divergence import Diverged, perplexity
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 

@@ -17,7 +17,7 @@ from transformer_pl.evaluation.beam_search import Hypothesis, beam_search
 from transformer_pl.loss import negative_log_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.training.divergence import perplexity
+from transformer_pl.trials.divergence import perplexity
 
 
 class Likelihood(NamedTuple):

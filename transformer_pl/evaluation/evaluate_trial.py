@@ -7,7 +7,7 @@ from transformer_pl.config import Config
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.evaluation.evaluate import best_translations, load_trained_model, reference_likelihood
 from transformer_pl.evaluation.score import corpus_score
-from transformer_pl.training.divergence import Diverged, diverged_if_not_finite
+from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.trial import Trial
 
 EXAMPLES = 20  # validation sentences whose translations W&B shows

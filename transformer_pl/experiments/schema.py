@@ -60,12 +60,12 @@ def sweep_schema() -> Schema:
 
 def _search_schema() -> Schema:
     """What a search has beside a grid: goals, a number of trials, ranges."""
-    from transformer_pl.search.space import AT_THE_END, SCHEDULED  # optuna takes a quarter of a second
+    from transformer_pl.search.space import FINAL, SCHEDULED  # optuna takes a quarter of a second
 
     metric = {
         "type": "object",
         "required": ["name"],
-        "properties": {"name": {"enum": [*SCHEDULED, *AT_THE_END]}, "goal": {"enum": ["minimize", "maximize"]}},
+        "properties": {"name": {"enum": [*SCHEDULED, *FINAL]}, "goal": {"enum": ["minimize", "maximize"]}},
     }
     return {
         "required": ["run_cap"],

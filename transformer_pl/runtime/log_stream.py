@@ -31,5 +31,5 @@ def logged(path: Path) -> Iterator[None]:
             yield
         else:
             out, err = LogStream(sys.stdout, log), LogStream(sys.stderr, log)
-            with redirect_stdout(out), redirect_stderr(err):  # type: ignore[type-var]  # both behave as a TextIO
+            with redirect_stdout(out), redirect_stderr(err):
                 yield

@@ -1,5 +1,7 @@
 """val/bleu_sample: the BLEU of a few validation sentences during training, cheap enough for a pruner."""
 
+from typing import Any
+
 import lightning as L
 
 from transformer_pl.config import Config, Decode
@@ -7,7 +9,7 @@ from transformer_pl.data.prepare import Prepared, Tokens, evenly_spaced
 from transformer_pl.evaluation.evaluate import best_translations
 from transformer_pl.evaluation.score import corpus_score
 from transformer_pl.runtime.signals import component_code
-from transformer_pl.training.divergence import diverged_if_not_finite
+from transformer_pl.trials.divergence import diverged_if_not_finite
 
 
 class BleuSample(L.Callback):
@@ -26,10 +28,10 @@ class BleuSample(L.Callback):
 
     @component_code()
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        model: Any = module.model
         quick = Decode(beam=1, extra=self.config.decode.extra)
         with diverged_if_not_finite(trainer.global_step):
-            hypotheses = best_translations(
-                module.model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens
-            )
+            hypotheses = best_translations(model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
         score = corpus_score(hypotheses, self.references)
+        assert trainer.logger is not None
         trainer.logger.log_metrics({"val/bleu_sample": score.bleu}, trainer.global_step)

@@ -17,7 +17,7 @@ from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
-from transformer_pl.training.divergence import Diverged, perplexity
+from transformer_pl.trials.divergence import Diverged, perplexity
 
 
 class TransformerModule(L.LightningModule):
