@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import little_text
 
-from transformer_pl.experiments import publish
+from transformer_pl.reporting import publish
 from transformer_pl.runtime import signals
 from transformer_pl.train import main
 from transformer_pl.training import logger

@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.names import broken_rule
+from transformer_pl.runtime.files import broken_name_rule
 
 SCALES = Path(__file__).parent / "scales"
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
@@ -54,7 +54,7 @@ def _names(form: str, maximum: int | None = None) -> AfterValidator:
         if maximum and len(names) > maximum:
             raise ValueError(f"must be {form}")
         for name in names:
-            if rule := broken_rule(name):
+            if rule := broken_name_rule(name):
                 raise ValueError(f"must be {form}, and {name!r} in it {rule}")
         return value
 

@@ -33,10 +33,10 @@ from transformer_pl.experiments.plan import (
     print_plan,
 )
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.experiments.publish import Publisher, mention_offline_runs
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.page_files import write_page
+from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group

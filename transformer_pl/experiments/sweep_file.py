@@ -23,9 +23,9 @@ from transformer_pl.config import (
 )
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import broken_name_rule
 from transformer_pl.training.wandb_process import PROJECT
 from transformer_pl.trials.identity import describe_difference, row_identity
-from transformer_pl.trials.names import broken_rule
 
 # W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").
 TOP_LEVEL = (
@@ -124,7 +124,7 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
             errors.append(f"{path}: {key} = {name}: must be text")
-        elif rule := broken_rule(name, refused_by_wandb):
+        elif rule := broken_name_rule(name, refused_by_wandb):
             errors.append(f"{path}: {key} = {name!r}: {rule}; choose another")
     return errors
 

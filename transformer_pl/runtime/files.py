@@ -1,4 +1,4 @@
-"""Files written atomically, checked by their sha256, and locked.
+"""Files written atomically, checked by their sha256, and locked; and the rule for names of files.
 
 Reads are checked because flipped bytes load without an error, and a power cut leaves files empty, cut short or filled
 with zeros.
@@ -14,6 +14,8 @@ from typing import IO, Any
 from pydantic import BaseModel, ValidationError
 
 from transformer_pl.runtime.errors import warn
+
+LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -101,3 +103,20 @@ def read_json(path: Path, schema: type[BaseModel], consequence: str) -> dict[str
     except (OSError, ValueError) as error:
         warn(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; {consequence}")
         return None
+
+
+def broken_name_rule(name: str, without: str = "") -> str | None:
+    r"""The rule that a name breaks which must not lead out of its folder; None if it breaks none.
+
+    without: characters that are forbidden beside `/` and `\`.
+    """
+    forbidden = "/\\" + without
+    if (
+        0 < len(name) <= LONGEST_NAME
+        and name.isprintable()
+        and name not in (".", "..")
+        and not set(name) & set(forbidden)
+    ):
+        return None
+    characters = f"1 to {LONGEST_NAME} printable characters, none of {' '.join(forbidden)}"
+    return f"must be a plain name: {characters}, not . or .."

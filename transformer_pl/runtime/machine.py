@@ -5,9 +5,12 @@ import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from transformer_pl.config import Trainer
 from transformer_pl.runtime.errors import InputError
+
+if TYPE_CHECKING:
+    from transformer_pl.config import Trainer
 
 
 def gpus() -> list[str]:
@@ -39,7 +42,7 @@ def nvidia_gpus() -> int:
     return count.value
 
 
-def accelerator(trainer: Trainer, gpus: int) -> str:
+def accelerator(trainer: "Trainer", gpus: int) -> str:
     """`cuda` or `cpu`: what a trial is trained on. gpus: the number of GPUs that torch can use.
 
     Raises an InputError if they cannot do what the config says. Lightning would fail later, or silently use another

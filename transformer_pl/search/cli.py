@@ -14,7 +14,7 @@ from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.cli import make_folder, refuse_options, sweep_folder
 from transformer_pl.experiments.launch import available_workers, check_machine, launch
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.experiments.publish import Publisher, mention_offline_runs
+from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json

@@ -6,8 +6,6 @@ A runs folder may hold files of other programs. Nothing is removed whose name ma
 import re
 from pathlib import Path
 
-LONGEST = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
-
 TRIAL_FOLDER = re.compile(r".*-(?P<id>[0-9a-f]{12})")  # a user may change what stands before the id
 TRIAL_FOLDER_AS_MADE = re.compile(r"([A-Za-z0-9.-]{60}|[A-Za-z0-9.-]+-s\d+)-[0-9a-f]{12}")  # see `trial_folder`
 DATA_FOLDER = re.compile(r"[0-9a-f]{16}")
@@ -38,17 +36,6 @@ DATA_FILES = re.compile(
 )
 SUBFOLDERS = re.compile(r"checkpoints|figures|wandb(/.*)?", re.DOTALL)  # everything else is a file
 LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of these are symbolic links
-
-
-def broken_rule(name: str, without: str = "") -> str | None:
-    r"""The rule that a name breaks which must not lead out of its folder; None if it breaks none.
-
-    without: characters that are forbidden beside `/` and `\`.
-    """
-    forbidden = "/\\" + without
-    if 0 < len(name) <= LONGEST and name.isprintable() and name not in (".", "..") and not set(name) & set(forbidden):
-        return None
-    return f"must be a plain name: 1 to {LONGEST} printable characters, none of {' '.join(forbidden)}, not . or .."
 
 
 def as_folder(name: str) -> str:

@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import check_digest, read_json, sha256, try_lock, write_atomically, write_json
+from transformer_pl.runtime.files import (
+    broken_name_rule,
+    check_digest,
+    read_json,
+    sha256,
+    try_lock,
+    write_atomically,
+    write_json,
+)
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
-from transformer_pl.trials.names import CHECKPOINT_FILES, TRIAL_FILES, broken_rule, trial_folder
+from transformer_pl.trials.names import CHECKPOINT_FILES, TRIAL_FILES, trial_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,7 +148,7 @@ class Trial:
     def data(self) -> str | None:
         """The name of the folder of its text under runs/data; None where the trial never ran."""
         name = self.environment().get("data")
-        return name if isinstance(name, str) and not broken_rule(name) else None
+        return name if isinstance(name, str) and not broken_name_rule(name) else None
 
     def threads_begun(self) -> int | None:
         """How many threads a process of an unfinished trial began with; None for one that has yet to begin."""
