@@ -271,14 +271,14 @@ CASES = {
 }
 
 
-def refused(told, *words):
+def refused(completed, *words):
     """What every mistake gets: it is named, with the remedy, and nothing else."""
-    said = f"stdout: {told.stdout}\nstderr: {told.stderr}"
-    assert told.returncode == 2, said
-    assert all(line.startswith("error: ") for line in told.stderr.splitlines()), said
-    assert "Traceback" not in told.stdout and "at a time with" not in told.stdout, said
+    printed = f"stdout: {completed.stdout}\nstderr: {completed.stderr}"
+    assert completed.returncode == 2, printed
+    assert all(line.startswith("error: ") for line in completed.stderr.splitlines()), printed
+    assert "Traceback" not in completed.stdout and "at a time with" not in completed.stdout, printed
     for word in words:
-        assert word in told.stderr, f"lacks: {word}\n{said}"
+        assert word in completed.stderr, f"lacks: {word}\n{printed}"
 
 
 def contents(runs):
@@ -299,8 +299,8 @@ def earlier(runs):
 
 
 def sweep_file(path, parameters):
-    said = {key: {"values" if isinstance(value, list) else "value": value} for key, value in parameters.items()}
-    content = {"program": "p.py", "name": path.stem, "method": "grid", "parameters": said}
+    printed = {key: {"values" if isinstance(value, list) else "value": value} for key, value in parameters.items()}
+    content = {"program": "p.py", "name": path.stem, "method": "grid", "parameters": printed}
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
 
@@ -345,7 +345,7 @@ def here(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(here, tmp_path_factory):
+def completed(here, tmp_path_factory):
     """What every case's command says, four at a time: starting them is what takes the time."""
 
     def run(name):
@@ -356,22 +356,22 @@ def told(here, tmp_path_factory):
         if not any(word.startswith("--runs") for word in argv):
             argv = [f"--runs={runs}", *argv]
         environment = {"TRANSFORMER_PL_DATA": str(here), "HF_HOME": str(here / "cache")} | case.environment
-        said = command(case.tool, *argv, **environment)
-        return said, time.monotonic() - began, contents(runs) == before and not list((runs / "data").glob(".*"))
+        printed = command(case.tool, *argv, **environment)
+        return printed, time.monotonic() - began, contents(runs) == before and not list((runs / "data").glob(".*"))
 
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(CASES, pool.map(run, CASES), strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_mistake_is_told_with_its_remedy_and_starts_nothing(told, here, name):
-    said, seconds, untouched = told[name]
-    refused(said, *(word.replace("HERE", str(here)) for word in CASES[name].words))
+def test_a_mistake_is_reported_with_its_remedy_and_starts_nothing(completed, here, name):
+    printed, seconds, untouched = completed[name]
+    refused(printed, *(word.replace("HERE", str(here)) for word in CASES[name].words))
     assert untouched, "a trial, a table or unfinished work is left behind"
     if name.startswith("hub"):  # on a busy machine everything is slow
-        slowest = max(others for other, (_, others, _) in told.items() if not other.startswith("hub"))
+        slowest = max(others for other, (_, others, _) in completed.items() if not other.startswith("hub"))
         assert seconds < slowest + 15, "it must be told at once, not when the library gives up after 24 s"
-    assert said.stdout == "" or CASES[name].tool == "sweep"
+    assert printed.stdout == "" or CASES[name].tool == "sweep"
 
 
 @contextmanager
@@ -411,8 +411,11 @@ def test_a_disk_that_is_full_or_read_only(tmp_path):
         remount(tmp_path, "ro")
         refused(command("sweep", TABLE3, "--runs", runs), law, "Read-only file system", remedy)
         assert contents(runs) == before
-        for told in (command("sweep", TABLE3, "--plan", "--runs", runs), command("report", TABLE3, "--runs", runs)):
-            assert told.returncode == 0 and not told.stderr, "to read is enough for these"
+        for completed in (
+            command("sweep", TABLE3, "--plan", "--runs", runs),
+            command("report", TABLE3, "--runs", runs),
+        ):
+            assert completed.returncode == 0 and not completed.stderr, "to read is enough for these"
 
 
 @pytest.fixture
@@ -429,12 +432,12 @@ def test_a_disk_that_fills_in_mid_training_is_named_and_loses_nothing(tmp_path, 
     with disk(tmp_path / "disk", "9m"):
         runs = earlier(tmp_path / "disk" / "runs")
         before = contents(runs)
-        told = command("sweep", small_sweep, "--runs", runs, TMPDIR=str(tmp_path))
-        said = told.stdout + told.stderr
-        assert told.returncode == 1 and "Traceback (most recent call last)" not in told.stderr, said
+        completed = command("sweep", small_sweep, "--runs", runs, TMPDIR=str(tmp_path))
+        printed = completed.stdout + completed.stderr
+        assert completed.returncode == 1 and "Traceback (most recent call last)" not in completed.stderr, printed
         (trial,) = trials(small_sweep, runs)
         for words in ("failed with exit code 1; the end of", "No space left on device", "make room", "log.txt"):
-            assert words in told.stdout, said
+            assert words in completed.stdout, printed
         assert contents(runs).items() >= before.items()
         assert trial.status()["state"] == "failed" and trial.metrics() and trial.result() is None
         assert {path.name for path in (trial.folder / "checkpoints").glob("*.ckpt")} == {"last.ckpt", "previous.ckpt"}

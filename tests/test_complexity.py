@@ -83,7 +83,9 @@ def test_growth_finds_the_exponent_behind_the_times(seconds, exponent, quadratic
 
 def test_layers_of_one_class_have_the_names_of_their_rows_and_equal_ones_are_timed_once():
     keys = {"base": {}, "h=1": {"model.h": 1}, "p_drop=0": {"model.p_drop": 0.0}}
-    rows = {row: resolve([Level("test", {"model.d_model": 8, "model.h": 2} | said)]) for row, said in keys.items()}
+    rows = {
+        row: resolve([Level("test", {"model.d_model": 8, "model.h": 2} | printed)]) for row, printed in keys.items()
+    }
     assert [layer.name for layer in measure(rows, [4], "cpu")] == ["base", "h=1"]
     rows = {row: config for row, config in rows.items() if row != "h=1"}
     assert [layer.name for layer in measure(rows, [4], "cpu")] == ["ScaledDotProductAttention"]
@@ -95,13 +97,13 @@ def test_a_computation_too_large_for_memory_is_skipped_and_not_killed():
         "import torch; from transformer_pl.runtime import memory; from transformer_pl.complexity import _seconds;"
         "memory.limit(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
     )
-    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert told.stdout == "None True\n", told.stderr
+    completed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert completed.stdout == "None True\n", completed.stderr
 
 
 def test_the_command_times_every_layer_of_a_sweep(tmp_path):
-    told = command("complexity", "sweeps/layers.yaml", "--scale", "demo", "--n", "16,8,512", "--runs", tmp_path)
-    assert told.returncode == 0, told.stderr
+    completed = command("complexity", "sweeps/layers.yaml", "--scale", "demo", "--n", "16,8,512", "--runs", tmp_path)
+    assert completed.returncode == 0, completed.stderr
     folder = tmp_path / "complexity" / "layers"
     assert {path.suffix for path in folder.glob("complexity.*")} == {".md", ".csv", ".svg", ".pdf", ".png"}
     with (folder / "complexity.csv").open() as file:
@@ -141,6 +143,10 @@ def test_tables_of_any_name_lie_in_their_folder(tmp_path):
         ),
     ],
 )
-def test_a_wrong_word_is_told(tmp_path, argv, words):
-    told = command("complexity", "sweeps/layers.yaml", "--runs", tmp_path / "runs", *argv)
-    assert told.returncode == 2 and all(word in told.stderr for word in words) and not (tmp_path / "runs").exists()
+def test_a_wrong_word_is_reported(tmp_path, argv, words):
+    completed = command("complexity", "sweeps/layers.yaml", "--runs", tmp_path / "runs", *argv)
+    assert (
+        completed.returncode == 2
+        and all(word in completed.stderr for word in words)
+        and not (tmp_path / "runs").exists()
+    )

@@ -63,7 +63,7 @@ def model(keys) -> Model:
     return resolve([Level("test", keys)]).model
 
 
-def told(path):
+def completed(path):
     with pytest.raises(InputError) as caught:
         components.import_component(path)
     (message,) = caught.value.messages
@@ -86,17 +86,17 @@ def test_a_class_is_found_where_it_lives(module):
 
 
 def test_a_module_that_is_not_there():
-    assert told("nowhere.at.all.Part") == "nowhere.at.all.Part: no module nowhere; it must be importable from here"
-    assert told("ablations.nowhere.Part").startswith("ablations.nowhere.Part: no module ablations.nowhere;")
+    assert completed("nowhere.at.all.Part") == "nowhere.at.all.Part: no module nowhere; it must be importable from here"
+    assert completed("ablations.nowhere.Part").startswith("ablations.nowhere.Part: no module ablations.nowhere;")
 
 
-def test_a_class_that_is_not_there_is_told_the_nearest(module):
+def test_a_class_that_is_not_there_is_reported_the_nearest(module):
     module(MODULE)
-    assert told("stranger.Plane") == "stranger.Plane: stranger holds no class Plane; did you mean Plain?"
-    assert told("stranger.zzz") == "stranger.zzz: stranger holds no class zzz; known: Base, Loose, Plain"
-    assert told("stranger.number").startswith("stranger.number: stranger holds no class number")
+    assert completed("stranger.Plane") == "stranger.Plane: stranger holds no class Plane; did you mean Plain?"
+    assert completed("stranger.zzz") == "stranger.zzz: stranger holds no class zzz; known: Base, Loose, Plain"
+    assert completed("stranger.number").startswith("stranger.number: stranger holds no class number")
     module("number = 4\n", "strange")
-    assert told("strange.number") == "strange.number: strange holds no class number"
+    assert completed("strange.number") == "strange.number: strange holds no class number"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_class_that_is_not_there_is_told_the_nearest(module):
     ],
     ids=["package", "name", "beginning of a name", "exception", "syntax"],
 )
-def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(module, text, line, law):
+def test_a_module_that_cannot_be_imported_is_reported_with_file_and_line(module, text, line, law):
     path = module(text)
-    message = told("stranger.Part")
+    message = completed("stranger.Part")
     assert message.startswith(f"stranger.Part: {path}, line {line}: ") and law in message
 
 
@@ -156,7 +156,7 @@ def test_a_part_is_built_with_the_config_the_site_and_its_options(module):
     ],
     ids=str,
 )
-def test_options_that_do_not_fit_the_signature_are_told_at_once(module, options, messages):
+def test_options_that_do_not_fit_the_signature_are_reported_at_once(module, options, messages):
     module(MODULE)
     with pytest.raises(InputError) as caught:
         given(**options)
@@ -635,14 +635,14 @@ def test_a_module_that_ends_the_process_cannot_be_imported(module, how):
     path = module(f"import os\n\nraise {how}(0)\n")
     message = f"{path}, line 3: RuntimeError: a component must raise errors only, but raised {how}(0)"
     with tiny_trials.in_a_command():
-        assert told("stranger.Part") == f"stranger.Part: {message}"
+        assert completed("stranger.Part") == f"stranger.Part: {message}"
         assert components.check_components(model({"model.ffn": "stranger.Part"})) == [
             f"model.ffn = stranger.Part: {message}"
         ]
 
 
 @no_error
-def test_a_signature_that_ends_the_process_is_told(module, how):
+def test_a_signature_that_ends_the_process_is_reported(module, how):
     line = f"        raise {how}(0)\n"
     path = module(
         f"class Meta(type):\n    @property\n    def __signature__(self):\n{line}\n\nclass Part(metaclass=Meta): 0\n"
@@ -654,7 +654,7 @@ def test_a_signature_that_ends_the_process_is_told(module, how):
 
 @no_error
 @pytest.mark.parametrize("when", ["constructor", "training", "backward", "evaluation"])
-def test_a_component_that_ends_the_process_is_told_before_anything_starts(module, when, how):
+def test_a_component_that_ends_the_process_is_reported_before_anything_starts(module, when, how):
     path = module(ENDS)
     with tiny_trials.in_a_command(), pytest.raises(InputError) as caught:
         forward_cost(invariants.small(ends(when, how)), 1, 7, 7)
@@ -705,8 +705,8 @@ def test_ctrl_c_is_no_failure_of_a_component(module, tmp_path):
     with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
         wait_for((tmp_path / "reached").exists)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and said == "stopped by SIGINT; the same command continues\n"
+        _, printed = process.communicate(timeout=30)
+    assert process.returncode == 130 and printed == "stopped by SIGINT; the same command continues\n"
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt), component_code():
@@ -727,7 +727,7 @@ def test_a_command_that_a_component_ends_is_not_done(module):
     assert asked.returncode == 0 and asked.stdout.startswith("usage: ") and asked.stderr == ""
 
 
-def test_a_component_made_by_a_function_is_told_by_its_module(module):
+def test_a_component_made_by_a_function_is_reported_by_its_module(module):
     module("from transformer_pl.model import FeedForward\n\nMade = type('Made', (FeedForward,), {'forward': None})\n")
     with pytest.raises(InputError, match=r"model.ffn = stranger.Made \(module stranger\): must run, but"):
         forward_cost(invariants.small({"model.ffn": "stranger.Made"}), 1, 7, 7)

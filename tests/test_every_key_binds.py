@@ -525,13 +525,13 @@ def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, 
     other = shutil.copytree(runs, folder / "others", dirs_exist_ok=True)
     for against in ([], ["--against", other]):
         words = [path, "--runs", runs, *against, "--format"]
-        told = {
+        completed = {
             test: tell(report.main, *words, "md", *test)[1]
             for test in ((), ("--test", "t"), ("--test", "randomisation"))
         }
-        assert told[()] == told["--test", "t"] != told["--test", "randomisation"]
-        assert "approximate randomisation" in told["--test", "randomisation"]
-        assert ("BLEU rows | BLEU others" in told[()]) == bool(against)
+        assert completed[()] == completed["--test", "t"] != completed["--test", "randomisation"]
+        assert "approximate randomisation" in completed["--test", "randomisation"]
+        assert ("BLEU rows | BLEU others" in completed[()]) == bool(against)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -679,7 +679,7 @@ def test_the_options_of_complexity(tmp_path, tell):
     assert "d = 16 and h = 4" in said.stdout
 
 
-binds("complexity --device")(test_complexity.test_a_wrong_word_is_told)
+binds("complexity --device")(test_complexity.test_a_wrong_word_is_reported)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ def results(runs):
 
 
 def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
-    runs, said = smoke
-    assert said.returncode == 0, said.stdout + said.stderr
+    runs, printed = smoke
+    assert printed.returncode == 0, printed.stdout + printed.stderr
     assert len(results(runs)) == 4
     for trial in (runs / "trials").iterdir():
         assert {path.name for path in trial.iterdir()} >= {*FILES, "wandb"}
@@ -32,7 +32,7 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
     assert {path.name for path in folder.iterdir()} == files | {"figures", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
-    assert "wandb sync" in said.stdout
+    assert "wandb sync" in printed.stdout
 
 
 def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):
@@ -69,32 +69,32 @@ def test_the_same_command_trains_nothing_again(smoke):
 
 def test_the_plan_estimates_time_from_other_seeds(smoke):
     runs, _ = smoke
-    told = command("sweep", "sweeps/smoke.yaml", "--plan", "--seeds", "2", "--runs", runs)
-    assert told.returncode == 0 and "4 to train" in told.stdout and "unknown" not in told.stdout
-    assert "~" not in told.stdout and "about" not in told.stdout
+    completed = command("sweep", "sweeps/smoke.yaml", "--plan", "--seeds", "2", "--runs", runs)
+    assert completed.returncode == 0 and "4 to train" in completed.stdout and "unknown" not in completed.stdout
+    assert "~" not in completed.stdout and "about" not in completed.stdout
 
 
 def test_the_plan_estimates_time_from_the_flops_of_other_rows(smoke):
     """It does so for rows without a finished seed. Trials with other batches say nothing about the time."""
     runs, _ = smoke
     longer = ["--set", "optim.max_steps=200", "--plan", "--runs", runs]
-    told = command("sweep", "sweeps/smoke.yaml", *longer)
-    base = next(line for line in told.stdout.splitlines() if line.startswith("base"))
+    completed = command("sweep", "sweeps/smoke.yaml", *longer)
+    base = next(line for line in completed.stdout.splitlines() if line.startswith("base"))
     past = list(results(runs).values())
     is_base = {"model.h": 8, "model.position": "transformer_pl.model.SinusoidalPosition"}.items()
     (by_hand,) = [result["flops"] * 200 / 20 for result in past if result["config"].items() >= is_base]
     by_hand *= statistics.median(result["wall_s"] / result["flops"] for result in past)
-    assert told.returncode == 0 and float(re.search(r" ~(\d+) s", base)[1]) == pytest.approx(by_hand, abs=0.51)
-    assert re.search(r"^about \d+ min of training left to do", told.stdout, re.M)
-    told = command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
-    assert told.returncode == 0 and "training left to do: unknown" in told.stdout
+    assert completed.returncode == 0 and float(re.search(r" ~(\d+) s", base)[1]) == pytest.approx(by_hand, abs=0.51)
+    assert re.search(r"^about \d+ min of training left to do", completed.stdout, re.M)
+    completed = command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
+    assert completed.returncode == 0 and "training left to do: unknown" in completed.stdout
 
 
 def test_report_prints_the_table_the_sweep_wrote(smoke):
     runs, _ = smoke
     for form, name in (("md", "table.md"), ("csv", "results.csv")):
-        told = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", form)
-        assert told.returncode == 0 and told.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
+        completed = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", form)
+        assert completed.returncode == 0 and completed.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
 
 
 def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
@@ -129,8 +129,8 @@ def test_the_offline_wandb_report_is_in_the_sweep_s_group(smoke):
 
 
 def test_the_plan_starts_nothing_and_needs_no_torch(tmp_path):
-    told = command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", tmp_path / "runs")
-    assert told.returncode == 0 and "15 trials, 15 to train" in told.stdout and "unknown" in told.stdout
+    completed = command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", tmp_path / "runs")
+    assert completed.returncode == 0 and "15 trials, 15 to train" in completed.stdout and "unknown" in completed.stdout
     assert not (tmp_path / "runs").exists()
     program = "import sys; from transformer_pl.sweep import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     argv = [sys.executable, "-c", program, "sweeps/table3_A.yaml", "--plan", "--runs", str(tmp_path / "runs")]
@@ -172,13 +172,13 @@ def failing(tmp_path):
 
 
 def test_a_failed_trial_is_named_with_its_log_and_the_others_run_on(failing):
-    told = command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
-    assert told.returncode == 1
+    completed = command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
+    assert completed.returncode == 1
     place = f"error: {failing / 'broken_component.py'}, line 13: "
     for error in ("ZeroDivisionError: ", "RuntimeError: a component must raise errors only, but raised SystemExit(0)"):
-        assert place + error in told.stdout and "failed with exit code 1; the end of" in told.stdout
-    assert "failed with exit code 0, without a result; the end of" in told.stdout
-    assert told.stdout.count("log.txt; the same command tries it again") == 3
+        assert place + error in completed.stdout and "failed with exit code 1; the end of" in completed.stdout
+    assert "failed with exit code 0, without a result; the end of" in completed.stdout
+    assert completed.stdout.count("log.txt; the same command tries it again") == 3
     assert "failed" in (failing / "runs" / "sweeps" / "smoke@demo" / "table.md").read_text()
     assert len(results(failing / "runs")) == 1
 
@@ -189,6 +189,11 @@ def test_a_component_that_ends_the_process_when_imported_or_built_starts_nothing
     words = ["sweeps/smoke.yaml", "--runs", tmp_path / "runs", "--set"]
     imported = command("sweep", *words, "model.ffn=leaves.Part", PYTHONPATH=str(tmp_path))
     built = command("sweep", *words, "model.ffn=goes.Part", PYTHONPATH=str(tmp_path))
-    for told, line in ((imported, f"{tmp_path / 'leaves.py'}, line 2: "), (built, f"{tmp_path / 'goes.py'}, line 3: ")):
-        assert told.returncode == 2 and f"{line}RuntimeError: a component must raise errors only" in told.stderr
+    for completed, line in (
+        (imported, f"{tmp_path / 'leaves.py'}, line 2: "),
+        (built, f"{tmp_path / 'goes.py'}, line 3: "),
+    ):
+        assert (
+            completed.returncode == 2 and f"{line}RuntimeError: a component must raise errors only" in completed.stderr
+        )
     assert not (tmp_path / "runs").exists()

@@ -16,7 +16,7 @@ from transformer_pl.translate import find
 from transformer_pl.trials.trial import Trial
 
 
-def said(*argv, text):
+def printed(*argv, text):
     words = [sys.executable, "-m", "transformer_pl.translate", *map(str, argv)]
     return subprocess.run(words, cwd=ROOT, input=text, capture_output=True, text=True, timeout=60)
 
@@ -34,28 +34,30 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
     expected = (trial.folder / "hyp.val.txt").read_text().splitlines()[:5]
     lines = [line for sentence in source[:5] for line in (sentence, "")]
     for name in ("h-4", trial.folder.name[-12:], trial.folder):
-        told = said(name, "--runs", runs, text="\n".join(lines) + "\n")
-        assert told.returncode == 0, told.stderr
-        assert told.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
-    assert "the embedded corpus" in told.stderr and "20 steps" in told.stderr and "en to de" in told.stderr
+        completed = printed(name, "--runs", runs, text="\n".join(lines) + "\n")
+        assert completed.returncode == 0, completed.stderr
+        assert completed.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
+    assert (
+        "the embedded corpus" in completed.stderr and "20 steps" in completed.stderr and "en to de" in completed.stderr
+    )
 
 
 def test_a_line_is_what_ends_with_a_newline(smoke, trial, tmp_path):
     """A carriage return within it is a character, and at its end none."""
     (tmp_path / "in.txt").write_bytes(b"a man\ra dog\na cat\n")
-    told = command("translate", trial.folder, tmp_path / "in.txt", "--n-best", 1)
-    assert [line.split("\t")[0] for line in told.stdout.splitlines()] == ["1", "2"], told.stderr
-    piped = said(trial.folder, "--n-best", 1, text="a man\ra dog\na cat\n")
-    assert piped.stdout == told.stdout
-    assert said(trial.folder, "--n-best", 1, text="a man\ra dog\r\na cat\r\n").stdout == told.stdout
+    completed = command("translate", trial.folder, tmp_path / "in.txt", "--n-best", 1)
+    assert [line.split("\t")[0] for line in completed.stdout.splitlines()] == ["1", "2"], completed.stderr
+    piped = printed(trial.folder, "--n-best", 1, text="a man\ra dog\na cat\n")
+    assert piped.stdout == completed.stdout
+    assert printed(trial.folder, "--n-best", 1, text="a man\ra dog\r\na cat\r\n").stdout == completed.stdout
 
 
 def test_a_file_and_its_n_best_with_scores(smoke, trial, tmp_path):
     source, _ = Prepared(smoke[0] / "data" / trial.data()).text("val")
     (tmp_path / "in.txt").write_text("\n".join(source[:3]))  # the last line has no end
-    told = command("translate", trial.folder, tmp_path / "in.txt", "--beam", 3, "--n-best", 2, "--alpha", "0.0")
-    assert told.returncode == 0, told.stderr
-    rows = [line.split("\t") for line in told.stdout.splitlines()]
+    completed = command("translate", trial.folder, tmp_path / "in.txt", "--beam", 3, "--n-best", 2, "--alpha", "0.0")
+    assert completed.returncode == 0, completed.stderr
+    rows = [line.split("\t") for line in completed.stdout.splitlines()]
     assert [int(row[0]) for row in rows] == [1, 1, 2, 2, 3, 3]
     for best, second in zip(rows[::2], rows[1::2], strict=True):
         assert 0 > float(best[1]) >= float(second[1]) and best[2] != second[2]
@@ -75,10 +77,10 @@ def test_typed_lines_are_answered_one_by_one(smoke, trial):
             os.write(ours, b"the dog sees a cat .\n")
             assert process.stdout.readline()  # before the next line, or any end
         os.write(ours, b"\x04")
-        _, told = process.communicate(timeout=30)
+        _, completed = process.communicate(timeout=30)
     os.close(ours)
     os.close(theirs)
-    assert process.returncode == 0 and b"Ctrl-D" in told
+    assert process.returncode == 0 and b"Ctrl-D" in completed
 
 
 @pytest.mark.parametrize(
@@ -93,10 +95,10 @@ def test_typed_lines_are_answered_one_by_one(smoke, trial):
         ([], "TRIAL"),
     ],
 )
-def test_wrong_input_is_told(smoke, argv, law):
-    told = command("translate", *argv, "--runs", smoke[0])
-    assert told.returncode == 2 and law in told.stderr and "Traceback" not in told.stderr
-    assert not told.stdout
+def test_wrong_input_is_reported(smoke, argv, law):
+    completed = command("translate", *argv, "--runs", smoke[0])
+    assert completed.returncode == 2 and law in completed.stderr and "Traceback" not in completed.stderr
+    assert not completed.stdout
 
 
 def test_a_part_and_its_options_are_built_again(smoke, tmp_path):
@@ -105,5 +107,5 @@ def test_a_part_and_its_options_are_built_again(smoke, tmp_path):
     result = json.loads((folder / "result.json").read_text())
     assert yaml.safe_load((folder / "config.yaml").read_text())["model.position"].endswith("NoPosition")
     assert result["config"]["model.position"].endswith("NoPosition")
-    told = said(folder, text="the dog sees a cat .\n")
-    assert told.returncode == 0, told.stderr
+    completed = printed(folder, text="the dog sees a cat .\n")
+    assert completed.returncode == 0, completed.stderr

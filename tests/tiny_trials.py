@@ -70,8 +70,8 @@ def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
     if "data.path" not in keys and not text.exists():
         text.mkdir()
         little_text(text, 60, 8, 6)
-    said = TINY | {"data.path": text} | keys
+    printed = TINY | {"data.path": text} | keys
     with in_a_command():
-        code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in said.items()), *options])
+        code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in printed.items()), *options])
     (folder,) = (runs / "trials").iterdir()
     return code, Trial(folder)

@@ -37,8 +37,8 @@ def main() -> None:
                 low, high = estimate(row).interval()
                 between, p_random = difference(row, base), randomisation(*rows, bleu, 200)
                 found += (between.p_value < 0.05, p_random < 0.05, low < many.mean() < high)
-            told = " | ".join(f"{rate:.1%}" for rate in found / trials)
-            print(f"| {seeds} | {many.std():.2f} | {told} |", flush=True)
+            completed = " | ".join(f"{rate:.1%}" for rate in found / trials)
+            print(f"| {seeds} | {many.std():.2f} | {completed} |", flush=True)
 
 
 if __name__ == "__main__":

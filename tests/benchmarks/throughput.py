@@ -107,8 +107,10 @@ def compare(what: str, settings: dict[str, Callable[[], float]], rounds: int) ->
     print(f"\n{what} ({rounds} rounds: median, lowest to highest)")
     for name in settings:
         own, ratios = [rate[name] for rate in rates], [rate[name] / rate[reference] for rate in rates]
-        told = f"{statistics.median(own):8.1f}  ({min(own):.1f} to {max(own):.1f})"
-        print(f"  {name:18}{told:32}ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        completed = f"{statistics.median(own):8.1f}  ({min(own):.1f} to {max(own):.1f})"
+        print(
+            f"  {name:18}{completed:32}ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
 
 
 if __name__ == "__main__":

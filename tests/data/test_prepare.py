@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         prepare(DATA, tmp_path / "runs", in_memory())
 
 
-def test_a_disk_that_fills_up_midway_is_told_and_tidied(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_midway_is_reported_and_tidied(tmp_path, monkeypatch):
     def full(self, sentences, pieces):
         raise OSError(errno.ENOSPC, "No space left on device")
 

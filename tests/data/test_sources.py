@@ -146,7 +146,7 @@ def test_a_file_in_place_of_a_folder(folder):
     assert "Not a directory" in mistake(folder / "train.en")
 
 
-def test_every_split_that_is_missing_is_told_at_once(folder):
+def test_every_split_that_is_missing_is_reported_at_once(folder):
     for path in [*folder.glob("val*"), *folder.glob("test*")]:
         path.unlink()
     with pytest.raises(InputError) as error:
@@ -345,8 +345,8 @@ def test_names_of_the_hub_that_would_lead_out_of_a_folder(key, value):
 
 @pytest.mark.parametrize("revision", ["main", "refs/convert/parquet", "a-branch/of.mine", COMMIT])
 def test_names_that_the_hub_has(revision):
-    said = {"data.hub": "some-one/Texts_1.0", "data.subset": "de-en", "data.revision": revision}
-    assert resolve([Level("test", said)]).flat().items() >= said.items()
+    printed = {"data.hub": "some-one/Texts_1.0", "data.subset": "de-en", "data.revision": revision}
+    assert resolve([Level("test", printed)]).flat().items() >= printed.items()
 
 
 def test_a_name_that_the_hub_cannot_have():
@@ -360,7 +360,7 @@ def test_the_home_of_a_user_who_is_not_there():
 
 
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
-def test_offline_is_told_at_once(revision, monkeypatch):
+def test_offline_is_reported_at_once(revision, monkeypatch):
     begun = time.monotonic()
     with pytest.raises(InputError) as error:
         read(open_corpus(Data(hub="wmt/wmt14", subset="de-en", revision=revision)))
@@ -442,7 +442,7 @@ def test_a_split_that_the_hub_lacks(hub):
         list(corpus.pairs("val"))
 
 
-def test_what_the_hub_answers_is_told_on_one_line(monkeypatch):
+def test_what_the_hub_answers_is_reported_on_one_line(monkeypatch):
     import datasets
 
     def load(*args, **options):

@@ -110,7 +110,7 @@ def test_no_text_is_an_error(text):
         train_bpe(text, 300)
 
 
-def test_a_mistake_found_while_reading_is_told_as_it_is():
+def test_a_mistake_found_while_reading_is_reported_as_it_is():
     def sentences():
         yield "low"
         raise InputError("line 2 is wrong")

@@ -292,7 +292,7 @@ def test_bos_may_be_the_same_piece_as_eos():
         (dict(max_lengths=torch.tensor([3, 0])), r"max_lengths >= 1 must hold, .*got 0"),
     ],
 )
-def test_settings_outside_their_laws(wrong, message):
+def test_settings_outside_their_constraints(wrong, message):
     settings = dict(max_lengths=torch.tensor([3, 5]), bos=BOS, eos=EOS, beam=4, alpha=0.6) | wrong
     with pytest.raises(ValueError, match=message):
         beam_search(lambda prefixes, origin: pytest.fail("the search began"), **settings)

@@ -164,7 +164,8 @@ def test_counting_leaves_no_trace():
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(0, "0"), (999, "999"), (412_345, "412K"), (999_600, "1M"), (63_082_496, "63.1M"), (1e9, "1G")]
+    ("number", "completed"),
+    [(0, "0"), (999, "999"), (412_345, "412K"), (999_600, "1M"), (63_082_496, "63.1M"), (1e9, "1G")],
 )
-def test_a_count_is_told_in_three_digits(number, told):
-    assert short_number(number) == told
+def test_a_count_is_reported_in_three_digits(number, completed):
+    assert short_number(number) == completed

@@ -44,16 +44,18 @@ def test_the_plan_says_how_far_a_row_is_off(tmp_path, compare):
     costs = [forward_cost(sizes(config.model, config.data.vocab_size), 1, 25, 25) for config in rows]
     has = {"params": lambda i: costs[i].params, "flops": lambda i: spent(rows[i]), "steps": lambda i: rows[i].steps}
     expected = [f"{has[compare](i) / has[compare](0) - 1:+.0%}" for i in range(len(rows))]
-    said = command("sweep", "sweeps/table3.yaml", "--plan", "--compare", compare, "--runs", tmp_path, COLUMNS="200")
-    assert said.returncode == 0 and f"{compare} vs base" in said.stdout, said.stderr
-    assert re.findall(r"[+-]\d+%", said.stdout) == expected
+    printed = command("sweep", "sweeps/table3.yaml", "--plan", "--compare", compare, "--runs", tmp_path, COLUMNS="200")
+    assert printed.returncode == 0 and f"{compare} vs base" in printed.stdout, printed.stderr
+    assert re.findall(r"[+-]\d+%", printed.stdout) == expected
 
 
 def test_a_matched_trial_trains_for_its_budget(tmp_path):
     """Through the command: what the sweep planned is what train does."""
     sets = ["optim.match=flops", "optim.max_steps=8", "trainer.val_every=100", "model.width=0.25", "decode.beam=1"]
-    said = command("sweep", "sweeps/table3_B.yaml", "--seeds", 1, "--set", *sets, "decode.extra=2", "--runs", tmp_path)
-    assert said.returncode == 0, said.stdout + said.stderr
+    printed = command(
+        "sweep", "sweeps/table3_B.yaml", "--seeds", 1, "--set", *sets, "decode.extra=2", "--runs", tmp_path
+    )
+    assert printed.returncode == 0, printed.stdout + printed.stderr
     rows = read_sweep(ROOT / "sweeps" / "table3_B.yaml", sets=dict(pair.split("=") for pair in sets)).rows
     planned = [row.configs[0].steps for row in rows]
     assert len(set(planned)) > 1
@@ -63,7 +65,7 @@ def test_a_matched_trial_trains_for_its_budget(tmp_path):
 def test_rows_of_other_batches_cannot_be_matched(tmp_path):
     sweep = (ROOT / "sweeps" / "table3_B.yaml").read_text().replace("model.d_k=16", "data.batch_tokens=2048")
     (tmp_path / "sweep.yaml").write_text(sweep)
-    said = command(
+    printed = command(
         "sweep", tmp_path / "sweep.yaml", "--plan", "--set", "optim.match=flops", "--runs", tmp_path / "runs"
     )
-    assert said.returncode == 2 and "data.batch_tokens = 2048: must be the same in all rows" in said.stderr
+    assert printed.returncode == 2 and "data.batch_tokens = 2048: must be the same in all rows" in printed.stderr

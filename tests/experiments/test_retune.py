@@ -23,8 +23,8 @@ def sweep_file(tmp_path):
     path = tmp_path / "rows.yaml"
     fixed = {key: {"value": value} for key, value in SMALL.items()}
     rows = {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [0, 2]}}
-    said = {"name": "rows", "method": "grid", "metric": {"name": "val/ppl"}, "parameters": fixed | rows}
-    path.write_text(yaml.safe_dump(said, sort_keys=False))
+    printed = {"name": "rows", "method": "grid", "metric": {"name": "val/ppl"}, "parameters": fixed | rows}
+    path.write_text(yaml.safe_dump(printed, sort_keys=False))
     return path
 
 
@@ -46,7 +46,7 @@ def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sw
 
 
 @pytest.mark.parametrize(
-    ("keys", "metric", "told"),
+    ("keys", "metric", "completed"),
     [
         (["optim.lr_scal"], None, "optim.lr_scal: no such key; did you mean optim.lr_scale?"),
         (["seed"], None, "seed: must be a key of model or optim"),
@@ -55,8 +55,8 @@ def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sw
         (KEYS, {"name": "params"}, "metric.name = params: must be one of val/bleu"),
     ],
 )
-def test_a_key_that_cannot_be_retuned_is_an_error_that_says_why(sweep_file, keys, metric, told):
-    with pytest.raises(InputError, match=re.escape(told)):
+def test_a_key_that_cannot_be_retuned_is_an_error_that_says_why(sweep_file, keys, metric, completed):
+    with pytest.raises(InputError, match=re.escape(completed)):
         plan_retuning(read_sweep(sweep_file), keys, 4, metric)
 
 
@@ -66,8 +66,8 @@ def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_f
     runs.mkdir()
     early = command("report", *words)
     assert early.returncode == 2 and "4 of 4 trials are missing" in early.stderr
-    told = command("sweep", *words, WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr
+    completed = command("sweep", *words, WANDB_MODE="disabled")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
     results = {
         (r["config"]["model.h"], r["config"]["optim.lr_scale"], r["config"]["seed"]): r for r in finished_results(runs)
@@ -122,13 +122,13 @@ def component_that_diverges(tmp_path, monkeypatch):
 
 def test_a_diverged_try_counts_as_the_worst_and_is_no_failure(sweep_file, tmp_path, component_that_diverges):
     """P_drop is tried at 0.1, 0.058 and 0.173; the last diverges. The exit code is 0."""
-    said = yaml.safe_load(sweep_file.read_text())
-    said["parameters"]["variant"] = {"values": [f"model.position={component_that_diverges}"]}
-    sweep_file.write_text(yaml.safe_dump(said, sort_keys=False))
+    printed = yaml.safe_load(sweep_file.read_text())
+    printed["parameters"]["variant"] = {"values": [f"model.position={component_that_diverges}"]}
+    sweep_file.write_text(yaml.safe_dump(printed, sort_keys=False))
     words = [sweep_file, "--runs", tmp_path / "runs", "--retune", "model.p_drop", "--budget", 3, "--seeds", 2]
-    told = command("sweep", *words, WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "p_drop=0.173 s0 at step 1, see" in told.stdout and "failed" not in told.stdout
+    completed = command("sweep", *words, WANDB_MODE="disabled")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "p_drop=0.173 s0 at step 1, see" in completed.stdout and "failed" not in completed.stdout
     tried = {(r["config"]["model.p_drop"], r["config"]["seed"]): r for r in finished_results(tmp_path / "runs")}
     tries = {p_drop: r["metrics"]["val/ppl"] for (p_drop, seed), r in tried.items() if seed == 0}
     assert len(tries) == 2 and {p_drop for p_drop, seed in tried if seed == 2} == {min(tries, key=tries.get)}
@@ -147,5 +147,5 @@ def test_a_diverged_try_counts_as_the_worst_and_is_no_failure(sweep_file, tmp_pa
     ],
 )
 def test_an_option_of_the_other_kind_of_sweep_is_refused(tmp_path, program, file, option, kind):
-    told = command(program, f"sweeps/{file}.yaml", *option, "--runs", tmp_path)
-    assert told.returncode == 2 and f"{option[0]}: is for {kind}" in told.stderr
+    completed = command(program, f"sweeps/{file}.yaml", *option, "--runs", tmp_path)
+    assert completed.returncode == 2 and f"{option[0]}: is for {kind}" in completed.stderr

@@ -23,7 +23,7 @@ def test_a_server_that_listens_answers(server):
     assert why_unreachable(f"http://127.0.0.1:{server}") is None
 
 
-def test_one_that_does_not_is_told_why(server):
+def test_one_that_does_not_is_reported_why(server):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     assert "refused" in why_unreachable(f"https://127.0.0.1:{port}")

@@ -143,9 +143,11 @@ def test_no_command_prints_a_password(name, words, tmp_path):
     search = tmp_path / "search.yaml"
     search.write_text(yaml.safe_dump(content(), sort_keys=False))
     words = [search if word == "search.yaml" else word for word in words]
-    told = command(name, *words, *([] if name == "train" else ["--runs", tmp_path]))
-    assert told.returncode == 2 and "error: " in told.stderr and "Traceback" not in told.stderr, told.stderr
-    assert SECRET not in told.stdout + told.stderr
+    completed = command(name, *words, *([] if name == "train" else ["--runs", tmp_path]))
+    assert completed.returncode == 2 and "error: " in completed.stderr and "Traceback" not in completed.stderr, (
+        completed.stderr
+    )
+    assert SECRET not in completed.stdout + completed.stderr
 
 
 @pytest.fixture
@@ -193,18 +195,18 @@ def test_a_password_leaves_the_title_before_anything_is_loaded(silent, started, 
 
 def test_importing_the_package_loads_nothing_but_what_hides_passwords():
     program = "import sys; before = set(sys.modules); import transformer_pl; print(*set(sys.modules) - before)"
-    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in told.stdout.split()}
+    completed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in completed.stdout.split()}
     assert loaded - set(sys.stdlib_module_names) == {"transformer_pl"}
-    assert set(told.stdout.split()) >= {"transformer_pl.runtime.passwords"}
+    assert set(completed.stdout.split()) >= {"transformer_pl.runtime.passwords"}
 
 
 def test_a_program_of_another_package_is_not_begun_anew():
     """It may have done something already that must not be done twice."""
     program = "print('once', flush=True); import transformer_pl, sys; print(sys.argv[1])"
     words = [sys.executable, "-c", program, PLAIN]
-    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["once", PLAIN]
+    completed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["once", PLAIN]
 
 
 def test_no_process_that_a_command_starts_has_the_password(tmp_path):
@@ -215,8 +217,10 @@ def test_no_process_that_a_command_starts_has_the_password(tmp_path):
         f"assert {PASSWORD!r} not in os.environ\n\n\nclass Shows(SinusoidalPosition):\n    pass\n"
     )
     words = ["--model.position=shows_part.Shows", "--model.h=3", f"--runs={tmp_path}"]
-    told = command("train", *words, PYTHONPATH=str(tmp_path), **{PASSWORD: SECRET})
-    assert told.returncode == 2 and "h = 3" in told.stderr and "AssertionError" not in told.stderr, told.stderr
+    completed = command("train", *words, PYTHONPATH=str(tmp_path), **{PASSWORD: SECRET})
+    assert completed.returncode == 2 and "h = 3" in completed.stderr and "AssertionError" not in completed.stderr, (
+        completed.stderr
+    )
 
 
 def test_hidden_is_no_storage(tmp_path):

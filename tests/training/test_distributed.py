@@ -35,8 +35,8 @@ def start(text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10, 
 
 def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, list[dict]]:
     with start(text, runs, *argv, **schedule) as process:
-        told, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, told
+        completed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, completed
     (folder,) = (runs / "trials").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     ids = {path.name.split("-", 3)[3] for path in folder.glob("wandb/offline-run-*")}
@@ -101,14 +101,15 @@ def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
         wait_for(lambda: any((tmp_path / "parts").glob("trials/*/checkpoints/last.sha256")))
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGTERM)
-        told, _ = process.communicate(timeout=30)
-    assert process.returncode == 143, told
-    assert time.monotonic() - began < 10 and "the same command continues" in told
+        completed, _ = process.communicate(timeout=30)
+    assert process.returncode == 143, completed
+    assert time.monotonic() - began < 10 and "the same command continues" in completed
     wait_for(lambda: not in_session(process.pid), seconds=5)
     result, lines = train(text, tmp_path / "parts", *argv, steps=60)
     assert result["metrics"] == whole["metrics"]
     losses = [
-        [(line["step"], line["train/loss"]) for line in told if "train/loss" in line] for told in (lines, whole_lines)
+        [(line["step"], line["train/loss"]) for line in completed if "train/loss" in line]
+        for completed in (lines, whole_lines)
     ]
     assert losses[0] == losses[1]
 
@@ -119,8 +120,8 @@ def test_when_one_process_dies_the_trial_ends(text, tmp_path):
         ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train" in one.command}
         (other,) = ranks - {process.pid}
         os.kill(other, signal.SIGKILL)
-        told, _ = process.communicate(timeout=60)
-    assert process.returncode not in (0, 143), told
+        completed, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, 143), completed
     wait_for(lambda: not in_session(process.pid), seconds=10)
 
 
@@ -138,8 +139,8 @@ def test_all_processes_stop_where_the_loss_of_one_is_not_finite(text, tmp_path):
     )
     argv = [*PAIR, "--trainer.strategy=ddp", "--model.position=unlucky.Unlucky"]
     with start(text, tmp_path / "runs", *argv, every=5, path=tmp_path) as process:
-        told, _ = process.communicate(timeout=120)
-    assert process.returncode == 1 and "diverged at step 9:" in told, told
+        completed, _ = process.communicate(timeout=120)
+    assert process.returncode == 1 and "diverged at step 9:" in completed, completed
     wait_for(lambda: not in_session(process.pid), seconds=10)
     (folder,) = (tmp_path / "runs" / "trials").iterdir()
     assert json.loads((folder / "status.json").read_text()).items() >= {"state": "diverged", "step": 9}.items()

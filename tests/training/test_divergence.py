@@ -168,9 +168,9 @@ def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path, m
     tracker.finish()
     trial.finish(a_result(metrics=line | {"val/bleu": 0.0}))
     written = [strictly((trial.folder / name).read_text()) for name in ("metrics.jsonl", "result.json")]
-    assert [told["val/ppl"] for told in (written[0], written[1]["metrics"])] == [None, None]
-    for told in (trial.metrics()[0], trial.result()["metrics"], finished_results(tmp_path / "runs")[0]["metrics"]):
-        assert told["val/ppl"] == math.inf and told["val/loss"] == line["val/loss"]
+    assert [completed["val/ppl"] for completed in (written[0], written[1]["metrics"])] == [None, None]
+    for completed in (trial.metrics()[0], trial.result()["metrics"], finished_results(tmp_path / "runs")[0]["metrics"]):
+        assert completed["val/ppl"] == math.inf and completed["val/loss"] == line["val/loss"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -194,12 +194,12 @@ def diverged_trial(folder):
 
 
 def test_a_row_that_diverges_is_named_and_the_others_go_on(swept):
-    folder, said = swept
+    folder, printed = swept
     trial = diverged_trial(folder)
     step = trial.diverged_at()
-    assert said.returncode == 1 and 1 <= step <= 20
-    assert f"diverged: lr_scale=1e+30 s1 at step {step}, see {trial.log}; --rerun trains it anew" in said.stdout
-    assert "failed" not in said.stdout and f"diverged at step {step}: the loss" in trial.log.read_text()
+    assert printed.returncode == 1 and 1 <= step <= 20
+    assert f"diverged: lr_scale=1e+30 s1 at step {step}, see {trial.log}; --rerun trains it anew" in printed.stdout
+    assert "failed" not in printed.stdout and f"diverged at step {step}: the loss" in trial.log.read_text()
     assert len(finished_results(folder / "runs")) == 1 and trial.result() is None
     assert strictly((trial.folder / "status.json").read_text())["state"] == "diverged"
     for line in (trial.folder / "metrics.jsonl").read_text().splitlines():
@@ -247,7 +247,7 @@ def test_what_diverged_is_not_trained_again_unless_that_is_asked_for(swept):
     assert f"at step {step}" in again.stdout and trial.log.read_text() == log
 
     fixed = yaml.safe_load((folder / "sweep.yaml").read_text())["parameters"]
-    keys = [f"--{key}={told['value']}" for key, told in fixed.items() if "value" in told]
+    keys = [f"--{key}={completed['value']}" for key, completed in fixed.items() if "value" in completed]
     words = [sys.executable, "-m", "transformer_pl.train", *keys, "--optim.lr_scale=1e30", f"--runs={folder / 'runs'}"]
     agent = os.environ | {"WANDB_SWEEP_ID": "abc12345", "WANDB_RUN_ID": "run4agent", "WANDB_DIR": str(folder)}
     asked = subprocess.run(words, cwd=ROOT, env=agent, capture_output=True, text=True, timeout=120)

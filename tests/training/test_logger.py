@@ -59,7 +59,7 @@ def test_a_key_in_netrc_counts(server, monkeypatch, tmp_path):
     assert wandb_mode()[0] == "online"
 
 
-def test_a_key_without_a_server_is_told_at_once(server, monkeypatch):
+def test_a_key_without_a_server_is_reported_at_once(server, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
     server.close()
     began = time.monotonic()
@@ -73,7 +73,7 @@ def test_the_user_has_the_last_word(server, monkeypatch):
     assert wandb_mode()[0] == "disabled"
 
 
-def test_what_a_trial_came_to_is_told_once(tmp_path, monkeypatch):
+def test_what_a_trial_resulted_in_is_reported_once(tmp_path, monkeypatch):
     """Also where its process died after it had logged that, and before it wrote the result."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
     for bleu in (1.0, 2.0):
@@ -276,7 +276,7 @@ def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(w_and_b_of, tmp_pa
     wait_for(lambda: are_gone([own, service, *others]), wandb_process.SEND_S + 10)
 
 
-def test_a_wrong_key_is_told_and_the_run_kept_offline(tmp_path, monkeypatch, capfd):
+def test_a_wrong_key_is_reported_and_the_run_kept_offline(tmp_path, monkeypatch, capfd):
     """The server here knows nobody: it answers every request with 401."""
     handler = type("Nobody", (BaseHTTPRequestHandler,), {"log_message": lambda *_: None})
     handler.do_POST = handler.do_GET = lambda self: self.send_error(401)
@@ -300,33 +300,33 @@ def test_a_wrong_key_is_told_and_the_run_kept_offline(tmp_path, monkeypatch, cap
 
 def agents(sweep, **args):
     """The command line that W&B's agent makes of a sweep and the values its server has chosen."""
-    told = create_sweep_command_args({"args": {key: {"value": value} for key, value in args.items()}})
-    told |= {"env": ["/usr/bin/env"], "interpreter": [sys.executable], "program": [sweep["program"]]}
+    completed = create_sweep_command_args({"args": {key: {"value": value} for key, value in args.items()}})
+    completed |= {"env": ["/usr/bin/env"], "interpreter": [sys.executable], "program": [sweep["program"]]}
     words = create_sweep_command(list(sweep["command"]))
-    return [word for part in words for word in (told[part[2:-1]] if part.startswith("${") else [part])]
+    return [word for part in words for word in (completed[part[2:-1]] if part.startswith("${") else [part])]
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_every_trial_of_a_sweep_is_the_same_under_the_agent(path):
     sweep = yaml.safe_load(path.read_text())
-    said = {key: told.get("values", [told.get("value")]) for key, told in sweep["parameters"].items()}
+    printed = {key: completed.get("values", [completed.get("value")]) for key, completed in sweep["parameters"].items()}
     configs = []
-    for values in itertools.product(*said.values()):
-        words = agents(sweep, **dict(zip(said, values, strict=True)))
+    for values in itertools.product(*printed.values()):
+        words = agents(sweep, **dict(zip(printed, values, strict=True)))
         assert words[:3] == ["/usr/bin/env", sys.executable, "-m"]
         configs.append(resolve(read_argv(words[4:])[1]))
     assert sorted(map(str, configs)) == sorted(map(str, read_sweep(path).configs))
 
 
-def test_a_finished_trial_tells_the_agent_s_run_what_it_came_to(smoke, tmp_path):
+def test_a_finished_trial_tells_the_agent_s_run_what_it_resulted_in(smoke, tmp_path):
     runs, _ = smoke
     sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
-    values = {key: told["value"] for key, told in sweep["parameters"].items() if "value" in told}
+    values = {key: completed["value"] for key, completed in sweep["parameters"].items() if "value" in completed}
     words = [*agents(sweep, **values, variant="model.h=4"), f"--runs={runs}"]
     environment = os.environ | {"WANDB_SWEEP_ID": "abc12345", "WANDB_RUN_ID": "run4agent", "WANDB_DIR": str(tmp_path)}
     before = {path: path.stat().st_mtime_ns for path in runs.glob("trials/*/result.json")}
-    told = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert told.returncode == 0 and "finished already" in told.stdout, told.stdout + told.stderr
+    completed = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert completed.returncode == 0 and "finished already" in completed.stdout, completed.stdout + completed.stderr
     assert before == {path: path.stat().st_mtime_ns for path in before}
     (folder,) = runs.glob("trials/*/wandb/offline-run-*-run4agent")
     record = json.loads(read_back(folder, "--summary"))
@@ -383,8 +383,8 @@ def test_a_run_is_seen_online(compatible_server, tmp_path, monkeypatch):
     assert run["display_name"] == "h=4 s1" and run["state"] == "finished"
     assert json.loads(run["tags_json"]) == ["demo", "h=4"]
     assert json.loads(run["config_json"])["model.h"] == {"value": 4}
-    told = {"train/loss": 2, "val/bleu": 31.5, "val/ppl": 4.25, "params": 7, "step": 30}
-    assert json.loads(run["summary_json"]).items() >= told.items()
+    completed = {"train/loss": 2, "val/bleu": 31.5, "val/ppl": 4.25, "params": 7, "step": 30}
+    assert json.loads(run["summary_json"]).items() >= completed.items()
 
 
 def test_a_sweep_and_its_report_are_seen_in_a_browser(compatible_server, browser, tmp_path):

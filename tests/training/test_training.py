@@ -94,7 +94,7 @@ def test_the_learning_rate_is_equation_3():
     assert learning_rate(7, 512, 4000, 3) == pytest.approx(3 * learning_rate(7, 512, 4000, 1))
 
 
-def test_training_follows_the_law_from_its_first_step(prepared):
+def test_training_follows_the_constraint_from_its_first_step(prepared):
     _, lines = fit(prepared, config(trainer__log_every=1, optim__lr_scale=0.5))
     rates = [(step, line["lr"]) for step, line in lines if "lr" in line]
     assert [step for step, _ in rates] == list(range(1, 13))
@@ -164,7 +164,7 @@ def test_accumulation_splits_the_batch_and_changes_nothing(prepared, accumulate)
 
 def test_smoothing_changes_the_loss_and_not_the_perplexity(prepared):
     lines = [fit(prepared, config(optim__eps_ls=eps, optim__max_steps=1, trainer__log_every=1))[1] for eps in (0, 0.3)]
-    losses = [next(line["train/loss"] for _, line in told if "train/loss" in line) for told in lines]
+    losses = [next(line["train/loss"] for _, line in completed if "train/loss" in line) for completed in lines]
     assert losses[0] != pytest.approx(losses[1], abs=1e-4)
     models = [TransformerModule(config(optim__eps_ls=eps), len(prepared.tokenizer)).model for eps in (0, 0.3)]
     models[1].load_state_dict(models[0].state_dict())
@@ -316,9 +316,9 @@ def train(runs: Path, *argv: str) -> Iterator[subprocess.Popen]:
 def train_on(runs: Path, *argv: str) -> str:
     """To the end, whatever is there already; returns what the command said."""
     with train(runs, *argv) as process:
-        told, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, told
-    return told
+        completed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, completed
+    return completed
 
 
 def outcome(runs: Path):
@@ -348,8 +348,8 @@ def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signu
     with train(tmp_path) as process:
         wait_for(lambda: any(tmp_path.glob(f"trials/*/{when}")))
         os.kill(process.pid, signum)
-        told, _ = process.communicate(timeout=60)
-    assert process.returncode == (143 if signum == signal.SIGTERM else -9), told
+        completed, _ = process.communicate(timeout=60)
+    assert process.returncode == (143 if signum == signal.SIGTERM else -9), completed
     (folder,) = (tmp_path / "trials").iterdir()
     assert is_trial(folder) and reason_to_stay(folder, tmp_path) is None, "--clean must know every file"
     assert not any(tmp_path.glob("trials/*/result.json"))
@@ -459,9 +459,9 @@ def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted):
     runs = uninterrupted
     (first,) = (runs / "trials").iterdir()
     assert "Tip" not in (first / "log.txt").read_text() and "GPU available" not in (first / "log.txt").read_text()
-    told = train_on(runs, "--decode.alpha=0.1")
+    completed = train_on(runs, "--decode.alpha=0.1")
     (second,) = set((runs / "trials").iterdir()) - {first}
-    assert "differs in decoding alone" in told
+    assert "differs in decoding alone" in completed
     assert (first / "weights.pt").samefile(second / "weights.pt")
     results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
     assert results[0]["metrics"]["val/ppl"] == results[1]["metrics"]["val/ppl"]
@@ -471,8 +471,8 @@ def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted):
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (first, second)
     ]
     assert [sum("val/bleu" in line for line in curve) for curve in curves] == [1, 1]  # its own
-    told = train_on(runs, "--decode.alpha=0.1", "--rerun")
-    assert "differs in decoding alone" not in told and not (first / "weights.pt").samefile(second / "weights.pt")
+    completed = train_on(runs, "--decode.alpha=0.1", "--rerun")
+    assert "differs in decoding alone" not in completed and not (first / "weights.pt").samefile(second / "weights.pt")
     (first / "weights.pt").unlink()  # as someone may who wants room
     assert "differs in decoding alone" in train_on(runs, "--decode.alpha=0.2")
     (second / "weights.pt").unlink()

@@ -66,12 +66,12 @@ def clean(runs, answer):
 
 
 def test_the_list_tells_state_age_size_and_score(runs):
-    told = command("sweep", "--list", "--runs", runs, COLUMNS="160")
-    assert told.returncode == 0
-    (sweep,) = [line for line in told.stdout.splitlines() if line.startswith("smoke@demo ")]
+    completed = command("sweep", "--list", "--runs", runs, COLUMNS="160")
+    assert completed.returncode == 0
+    (sweep,) = [line for line in completed.stdout.splitlines() if line.startswith("smoke@demo ")]
     assert "4 done" in sweep
     for trial in trials(runs):
-        (line,) = [line for line in told.stdout.splitlines() if line.startswith(trial.folder.name)]
+        (line,) = [line for line in completed.stdout.splitlines() if line.startswith(trial.folder.name)]
         assert " done " in line and f"{trial.result()['metrics']['val/bleu']:.1f}" in line and "kB" in line
 
 
@@ -101,14 +101,14 @@ def spoiled(runs):
 def test_waste_is_listed_and_goes_only_on_a_yes(spoiled):
     runs, waste, kept = spoiled
     for answer in ("", "n\n", "\n"):
-        told = clean(runs, answer)
-        assert told.returncode == 0 and "nothing was removed" in told.stdout
+        completed = clean(runs, answer)
+        assert completed.returncode == 0 and "nothing was removed" in completed.stdout
         assert all(path.exists() for path in waste)
-    words = "".join(told.stdout.split())  # a narrow table folds
+    words = "".join(completed.stdout.split())  # a narrow table folds
     assert all("".join(str(path.relative_to(runs)).split()) in words for path in waste if path.parent.name != "trials")
-    assert "superseded" in told.stdout and "orphaned" in told.stdout and "broken" in told.stdout
-    told = clean(runs, "y\n")
-    assert "removed 5" in told.stdout
+    assert "superseded" in completed.stdout and "orphaned" in completed.stdout and "broken" in completed.stdout
+    completed = clean(runs, "y\n")
+    assert "removed 5" in completed.stdout
     assert not any(path.exists() for path in waste) and all(path.exists() for path in kept)
     assert find_removable(runs) == []
 
@@ -116,12 +116,12 @@ def test_waste_is_listed_and_goes_only_on_a_yes(spoiled):
 def test_nothing_is_cleaned_while_something_is_at_work(spoiled):
     runs, waste, _ = spoiled
     with runs_lock(runs):
-        told = clean(runs, "y\n")
-    assert told.returncode == 2 and "is running there" in told.stderr
+        completed = clean(runs, "y\n")
+    assert completed.returncode == 2 and "is running there" in completed.stderr
     assert all(path.exists() for path in waste)
     with runs_lock(runs, alone=True):
-        told = command("train", "--runs", runs)
-    assert told.returncode == 2 and "being cleaned" in told.stderr
+        completed = command("train", "--runs", runs)
+    assert completed.returncode == 2 and "being cleaned" in completed.stderr
 
 
 def test_what_goes_on_from_a_checkpoint_stays(spoiled):
@@ -135,8 +135,8 @@ def test_what_goes_on_from_a_checkpoint_stays(spoiled):
 
 def test_one_thing_at_a_time():
     for argv in ([], ["--list", "--clean"], ["sweeps/smoke.yaml", "--list"]):
-        told = command("sweep", *argv)
-        assert told.returncode == 2 and "one of FILE, --list and --clean" in told.stderr
+        completed = command("sweep", *argv)
+        assert completed.returncode == 2 and "one of FILE, --list and --clean" in completed.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -206,15 +206,17 @@ def test_files_of_others_are_no_trials_and_stay(spoiled):
     theirs += [write(kept / name, "mine") for name in (".notes", ".status.json.old", ".weights.pt.123", ".git/config")]
     unfinished = [write(stopped / name, "half") for name in (".weights.pt", ".metrics.jsonl.123", ".hyp.val.txt.9")]
     unfinished.append(write(runs / "data" / ".0123456789abcdef.01234567" / "tokenizer.model", "half").parent)
-    told = command("sweep", "--list", "--runs", runs, COLUMNS="200")
-    assert told.returncode == 0, told.stderr
-    assert "\n5 trials, " in told.stdout and "smoke@demo" in told.stdout and "gone@demo" in told.stdout
+    completed = command("sweep", "--list", "--runs", runs, COLUMNS="200")
+    assert completed.returncode == 0, completed.stderr
+    assert "\n5 trials, " in completed.stdout and "smoke@demo" in completed.stdout and "gone@demo" in completed.stdout
     names = {path.relative_to(runs).parts[1] for path in theirs if len(path.relative_to(runs).parts) > 1}
-    assert not [name for name in names - {kept.name} if name in told.stdout]
+    assert not [name for name in names - {kept.name} if name in completed.stdout]
     before = {path: path.read_bytes() for path in theirs}
     assert {one.path for one in find_removable(runs)} == waste | set(unfinished)
-    told = clean(runs, "y\n")
-    assert told.returncode == 0 and f"removed {len(waste) + len(unfinished)}" in told.stdout, told.stdout + told.stderr
+    completed = clean(runs, "y\n")
+    assert completed.returncode == 0 and f"removed {len(waste) + len(unfinished)}" in completed.stdout, (
+        completed.stdout + completed.stderr
+    )
     assert {path: path.read_bytes() for path in theirs} == before
     assert not any(path.exists() for path in (*waste, *unfinished)) and kept.exists() and stopped.exists()
 
@@ -326,8 +328,8 @@ def test_a_trial_on_another_disk_uses_its_text_and_its_table(runs, tmp_path, mon
 def test_the_runs_folder_may_be_a_link(failed, runs):
     link = runs.with_name("link")
     link.symlink_to(runs)
-    told = clean(link, "y\n")
-    assert told.returncode == 0 and "removed 3" in told.stdout, told.stdout + told.stderr
+    completed = clean(link, "y\n")
+    assert completed.returncode == 0 and "removed 3" in completed.stdout, completed.stdout + completed.stderr
     assert not any(folder.exists() for folder in failed.values()) and find_removable(runs) == []
 
 

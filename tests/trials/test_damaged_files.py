@@ -114,14 +114,18 @@ def test_one_damaged_result_stops_no_command(runs, capsys, name):
         path.write_bytes(content.replace(a_result()["id"].encode(), folder.name[-12:].encode()))
         warn.cache_clear()
         assert COMMANDS[name](runs) == 0
-        said = capsys.readouterr()
-        assert said.err.count(f"warning: {path}: cannot be read: ") == 1, said.err
+        printed = capsys.readouterr()
+        assert printed.err.count(f"warning: {path}: cannot be read: ") == 1, printed.err
         if name == "plan":
-            assert "4 trials, 1 to train" in said.out and "1 damaged" in said.out and said.out.count("1 done") == 3
+            assert (
+                "4 trials, 1 to train" in printed.out
+                and "1 damaged" in printed.out
+                and printed.out.count("1 done") == 3
+            )
         elif name == "list":
-            assert "3 done, 1 damaged" in said.out
+            assert "3 done, 1 damaged" in printed.out
         elif name == "report":
-            assert re.search(r"\| 4 \|.* - \|.* 0/1 \|", said.out)
+            assert re.search(r"\| 4 \|.* - \|.* 0/1 \|", printed.out)
 
 
 def test_a_damaged_trial_cannot_be_translated_with(runs, capsys):
@@ -138,9 +142,9 @@ def test_the_same_command_trains_it_anew_and_keeps_what_was_damaged(runs):
     before, others = trial.result(), {r["id"]: r for r in finished_results(runs) if r["folder"] != trial.folder}
     (trial.folder / "result.json").write_bytes(b'{"id": "half')
     (runs / "sweeps" / "smoke@demo" / "table.md").write_bytes(b"\xff\xfe")
-    told = command("sweep", SMOKE, "--runs", runs, WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "1 to train" in told.stdout and f"warning: {trial.folder / 'result.json'}: cannot" in told.stderr
+    completed = command("sweep", SMOKE, "--runs", runs, WANDB_MODE="disabled")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "1 to train" in completed.stdout and f"warning: {trial.folder / 'result.json'}: cannot" in completed.stderr
     after = trial.result()
     assert after["metrics"]["val/ppl"] == pytest.approx(before["metrics"]["val/ppl"], rel=1e-3)
     assert after["id"] == before["id"] and after["digests"].keys() == before["digests"].keys()
@@ -159,9 +163,13 @@ def test_the_other_files_of_a_trial_and_a_sweep_may_be_damaged(runs, capsys, con
     assert trial.status()["state"] == "done" and trial.data() is None and planned_trials(plan.parent) is None
     for name in COMMANDS:
         assert COMMANDS[name](runs) == 0
-    said = capsys.readouterr()
-    assert "4 done" not in said.out and re.search(r"smoke@demo +unknown", said.out) and "nothing to clean" in said.out
-    assert f"warning: {plan}: cannot be read: " in said.err
+    printed = capsys.readouterr()
+    assert (
+        "4 done" not in printed.out
+        and re.search(r"smoke@demo +unknown", printed.out)
+        and "nothing to clean" in printed.out
+    )
+    assert f"warning: {plan}: cannot be read: " in printed.err
     assert find_removable(runs) == []
     with pytest.raises(InputError, match=r"env\.json: must name the trial's text"):
         translate.main([str(trial.folder)])
@@ -252,9 +260,9 @@ def test_damaged_weights_are_not_shared(runs):
     flip(trial.folder / "weights.pt")
     words = ["--model.h=4", "--model.width=0.0625", "--optim.max_steps=20", "--trainer.val_every=10", "--decode.beam=1"]
     words += ["--trainer.log_every=5", "--decode.extra=2", "--trainer.threads=1", "--decode.alpha=0.1"]
-    told = command("train", *words, f"--runs={runs}", WANDB_MODE="disabled")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert f"warning: weights are not shared: {trial.folder / 'weights.pt'}: cannot be used" in told.stderr
+    completed = command("train", *words, f"--runs={runs}", WANDB_MODE="disabled")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert f"warning: weights are not shared: {trial.folder / 'weights.pt'}: cannot be used" in completed.stderr
     (second,) = (Trial(path) for path in (runs / "trials").glob("*alpha-0.1*"))
     assert not (second.folder / "weights.pt").samefile(trial.folder / "weights.pt")
     assert second.result()["metrics"]["val/ppl"] == pytest.approx(expected, rel=1e-3)
@@ -262,15 +270,15 @@ def test_damaged_weights_are_not_shared(runs):
 
 
 def test_a_table_names_damaged_scores_and_says_nothing_by_them(runs, capsys):
-    def told():
+    def completed():
         capsys.readouterr()
         assert report.main([SMOKE, "--format=json", f"--runs={runs}"]) == 0
         content = json.loads(capsys.readouterr().out)
         return content["rows"], content["notes"]
 
-    whole, _ = told()
+    whole, _ = completed()
     flip(the(runs, "h=4").folder / "scores.val.jsonl")
-    rows, notes = told()
+    rows, notes = completed()
     assert [row["val/bleu.low"] is None for row in rows] == [False, True, False, False]
     assert [row["val/bleu.mean"] for row in rows] == [row["val/bleu.mean"] for row in whole]
     (note,) = (note for note in notes if "scores.val.jsonl" in note)
@@ -282,14 +290,14 @@ def test_a_page_names_what_is_damaged_and_shows_the_rest(runs, capsys):
     flip(the(runs, "h=4").folder / "hyp.val.txt")
     flip(the(runs, "h=1 p_drop=0.0").folder / "metrics.jsonl")
     assert report.main([SMOKE, "--format=html", f"--runs={runs}"]) == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     text = (runs / "sweeps" / "smoke@demo" / "report.html").read_text()
     assert re.search(r"No attention of base: [^<]*/weights\.pt: cannot be used", text)
     assert re.search(r"No translations by h=4: [^<]*/hyp\.val\.txt: cannot be used", text)
     (maps,) = re.findall(r'id="maps">(.*?)</script>', text, re.DOTALL)
     pictured = {row for sentence in json.loads(maps)["sentences"] for row in sentence["rows"]}
     assert pictured == {"h=4", "h=1 p_drop=0.0", "position=NoPosition"}
-    assert re.search(r"warning: .*/metrics\.jsonl: cannot be used", said.err)
+    assert re.search(r"warning: .*/metrics\.jsonl: cannot be used", printed.err)
     flip(runs / "data" / the(runs, "base").data() / "val.source.txt")
     assert report.main([SMOKE, "--format=html", f"--runs={runs}"]) == 0
     text = (runs / "sweeps" / "smoke@demo" / "report.html").read_text()

@@ -163,7 +163,7 @@ def test_a_difference_holds_both_values():
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "completed"),
     [
         ({}, "base"),
         ({"seed": 5}, "base"),
@@ -177,8 +177,8 @@ def test_a_difference_holds_both_values():
     ],
     ids=lambda x: label(x) if isinstance(x, dict) else None,
 )
-def test_a_difference_in_words(keys, told):
-    assert describe_difference(config(keys), Config()) == told
+def test_a_difference_in_words(keys, completed):
+    assert describe_difference(config(keys), Config()) == completed
 
 
 def test_words_are_relative_to_the_base_that_is_given():

@@ -11,9 +11,9 @@ from transformer_pl.trials.trial import Trial
 
 
 def test_a_translation_is_one_line_whatever_is_in_it(tmp_path):
-    trial, said = Trial(tmp_path), ["a\rb", "", "c\u2028d\x0be"]
-    trial.save_sentences("val", said, [[0] * 10] * 3, [1.0] * 3, [1] * 3)
-    assert trial.hypotheses("val") == said
+    trial, printed = Trial(tmp_path), ["a\rb", "", "c\u2028d\x0be"]
+    trial.save_sentences("val", printed, [[0] * 10] * 3, [1.0] * 3, [1] * 3)
+    assert trial.hypotheses("val") == printed
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/etc", "..", "", ["x"], 7, None])
