@@ -19,11 +19,12 @@ from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
-from transformer_pl.search import storage
+from transformer_pl.search import samplers, storage
 from transformer_pl.search.page import write_search_page
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, print_search, read_search
-from transformer_pl.search.study import SearchQueue, counted_trials
+from transformer_pl.search.states import counted_trials
+from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.runs_folder import check_writable, runs_lock
 
 
@@ -34,8 +35,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     """
     search = search_from_options(options.file, content, options)
     refuse_options(options, ["compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
-    sampler, pruner = storage.sampler(search, options.sampler), storage.pruner(search, options.pruner)
-    storage.try_out(search, sampler, pruner)
+    sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
+    samplers.try_out(search, sampler, pruner)
     check_machine(search.trainers())
     print_search(search, console)
     if options.plan:

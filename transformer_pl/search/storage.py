@@ -18,10 +18,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, Prog
 
 from transformer_pl.runtime import passwords
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.search.samplers import pruner, sampler, try_out
 from transformer_pl.search.space import Search
-
-__all__ = ["create_study", "display_url", "find_study", "pruner", "sampler", "try_out"]
 
 JOURNAL = "study.journal"
 DESCRIPTION = "search"  # user attribute of a study, as stored: what all its trials have in common
