@@ -137,7 +137,7 @@ CASES = {
     "own-scale-syntax": Case("train", ["--scale=HERE/syntax.yaml"], FILES["syntax"][1]),
     "own-scale-key": Case("sweep", [TABLE3, "--scale=HERE/keys-of-none.yaml"], ["keys-of-none.yaml: model.hh = 4: no"]),
     # the sweep's command line
-    "no-file": Case("sweep", [], ["command line: ", "one of FILE, --list and --clean"]),
+    "no-file": Case("sweep", [], ["command line: ", "one of FILE, --list, --clean and --schema"]),
     "flag": Case("sweep", [TABLE3, "--prallel=2"], ["--prallel=2: no such option", "--parallel", "--set", "--help"]),
     "flag-shortened": Case("sweep", [TABLE3, "--seed", "2"], ["--seed 2: no such option", "--seeds"]),
     "seeds": Case("sweep", [TABLE3, "--seeds", "a"], ["--seeds: 'a' must be different whole numbers", "such as 1,2"]),
@@ -266,7 +266,9 @@ CASES = {
     ),
     "runs-below-a-file": Case("sweep", [TABLE3, "--runs=HERE/list.yaml/runs"], ["Not a directory", "choose another"]),
     "runs-in-proc": Case("sweep", [TABLE3, "--runs=/proc/runs"], ["--runs /proc/runs: must be a folder that can be"]),
-    "runs-none-to-report": Case("report", [TABLE3, "--runs=HERE/none"], ["--runs HERE/none: must be the folder that"]),
+    "runs-none-to-report": Case(
+        "report", [TABLE3, "--runs=HERE/none"], ["--runs HERE/none: must be a runs folder of the sweep"]
+    ),
     "trials-file": Case("sweep", [TABLE3, "--runs=HERE"], ["File exists (HERE/trials); make room, or choose another"]),
 }
 

@@ -95,7 +95,7 @@ def test_a_computation_too_large_for_memory_is_skipped_and_not_killed():
     """In a process of its own, which may use a hundredth of the free memory."""
     program = (
         "import torch; from transformer_pl.runtime import memory; from transformer_pl.complexity import _seconds;"
-        "memory.limit(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
+        "memory.limit_memory(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
     )
     completed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert completed.stdout == "None True\n", completed.stderr

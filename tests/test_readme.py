@@ -20,6 +20,7 @@ from helpers import ROOT, little_text
 from tiny_trials import in_a_command
 
 from transformer_pl import complexity, report, sweep, train, translate
+from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 READMES = sorted(
@@ -179,7 +180,11 @@ def run_report(words):
 
 
 def run_train(words):
-    return train.main(words if words == ["--help"] else with_tiny_scale(words, "--scale=demo.yaml"))
+    if words == ["--help"]:
+        with pytest.raises(HelpShown):
+            train.main(words)
+        return 0
+    return train.main(with_tiny_scale(words, "--scale=demo.yaml"))
 
 
 def run_complexity(words):

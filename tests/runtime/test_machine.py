@@ -10,7 +10,7 @@ import sys
 import lightning as L
 import pytest
 import torch
-from helpers import ROOT, command
+from helpers import ROOT, a_result, command
 
 from transformer_pl.config import Level, resolve
 from transformer_pl.experiments.plan import plan_trials
@@ -154,7 +154,7 @@ def test_what_is_finished_needs_no_gpu(tmp_path):
         one.trial
         for one in plan_trials(read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets=keys), tmp_path)
     ]
-    result = {"weights_id": "1", "config": {}, "wall_s": 1.0, "flops": 1.0, "metrics": {}}
+    result = a_result()
     for trial in trials[1:]:
         trial.folder.mkdir(parents=True)
         (trial.folder / "result.json").write_text(json.dumps(result))

@@ -295,6 +295,7 @@ def test_an_invalid_storage_is_refused(search_file, tmp_path, url, message):
 def test_a_password_may_come_from_the_environment(postgres, search_file, tmp_path):
     """A wrong password is refused, and not printed."""
     bare = postgres.replace(f":{WRITTEN}@", "@")
+    search_file.write_text(yaml.safe_dump(content() | {"name": "never searched"}, sort_keys=False))
     words = (search_file, "--runs", tmp_path / "runs", "--storage", bare)
     (tmp_path / "runs").mkdir()
     for password, reason in ((SECRET, "was not; run it first"), (f"{SHOWN}!", "password authentication failed")):

@@ -117,7 +117,7 @@ def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
 def test_when_one_process_dies_the_trial_ends(text, tmp_path):
     with start(text, tmp_path, *PAIR, "--trainer.strategy=ddp", steps=100_000, every=100_000) as process:
         wait_for(lambda: any("train/loss" in p.read_text() for p in tmp_path.glob("trials/*/metrics.jsonl")))
-        ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train" in one.command}
+        ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train " in one.command}
         (other,) = ranks - {process.pid}
         os.kill(other, signal.SIGKILL)
         completed, _ = process.communicate(timeout=60)

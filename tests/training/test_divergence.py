@@ -198,7 +198,7 @@ def test_a_row_that_diverges_is_named_and_the_others_go_on(swept):
     trial = diverged_trial(folder)
     step = trial.diverged_at()
     assert printed.returncode == 1 and 1 <= step <= 20
-    assert f"diverged: lr_scale=1e+30 s1 at step {step}, see {trial.log}; --rerun trains it anew" in printed.stdout
+    assert f"diverged: lr_scale=1e+30 s1 at step {step}, see {trial.log}; --rerun trains it again" in printed.stdout
     assert "failed" not in printed.stdout and f"diverged at step {step}: the loss" in trial.log.read_text()
     assert len(finished_results(folder / "runs")) == 1 and trial.result() is None
     assert strictly((trial.folder / "status.json").read_text())["state"] == "diverged"
@@ -217,7 +217,7 @@ def test_every_form_of_the_table_says_diverged(swept):
     (line,) = [line for line in markdown.splitlines() if "1e+30" in line]
     assert line.count(" diverged |") == 4 and "0/1, 1 diverged" in line  # PPL, chrF, BLEU, seeds
     assert "1 trial diverged" in markdown and "diverged" in report("terminal")
-    assert report("tex").count("diverged") == 4  # without chrF, and with the note
+    assert report("tex").count("diverged") == 5  # without chrF, and twice in the note
     _, row = strictly(report("json"))["rows"]
     assert (row["diverged"], row["failed"], row["val/bleu.mean"], row["val/ppl.mean"]) == (1, 0, None, None)
     page = Path(report("html").strip()).read_text(encoding="utf-8")

@@ -136,7 +136,7 @@ def test_what_goes_on_from_a_checkpoint_stays(spoiled):
 def test_one_thing_at_a_time():
     for argv in ([], ["--list", "--clean"], ["sweeps/smoke.yaml", "--list"]):
         completed = command("sweep", *argv)
-        assert completed.returncode == 2 and "one of FILE, --list and --clean" in completed.stderr
+        assert completed.returncode == 2 and "one of FILE, --list, --clean and --schema" in completed.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------

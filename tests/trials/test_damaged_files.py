@@ -164,11 +164,7 @@ def test_the_other_files_of_a_trial_and_a_sweep_may_be_damaged(runs, capsys, con
     for name in COMMANDS:
         assert COMMANDS[name](runs) == 0
     printed = capsys.readouterr()
-    assert (
-        "4 done" not in printed.out
-        and re.search(r"smoke@demo +unknown", printed.out)
-        and "nothing to clean" in printed.out
-    )
+    assert "4 done" not in printed.out and "nothing to clean" in printed.out
     assert f"warning: {plan}: cannot be read: " in printed.err
     assert find_removable(runs) == []
     with pytest.raises(InputError, match=r"env\.json: must name the trial's text"):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.trials.recognise import (
     is_data,
     is_trial,
@@ -29,6 +29,9 @@ from transformer_pl.trials.trial import Trial
 def list_runs(runs: Path, console: Console) -> None:
     """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out."""
     planned = _planned(runs)
+    for path in sorted((runs / "sweeps").glob("*/plan.json")):
+        if path.parent not in planned:
+            warn(f"{path}: cannot be read: it is damaged or not a plan of this sweep; the sweep is not listed")
     sweeps = sorted(planned, key=lambda folder: _age(folder / "plan.json"), reverse=True)
     trials = sorted(_trials(runs), key=lambda trial: _age(trial.folder), reverse=True)
     if not trials and not sweeps:

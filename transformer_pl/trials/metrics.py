@@ -47,9 +47,13 @@ def _parse_line(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         return None
-    numbers = [value for name, value in line.items() if name != "kind"]
+    numbers = {name: value for name, value in line.items() if name != "kind"}
     is_known = line.get("kind", "train") in ("train", "validation", "final")
-    return line if is_known and all(isinstance(value, int | float | None) for value in numbers) else None
+    are_numbers = all(
+        isinstance(value, int | float) or (value is None and name.endswith("/ppl"))  # null: infinite
+        for name, value in numbers.items()
+    )
+    return line if is_known and are_numbers else None
 
 
 def finite_or_none(value: Any) -> Any:
