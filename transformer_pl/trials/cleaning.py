@@ -47,8 +47,7 @@ def list_runs(runs: Path, console: Console) -> None:
     table = _table("trial", "state", "age", "size", "val/bleu")
     for trial in trials:
         result = trial.result()
-        bleu = ((result or {}).get("metrics") or {}).get("val/bleu")
-        score = "-" if bleu is None else f"{bleu:.1f}"
+        score = f"{result['metrics']['val/bleu']:.1f}" if result else "-"
         name = trial.folder.name
         table.add_row(name, state_of[name], _ago(trial.folder), _bytes(_size([trial.folder])), score)
     console.print(table)
