@@ -4,9 +4,10 @@ import torch
 from torch import nn
 
 from transformer_pl.components import build
-from transformer_pl.config import Level, Sizes, resolve, sizes
+from transformer_pl.config import Sizes, sizes
 from transformer_pl.data.batches import PAD
 from transformer_pl.evaluation.evaluate import CachedSteps
+from transformer_pl.levels import Level, resolve
 from transformer_pl.model import Mask, Transformer
 
 SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}

@@ -22,8 +22,9 @@ from ablations.relative_attention import RelativeAttention
 from ablations.rotary_attention import RotaryAttention
 from ablations.unscaled_attention import UnscaledAttention
 from ablations.untied_embedding import UntiedEmbedding
-from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.config import sizes
 from transformer_pl.experiments.cost import forward_cost
+from transformer_pl.levels import Level, resolve
 from transformer_pl.model import Mask
 
 CONFIG = invariants.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})

@@ -12,8 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.complexity import LENGTHS, growth, main, measure
 from transformer_pl.components import build
-from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.config import sizes
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve
 from transformer_pl.model import Mask
 from transformer_pl.runtime.errors import InputError
 

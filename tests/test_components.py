@@ -14,9 +14,10 @@ import torch
 from helpers import GRIDS, ROOT, command, wait_for
 
 from transformer_pl import components, train
-from transformer_pl.config import KEYS, SLOTS, Component, Level, Model, is_papers, resolve
+from transformer_pl.config import KEYS, SLOTS, Component, Model, is_papers
 from transformer_pl.experiments.cost import Cost, forward_cost
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.trials.trial import Trial

@@ -4,23 +4,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from transformer_pl.config import (
-    KEYS,
-    SCALES,
-    SLOTS,
-    Config,
-    Level,
-    effective_sizes,
-    merge,
-    nominal_sizes,
-    parse_scalar,
-    parse_variant,
-    read_yaml,
-    resolve,
-    scale_level,
-    sizes,
-)
+from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
+from transformer_pl.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.yaml_file import read_yaml
 
 SHIPPED = sorted(path.stem for path in SCALES.glob("*.yaml"))
 

@@ -34,13 +34,15 @@ from tests import test_complexity
 from tests.data import test_sources
 from tests.training import test_distributed
 from transformer_pl import complexity, report, sweep, train, translate
-from transformer_pl.config import KEYS, Level, read_yaml, resolve
+from transformer_pl.config import KEYS
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.evaluation.evaluate import load_trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search import cli as search_cli
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import SearchQueue, counted_trials

@@ -19,8 +19,8 @@ from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from transformer_pl.config import SLOTS, Component, Model, Sizes, is_papers, suggestion
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.config import SLOTS, Component, Model, Sizes, is_papers
+from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.signals import component_code
 
 CORE = Path(__file__).parent

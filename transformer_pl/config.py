@@ -1,23 +1,18 @@
-"""The configuration: every key, its default (the paper's base), the constraints, and how a trial's config is merged.
+"""The configuration: every key with its default (the paper's base), and the constraints between keys.
 
-Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale. Values may come as
-text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
+Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale.
 """
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import broken_name_rule
 
-SCALES = Path(__file__).parent / "scales"
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
+CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
@@ -315,140 +310,6 @@ def _exact(size: int, multiplier: float) -> Fraction:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From what the user wrote to a config
-
-
-class Level(NamedTuple):
-    """Keys and values from one place, such as the scale or the command line. Errors name the place."""
-
-    place: str
-    values: Mapping[str, Any]
-
-
-def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
-    """Merge levels, lowest first: return each key's value and the place that it comes from.
-
-    Naming a component drops the options that lower levels gave for its slot.
-    """
-    merged: dict[str, tuple[Any, str]] = {}
-    for place, values in levels:
-        for slot in SLOTS:
-            if f"model.{slot}" in values:
-                merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{slot}.")}
-        merged |= {key: (value, place) for key, value in values.items()}
-    return merged
-
-
-def resolve(levels: Iterable[Level]) -> Config:
-    """Merge levels, lowest first, over the defaults.
-
-    Raises an InputError that lists every unknown key, every value of a wrong type and every broken constraint.
-    """
-    merged = merge(levels)
-    config, wrong = _read_by_type(merged)
-    messages = list(wrong.values())
-    for keys, constraint in _broken_constraints(config):
-        if not wrong.keys() & set(keys):
-            places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
-            values = ", ".join(f"{key} = {config.flat()[key]}" for key in keys)
-            messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {constraint}")
-    if messages:
-        raise InputError(*messages)
-    return config
-
-
-def type_errors(level: Level) -> list[str]:
-    """The mistakes of single keys: an unknown name, or a value of a wrong type. Constraints are not checked."""
-    return list(_read_by_type(merge([level]))[1].values())
-
-
-def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
-    """Return the config of all keys that can be read, and an error message for each of the others."""
-    wrong = {}
-    for key in [key for key in merged if not is_known_key(key)]:
-        value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {value}: no such key{suggestion(key, KEYS)}"
-    known = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
-    try:
-        return Config.model_validate(_nest(known)), wrong
-    except ValidationError as error:
-        for mistake in error.errors():
-            key = ".".join(str(name) for name in mistake["loc"][:2])
-            value, place = merged[key]
-            wrong[key] = f"{place}: {key} = {value}: {_constraint(mistake)}"
-    right = {key: value_and_place for key, value_and_place in known.items() if key not in wrong}
-    return Config.model_validate(_nest(right)), wrong
-
-
-def is_known_key(key: str) -> bool:
-    """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
-    section, _, name = key.partition(".")
-    slot, _, option = name.partition(".")
-    return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
-
-
-def without_section(key: str) -> str:
-    """The last part of a key: `h` of `model.h`; `seed` has no section."""
-    return key.partition(".")[2] or key
-
-
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: the nearest of the known names, or all of them."""
-    names = list(names)
-    if not names:
-        return ""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    by_end = [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
-    return f"; did you mean {(by_end or close)[0]}?" if by_end or close else f"; known: {', '.join(names)}"
-
-
-def parse_scalar(value: object) -> object:
-    """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
-    if not isinstance(value, str):
-        return value
-    if value in ("None", "True", "False"):
-        return {"None": None, "True": True, "False": False}[value]
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
-
-
-def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
-    """Turn dotted keys into the nested dictionaries that pydantic reads."""
-    nested: dict[str, Any] = {}
-    for key, (value, _) in merged.items():
-        section, _, name = key.partition(".")
-        name, _, option = name.partition(".")
-        if not name:
-            nested[section] = value
-        elif name in SLOTS and section == "model":
-            papers = {"path": getattr(Model(), name).path, "options": {}}
-            component = nested.setdefault("model", {}).setdefault(name, papers)
-            if option:
-                component["options"][option] = parse_scalar(value)
-            else:
-                component["path"] = value
-        else:
-            nested.setdefault(section, {})[name] = value
-    return nested
-
-
-def _constraint(mistake: Mapping[str, Any]) -> str:
-    """The constraint of a single key that pydantic found broken, as "must ..."."""
-    if mistake["type"] == "string_pattern_mismatch":
-        return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
-    if mistake["type"] == "value_error":
-        return str(mistake["ctx"]["error"])
-    text = mistake["msg"].removeprefix("Input ").replace("should", "must")
-    return text.replace(", unable to parse string as an integer", "").replace(
-        ", unable to parse string as a number", ""
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Constraints between keys
 
 
@@ -522,7 +383,8 @@ CONSTRAINTS = (
 )
 
 
-def _broken_constraints(config: Config) -> Iterator[Broken]:
+def broken_constraints(config: Config) -> Iterator[Broken]:
+    """Every constraint that this config breaks."""
     for check in CONSTRAINTS:
         yield from check(config)
 
@@ -530,80 +392,13 @@ def _broken_constraints(config: Config) -> Iterator[Broken]:
 KEYS = Config().flat()  # every key with its default; only a component knows its own options
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files
+def is_known_key(key: str) -> bool:
+    """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
+    section, _, name = key.partition(".")
+    slot, _, option = name.partition(".")
+    return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """A YAML reader that refuses a key set twice, where plain YAML silently takes the last value."""
-
-
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict:
-    seen = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
-        if isinstance(key, str | int | float | bool):
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is set twice", key_node.start_mark)
-            seen.add(key)
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
-
-
-def _text(loader: _StrictLoader, node: yaml.ScalarNode) -> str:
-    text = loader.construct_scalar(node)
-    if "\0" in text:  # YAML spells it "\\0"
-        problem = f"{text!r} must be without the character NUL, which no path and no command line can have"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-    return text
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, _text)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known."""
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a YAML file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: must be UTF-8, but byte {error.start} is not; save it as UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path}{line}: {error.problem}; correct the YAML") from None
-    except RecursionError:
-        raise InputError(f"{path}: is nested too deeply for a sweep or a scale; correct the YAML") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: such as the date 2026-13-01
-        raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; correct it") from None
-    if not isinstance(content, dict):
-        kind = "empty" if content is None else f"a {type(content).__name__}"
-        raise InputError(f"{path}: must hold keys and values, but is {kind}")
-    return content
-
-
-def scale_level(scale: str) -> Level:
-    """The keys of a scale, by its name or by the path of a YAML file of one's own."""
-    names = sorted(path.stem for path in SCALES.glob("*.yaml"))
-    if scale in names:
-        path = SCALES / f"{scale}.yaml"
-    elif scale.endswith((".yaml", ".yml")):
-        path = Path(scale)
-    else:
-        raise InputError(f"scale = {scale}: no such scale{suggestion(scale, names)}; or give the path of a YAML file")
-    return Level(f"scale {scale}", {str(key): value for key, value in read_yaml(path).items()})
-
-
-def parse_variant(variant: str, place: str) -> Level:
-    """Read a variant: `base`, or `key=value` pairs. It is split at blanks, then at the first `=`."""
-    values: dict[str, str] = {}
-    for word in [] if variant.strip() == "base" else variant.split():
-        key, equals, value = word.partition("=")
-        if not equals or not value:
-            raise InputError(
-                f"{place} variant {variant!r}: must be `base` or key=value separated by blanks, not {word!r}"
-            )
-        if key in values:
-            raise InputError(f"{place} variant {variant!r}: {key} is set twice")
-        values[key] = value
-    return Level(f"{place} variant {variant!r}", values)
+def without_section(key: str) -> str:
+    """The last part of a key: `h` of `model.h`; `seed` has no section."""
+    return key.partition(".")[2] or key

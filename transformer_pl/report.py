@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from transformer_pl.config import read_yaml
 from transformer_pl.experiments.cli import (
     add_search_options,
     add_sweep_options,
@@ -23,6 +22,7 @@ from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search.page import write_search_page
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}

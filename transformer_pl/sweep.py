@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.config import read_yaml
 from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.cli import (
     add_search_options,
@@ -43,6 +42,7 @@ from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
+from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
 

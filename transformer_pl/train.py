@@ -15,12 +15,13 @@ from typing import Any
 import yaml
 
 from transformer_pl import components
-from transformer_pl.config import Level, parse_variant, resolve, scale_level, sizes
+from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
 from transformer_pl.data.prepare import Prepared, prepare
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.trial_config import trial_config
+from transformer_pl.levels import Level, parse_variant, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
 from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment, under_wandb_agent
 from transformer_pl.runtime.errors import InputError

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl import components
-from transformer_pl.config import Config, Level, is_known_key, resolve
+from transformer_pl.config import Config, is_known_key
 from transformer_pl.data.prepare import Prepared, Tokens
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import torch
 
-from transformer_pl.config import Config, Level, resolve, scale_level, sizes
+from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import TrainStream
 from transformer_pl.data.prepare import Prepared, Split, Tokens, prepare
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.evaluation.evaluate import translate
+from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from transformer_pl.config import Data, Level, resolve
+from transformer_pl.config import Data
 from transformer_pl.data import sources, synthetic
 from transformer_pl.data.sources import SPLITS, open_corpus
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 
 PAIRS = {

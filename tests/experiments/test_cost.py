@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.config import SLOTS, Level, is_papers, resolve, sizes
+from transformer_pl.config import SLOTS, is_papers, sizes
 from transformer_pl.experiments.cost import forward_cost, short_number, training_cost
+from transformer_pl.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 
 BASE = {"model.N": 6}

@@ -5,10 +5,11 @@ import re
 import pytest
 from helpers import ROOT, command
 
-from transformer_pl.config import Level, resolve, sizes
+from transformer_pl.config import sizes
 from transformer_pl.experiments.cost import forward_cost, training_cost
 from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve
 from transformer_pl.trials.runs_folder import finished_results
 
 SWEEPS = [ROOT / "sweeps" / f"{name}.yaml" for name in ("table3", "layers")]

@@ -5,10 +5,10 @@ import json
 import pytest
 from helpers import ROOT, a_result
 
-from transformer_pl.config import Level, resolve
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve
 from transformer_pl.sweep import argv
 from transformer_pl.train import read_argv
 

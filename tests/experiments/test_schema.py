@@ -6,8 +6,9 @@ import pytest
 from helpers import ROOT
 from jsonschema import Draft202012Validator
 
-from transformer_pl.config import SCALES, read_yaml
 from transformer_pl.experiments.schema import scale_schema, sweep_schema
+from transformer_pl.levels import SCALES
+from transformer_pl.runtime.yaml_file import read_yaml
 
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 SWEEP, SCALE = Draft202012Validator(sweep_schema()), Draft202012Validator(scale_schema())

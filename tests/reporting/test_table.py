@@ -12,7 +12,8 @@ import pytest
 from chance import drawn
 from rich.console import Console
 
-from transformer_pl.config import SCALES, Config, Level, resolve, scale_level
+from transformer_pl.config import Config
+from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.reporting.compare import compare_folders
 from transformer_pl.reporting.published import read_published
 from transformer_pl.reporting.rows import RowResults, mean, standard_deviation

@@ -12,9 +12,9 @@ import pytest
 import torch
 from helpers import ROOT, a_result, command
 
-from transformer_pl.config import Level, resolve
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.training import fit

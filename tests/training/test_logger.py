@@ -20,9 +20,9 @@ import yaml
 from helpers import GRIDS, ROOT, command, descendants, little_text, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from transformer_pl.config import resolve
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import resolve
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.train import read_argv
 from transformer_pl.training import wandb_process

@@ -16,11 +16,12 @@ import sacrebleu
 import torch
 from helpers import ROOT, command, flip, little_text, wait_for
 
-from transformer_pl.config import Decode, Level, resolve
+from transformer_pl.config import Decode
 from transformer_pl.data.batches import EOS, PAD, collate
 from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.prepare import Tokens, prepare
 from transformer_pl.evaluation.evaluate import reference_likelihood, translate
+from transformer_pl.levels import Level, resolve
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped

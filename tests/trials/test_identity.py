@@ -3,8 +3,9 @@
 import pytest
 from helpers import GRIDS
 
-from transformer_pl.config import Config, Level, resolve, scale_level
+from transformer_pl.config import Config
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.trials import identity as identity_module
 from transformer_pl.trials.identity import config_difference, describe_difference, identity, row_identity, same_row
 

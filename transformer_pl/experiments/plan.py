@@ -16,21 +16,12 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from transformer_pl import components
-from transformer_pl.config import (
-    KEYS,
-    SIZE_NAMES,
-    Config,
-    Data,
-    effective_sizes,
-    nominal_sizes,
-    resolve,
-    scale_level,
-    sizes,
-)
+from transformer_pl.config import KEYS, SIZE_NAMES, Config, Data, effective_sizes, nominal_sizes, sizes
 from transformer_pl.data.prepare import Prepared, fingerprint_id
 from transformer_pl.data.sources import Corpus, open_corpus
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, training_cost
 from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.levels import resolve, scale_level
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
@@ -73,9 +64,11 @@ class Plan(NamedTuple):
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    corpora = collect_errors(open_corpus, dict.fromkeys(_text(row.configs[0].data) for row in sweep.rows))
+    corpora = collect_errors(open_corpus, dict.fromkeys(_without_token_keys(row.configs[0].data) for row in sweep.rows))
     return [
-        plan_trial(index, f"{row.name} s{config.seed}", config, sweep.scale, runs, corpora[_text(config.data)])
+        plan_trial(
+            index, f"{row.name} s{config.seed}", config, sweep.scale, runs, corpora[_without_token_keys(config.data)]
+        )
         for index, row in enumerate(sweep.rows)
         for config in row.configs
     ]
@@ -96,8 +89,8 @@ def _scale_config(scale: str) -> Config:
     return resolve([scale_level(scale)])
 
 
-def _text(data: Data) -> Data:
-    """The keys that say which text it is, without those of tokens and batches."""
+def _corpus_keys(data: Data) -> Data:
+    """The keys that a corpus is opened by: without those of tokens and batches."""
     return data.model_copy(update={"vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 

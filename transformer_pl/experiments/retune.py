@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_pl.config import KEYS, Level, scale_level, suggestion, without_section
+from transformer_pl.config import KEYS, without_section
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.levels import Level, scale_level
+from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.trials.identity import same_row
 
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value

@@ -7,23 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_pl import components
-from transformer_pl.config import (
-    KEYS,
-    SLOTS,
-    Config,
-    Level,
-    is_known_key,
-    merge,
-    nominal_sizes,
-    parse_variant,
-    read_yaml,
-    resolve,
-    scale_level,
-    suggestion,
-)
+from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, nominal_sizes
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.levels import Level, merge, parse_variant, resolve, scale_level
+from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.files import broken_name_rule
+from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.training.wandb_process import PROJECT
 from transformer_pl.trials.identity import describe_difference, row_identity
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from transformer_pl.components import check_components
-from transformer_pl.config import Config, Level, resolve
+from transformer_pl.config import Config
 from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 
 

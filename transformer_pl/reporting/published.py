@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from transformer_pl.config import Config, Level, Section, nominal_sizes, read_yaml, resolve
+from transformer_pl.config import Config, Section, nominal_sizes
+from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.yaml_file import read_yaml
 
 TABLE3 = Path(__file__).parent / "published" / "table3.yaml"
 

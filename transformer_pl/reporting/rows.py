@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
+from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.published import PublishedRow, read_published
@@ -167,5 +167,4 @@ def row_settings(config: Config) -> dict[str, Any]:
 
 def text_settings(config: Config) -> tuple:
     """The settings that decide on which text a row is evaluated."""
-    data = config.data
-    return data.path, data.hub, data.subset, data.revision, data.source, data.target, data.val
+    return tuple(getattr(config.data, key) for key in (*CORPUS, "source", "target", "val"))

@@ -23,6 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
+from transformer_pl.trials.trial import BLEU_COLUMNS, LOSS_COLUMNS
+
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
 
@@ -57,11 +59,15 @@ class Metric(NamedTuple):
 
     score: Score
     columns: slice
-    reference_column: int  # depends on the references alone: where it differs, the text differs
+
+    @property
+    def reference_column(self) -> int:
+        """The column that depends on the references alone: where it differs, the text differs."""
+        return self.columns.stop - 1
 
 
-BLEU = Metric(bleu, slice(0, 10), 9)
-LOSS = Metric(loss, slice(10, 12), 11)
+BLEU = Metric(bleu, BLEU_COLUMNS)
+LOSS = Metric(loss, LOSS_COLUMNS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Errors in what a user wrote, and warnings: how they are collected and printed."""
 
+import difflib
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -41,3 +42,13 @@ def collect_errors(function: Callable[[Value], Result], values: Iterable[Value])
 def warn(message: str) -> None:
     """Print a warning to standard error; each message once per process."""
     print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: the nearest of the known names, or all of them."""
+    names = list(names)
+    if not names:
+        return ""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    by_end = [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
+    return f"; did you mean {(by_end or close)[0]}?" if by_end or close else f"; known: {', '.join(names)}"

@@ -9,8 +9,8 @@ import optuna
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 
-from transformer_pl.config import parse_scalar, suggestion
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.levels import parse_scalar
+from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.search.space import SCHEDULED, Search
 from transformer_pl.search.states import VALID_CONFIG
 

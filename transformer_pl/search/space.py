@@ -7,21 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
-from transformer_pl.config import (
-    KEYS,
-    Config,
-    Level,
-    Trainer,
-    is_known_key,
-    merge,
-    resolve,
-    scale_level,
-    suggestion,
-    type_errors,
-)
+from transformer_pl.config import KEYS, Config, Trainer, is_known_key
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.levels import Level, merge, resolve, scale_level, type_errors
+from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.search.distributions import (
     CategoricalDistribution,
     Distribution,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
+from transformer_pl.config import CORPUS, KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
 
 # Of the trainer's keys, these change a result: precision its numbers, bleu_sample which numbers are measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample")
@@ -47,7 +47,7 @@ class Identity:
 
 
 # The fingerprint of the data identifies the text better than these keys do.
-_OF_THE_TEXT = ("data.path", "data.hub", "data.subset", "data.revision")
+_OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
 
@@ -63,7 +63,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
         key: value
         for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
-        and key not in (*_OF_THE_TEXT, *_AS_PRODUCTS)
+        and key not in (*_OF_THE_CORPUS, *_AS_PRODUCTS)
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
@@ -77,7 +77,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
 def row_identity(config: Config) -> str:
     """The identity of a config without its seed. Rows are equal if their effective sizes and other keys are."""
     flat = config.flat()
-    return identity(config.model_copy(update={"seed": 0}), {key: flat[key] for key in _OF_THE_TEXT}, {}).trial
+    return identity(config.model_copy(update={"seed": 0}), {key: flat[key] for key in _OF_THE_CORPUS}, {}).trial
 
 
 def same_row(config: Config, other: Config) -> bool:

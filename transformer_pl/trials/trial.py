@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # the files that reported numbers come from
-STATISTICS = 12  # of a sentence: BLEU's ten integers, nats, pieces
+# The twelve numbers of a sentence: BLEU's ten integers (see `score.sentence_statistics`), then nats and tokens.
+# The last number of each group depends on the reference alone.
+BLEU_COLUMNS, LOSS_COLUMNS = slice(0, 10), slice(10, 12)
 LOCK_S = 0.5  # seconds to wait for a trial's lock: a process that only asks for its state holds it for an instant
 
 
@@ -222,13 +224,13 @@ class Trial:
             return path.read_bytes().decode().split("\n")[:-1]  # splitlines would split at a \r too
 
     def sentences(self, split: str) -> "np.ndarray":
-        """(sentences, STATISTICS): BLEU's ten integers, nats, tokens. Raises as `intact` does."""
+        """(sentences, 12): the numbers in BLEU_COLUMNS and in LOSS_COLUMNS. Raises as `intact` does."""
         import numpy as np
 
         with self._reading(f"scores.{split}.jsonl") as path, path.open(encoding="utf-8") as file:
             rows = np.array([[*line["bleu"], line["nll"], line["pieces"]] for line in map(json.loads, file)])
-            if rows.shape[1:] != (STATISTICS,):
-                raise ValueError(f"it does not hold {STATISTICS} numbers of each sentence")
+            if rows.shape[1:] != (LOSS_COLUMNS.stop,):
+                raise ValueError(f"it does not hold {LOSS_COLUMNS.stop} numbers of each sentence")
             return rows
 
     def metrics(self, last: int | None = None) -> list[dict[str, Any]]:

@@ -1,0 +1,151 @@
+"""From what the user wrote to a config: the levels (scale, file, variant, command line), merged over the defaults.
+
+Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from transformer_pl.config import KEYS, SLOTS, Config, Model, broken_constraints, is_known_key
+from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.yaml_file import read_yaml
+
+SCALES = Path(__file__).parent / "scales"
+
+
+class Level(NamedTuple):
+    """Keys and values from one place, such as the scale or the command line. Errors name the place."""
+
+    place: str
+    values: Mapping[str, Any]
+
+
+def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
+    """Merge levels, lowest first: return each key's value and the place that it comes from.
+
+    Naming a component drops the options that lower levels gave for its slot.
+    """
+    merged: dict[str, tuple[Any, str]] = {}
+    for place, values in levels:
+        for slot in SLOTS:
+            if f"model.{slot}" in values:
+                merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{slot}.")}
+        merged |= {key: (value, place) for key, value in values.items()}
+    return merged
+
+
+def resolve(levels: Iterable[Level]) -> Config:
+    """Merge levels, lowest first, over the defaults.
+
+    Raises an InputError that lists every unknown key, every value of a wrong type and every broken constraint.
+    """
+    merged = merge(levels)
+    config, wrong = _read_by_type(merged)
+    messages = list(wrong.values())
+    for keys, constraint in broken_constraints(config):
+        if not wrong.keys() & set(keys):
+            places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
+            values = ", ".join(f"{key} = {config.flat()[key]}" for key in keys)
+            messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {constraint}")
+    if messages:
+        raise InputError(*messages)
+    return config
+
+
+def type_errors(level: Level) -> list[str]:
+    """The mistakes of single keys: an unknown name, or a value of a wrong type. Constraints are not checked."""
+    return list(_read_by_type(merge([level]))[1].values())
+
+
+def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
+    """Return the config of all keys that can be read, and an error message for each of the others."""
+    wrong = {}
+    for key in [key for key in merged if not is_known_key(key)]:
+        value, place = merged[key]
+        wrong[key] = f"{place}: {key} = {value}: no such key{suggestion(key, KEYS)}"
+    known = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
+    try:
+        return Config.model_validate(_nest(known)), wrong
+    except ValidationError as error:
+        for mistake in error.errors():
+            key = ".".join(str(name) for name in mistake["loc"][:2])
+            value, place = merged[key]
+            wrong[key] = f"{place}: {key} = {value}: {_constraint(mistake)}"
+    right = {key: value_and_place for key, value_and_place in known.items() if key not in wrong}
+    return Config.model_validate(_nest(right)), wrong
+
+
+def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """Turn dotted keys into the nested dictionaries that pydantic reads."""
+    nested: dict[str, Any] = {}
+    for key, (value, _) in merged.items():
+        section, _, name = key.partition(".")
+        name, _, option = name.partition(".")
+        if not name:
+            nested[section] = value
+        elif name in SLOTS and section == "model":
+            papers = {"path": getattr(Model(), name).path, "options": {}}
+            component = nested.setdefault("model", {}).setdefault(name, papers)
+            if option:
+                component["options"][option] = parse_scalar(value)
+            else:
+                component["path"] = value
+        else:
+            nested.setdefault(section, {})[name] = value
+    return nested
+
+
+def parse_scalar(value: object) -> object:
+    """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
+    if not isinstance(value, str):
+        return value
+    if value in ("None", "True", "False"):
+        return {"None": None, "True": True, "False": False}[value]
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _constraint(mistake: Mapping[str, Any]) -> str:
+    """The constraint of a single key that pydantic found broken, as "must ..."."""
+    if mistake["type"] == "string_pattern_mismatch":
+        return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
+    if mistake["type"] == "value_error":
+        return str(mistake["ctx"]["error"])
+    text = mistake["msg"].removeprefix("Input ").replace("should", "must")
+    return text.replace(", unable to parse string as an integer", "").replace(
+        ", unable to parse string as a number", ""
+    )
+
+
+def scale_level(scale: str) -> Level:
+    """The keys of a scale, by its name or by the path of a YAML file of one's own."""
+    names = sorted(path.stem for path in SCALES.glob("*.yaml"))
+    if scale in names:
+        path = SCALES / f"{scale}.yaml"
+    elif scale.endswith((".yaml", ".yml")):
+        path = Path(scale)
+    else:
+        raise InputError(f"scale = {scale}: no such scale{suggestion(scale, names)}; or give the path of a YAML file")
+    return Level(f"scale {scale}", {str(key): value for key, value in read_yaml(path).items()})
+
+
+def parse_variant(variant: str, place: str) -> Level:
+    """Read a variant: `base`, or `key=value` pairs. It is split at blanks, then at the first `=`."""
+    values: dict[str, str] = {}
+    for word in [] if variant.strip() == "base" else variant.split():
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise InputError(
+                f"{place} variant {variant!r}: must be `base` or key=value separated by blanks, not {word!r}"
+            )
+        if key in values:
+            raise InputError(f"{place} variant {variant!r}: {key} is set twice")
+        values[key] = value
+    return Level(f"{place} variant {variant!r}", values)
