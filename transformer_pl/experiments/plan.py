@@ -64,11 +64,9 @@ class Plan(NamedTuple):
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    corpora = collect_errors(open_corpus, dict.fromkeys(_without_token_keys(row.configs[0].data) for row in sweep.rows))
+    corpora = collect_errors(open_corpus, dict.fromkeys(_corpus_keys(row.configs[0].data) for row in sweep.rows))
     return [
-        plan_trial(
-            index, f"{row.name} s{config.seed}", config, sweep.scale, runs, corpora[_without_token_keys(config.data)]
-        )
+        plan_trial(index, f"{row.name} s{config.seed}", config, sweep.scale, runs, corpora[_corpus_keys(config.data)])
         for index, row in enumerate(sweep.rows)
         for config in row.configs
     ]
