@@ -1,1 +1,1 @@
-"""The tests mirror the packages of transformer_pl; what they share is in `helpers`, `invariants` and `tiny_trials`."""
+"""The tests mirror the packages of transformer_pl. They share `helpers`, `small_models` and `tiny_trials`."""

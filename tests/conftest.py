@@ -1,6 +1,7 @@
 """Fixtures that several tests share. No test uses a network or an account."""
 
 import shutil
+import sys
 
 import pytest
 from helpers import command
@@ -24,3 +25,21 @@ def smoke(tmp_path_factory):
     """The runs folder of sweeps/smoke.yaml, and what the command said."""
     runs = tmp_path_factory.mktemp("smoke") / "runs"
     return runs, command("sweep", "sweeps/smoke.yaml", "--runs", runs)
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module of the user's own, importable from a folder of its own; returns its file."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def write(text, name="stranger"):
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    yield write
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("stranger", "strange", "kernels", "constants"):
+            del sys.modules[name]

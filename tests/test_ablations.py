@@ -3,9 +3,9 @@
 import cmath
 import math
 
-import invariants
 import numpy as np
 import pytest
+import small_models
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -27,7 +27,7 @@ from transformer_pl.experiments.cost import forward_cost
 from transformer_pl.levels import Level, resolve
 from transformer_pl.model import Mask
 
-CONFIG = invariants.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
+CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
 H, D_K, D_V = CONFIG.h, CONFIG.d_k, CONFIG.d_v
 
 

@@ -36,7 +36,7 @@ from tests.training import test_distributed
 from transformer_pl import complexity, report, sweep, train, translate
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepare import Prepared
-from transformer_pl.evaluation.evaluate import load_trained_model
+from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
@@ -284,10 +284,11 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
     trainers = {name: config.trainer.model_copy(update={"accelerator": name}) for name in ("cpu", "auto")}
     on_cpu, on_gpu = (config.model_copy(update={"trainer": trainers[name]}) for name in ("cpu", "auto"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    weights = made.trial.folder / "weights.pt"
-    assert next(load_trained_model(on_cpu, prepared, weights).parameters()).device.type == "cpu"
-    with nullcontext() if gpu else pytest.raises((AssertionError, RuntimeError)):
-        assert next(load_trained_model(on_gpu, prepared, weights).parameters()).device.type == "cuda"
+    with trained_model(on_cpu, prepared, made.trial) as model:
+        assert next(model.parameters()).device.type == "cpu"
+    no_gpu = nullcontext() if gpu else pytest.raises((AssertionError, RuntimeError))
+    with no_gpu, trained_model(on_gpu, prepared, made.trial) as model:
+        assert next(model.parameters()).device.type == "cuda"
 
 
 @binds("trainer.num_nodes", "trainer.strategy")

@@ -2,11 +2,12 @@
 
 import math
 
-import invariants
 import pytest
+import small_models
 import torch
 from torch import nn
 
+from transformer_pl.checks.properties import PROPERTIES, small_model
 from transformer_pl.data.batches import PAD
 from transformer_pl.evaluation.evaluate import attention_maps
 from transformer_pl.model import (
@@ -24,7 +25,7 @@ every_residual = pytest.mark.parametrize("residual", [POST_NORM, PRE_NORM], ids=
 
 
 def small(**keys):
-    return invariants.small({key.replace("__", "."): value for key, value in keys.items()})
+    return small_models.small({key.replace("__", "."): value for key, value in keys.items()})
 
 
 def copy_attention(ours, theirs):
@@ -85,7 +86,7 @@ def test_decoder_layer_equals_torch():
 @torch.no_grad()
 def test_the_model_equals_torch(residual):
     """Also with the norm before each sub-layer, and one after the last layer of either stack."""
-    ours = invariants.built(small(model__residual=residual)).eval()
+    ours = small_models.built(small(model__residual=residual)).eval()
     randomize(ours)
     options = {"batch_first": True, "layer_norm_eps": 1e-6, "norm_first": residual == PRE_NORM}
     layer = nn.TransformerEncoderLayer(24, 4, 40, 0.0, **options)
@@ -100,7 +101,7 @@ def test_the_model_equals_torch(residual):
     for norm in (ours.encoder_norm, ours.decoder_norm):
         assert isinstance(norm, nn.LayerNorm) == options["norm_first"]
 
-    source, target = invariants.batch()
+    source, target = small_models.batch()
     position = SinusoidalPosition.encoding(0, 7, 24)
     x, y = (ours.embedding.weight[ids] * math.sqrt(24) + position[: ids.shape[1]] for ids in (source, target))
     causal = ~torch.ones(6, 6, dtype=torch.bool).tril()
@@ -179,7 +180,7 @@ def test_dropout_stands_where_section_5_4_puts_it():
 @torch.no_grad()
 def test_every_dropout_is_used_and_there_is_no_other(residual):
     """In training, with all of them off, the model is as in evaluation; with any one of them on, it is not."""
-    model, batch = invariants.built(small(model__residual=residual)), invariants.batch()
+    model, batch = small_models.built(small(model__residual=residual)), small_models.batch()
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     expected = model.eval()(*batch)
     model.train()
@@ -190,18 +191,25 @@ def test_every_dropout_is_used_and_there_is_no_other(residual):
         dropout.p = 0.0
 
 
-@pytest.mark.parametrize("invariant", invariants.INVARIANTS, ids=lambda invariant: invariant.__name__)
-def test_the_paper_s_model_has_the_property(invariant):
-    invariant(small())
+@pytest.mark.parametrize("measure", PROPERTIES.values(), ids=PROPERTIES)
+def test_the_paper_s_model_has_the_property(measure):
+    assert measure(small_model(small())) is None
+
+
+@torch.no_grad()
+def test_logits_have_their_shape():
+    model, (source, target) = small_models.built(small()).eval(), small_models.batch()
+    assert model(source, target).shape == (3, 6, small_models.VOCABULARY)
+    assert model(source[:1, :1], target[:1, :1]).shape == (1, 1, small_models.VOCABULARY)
 
 
 def test_the_paper_s_model_decodes_from_a_cache():
-    assert invariants.built(small()).incremental
+    assert small_models.built(small()).incremental
 
 
 def test_attention_maps_are_distributions_over_visible_keys():
     """One map per layer and site, of all heads: its rows sum to 1, and padding and the future get nothing."""
-    model, (source, target) = invariants.built(invariants.small()), invariants.batch()
+    model, (source, target) = small_models.built(small_models.small()), small_models.batch()
     maps = attention_maps(model, source, target)
     assert {site: [tuple(one.shape) for one in layers] for site, layers in maps.items()} == {
         "encoder": [(3, 4, 7, 7)] * 2,
@@ -218,4 +226,4 @@ def test_attention_maps_are_distributions_over_visible_keys():
 
 def test_a_layer_without_weights_has_no_attention_map():
     lstm = {"model.self_attention": "ablations.recurrent_layer.RecurrentLayer"}
-    assert attention_maps(invariants.built(invariants.small(lstm)), *invariants.batch()).keys() == {"cross"}
+    assert attention_maps(small_models.built(small_models.small(lstm)), *small_models.batch()).keys() == {"cross"}

@@ -3,17 +3,10 @@
 A component is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
 """
 
-import ast
-import hashlib
 import importlib
 import inspect
-import os
 import sysconfig
 import traceback
-from collections.abc import Iterator
-from contextlib import suppress
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -71,63 +64,7 @@ def check_components(model: Model) -> list[str]:
     return messages
 
 
-def source_digests(model: Model) -> dict[str, str]:
-    """By slot, the sha256 of the sources of every component that is not the core's: editing them makes another trial.
-
-    The sources are the component's file and the files that it imports, without the core and installed packages.
-    """
-    digests = {}
-    for slot in SLOTS:
-        component = getattr(model, slot)
-        if not component.path.startswith("transformer_pl."):
-            files = _files(component.path.rpartition(".")[0], set())
-            digests[slot] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    return digests
-
-
-def _files(name: str, seen: set[str]) -> Iterator[Path]:
-    """Yield a module's file, then the files of the modules it imports, without the core and installed packages.
-
-    Imports are read from the source, not from what this process has loaded: every process must find the same files.
-    """
-    spec = _spec(name)
-    if name in seen or spec is None or not spec.has_location or spec.origin is None:
-        return
-    seen.add(name)
-    file = Path(spec.origin)
-    yield file
-    for node in ast.walk(ast.parse(file.read_bytes())) if file.suffix == ".py" else ():
-        for imported in _imports(node, spec.parent):
-            if _is_users(imported):
-                yield from _files(imported, seen)
-
-
-def _imports(node: ast.AST, package: str | None) -> list[str]:
-    """The names that a syntax node imports and that may be modules."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
-            base = resolve_name("." * node.level + (node.module or ""), package or "")
-            return [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return []
-
-
-def _is_users(name: str) -> bool:
-    """Whether a module is neither the core's, nor installed, nor built into Python."""
-    top = name.partition(".")[0]
-    spec = _spec(top)
-    places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
-    return top != "transformer_pl" and any(place and os.sep in place and not _installed(place) for place in places)
-
-
-def _spec(name: str) -> ModuleSpec | None:
-    with suppress(Exception), component_code():  # importing a parent package may raise anything
-        return find_spec(name)
-    return None
-
-
-def _installed(file: str) -> bool:
+def installed(file: str) -> bool:
     """Whether a file belongs to an installed package or to Python itself."""
     return bool({"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name} & set(Path(file).parts))
 
@@ -192,7 +129,7 @@ def error_place(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frames = [f for f in reversed(traceback.extract_tb(error.__traceback__)) if "importlib" not in f.filename]
-    not_installed = [f for f in frames if not _installed(f.filename)]
+    not_installed = [f for f in frames if not installed(f.filename)]
     users = [f for f in not_installed if not Path(f.filename).is_relative_to(CORE)]
     frame = next(iter(users or not_installed or frames), None)
     return f"{frame.filename}, line {frame.lineno}" if frame else "import"

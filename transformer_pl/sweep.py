@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.cli import (
     add_search_options,
@@ -112,6 +113,7 @@ class GridCommand:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
         trials = plan_trials(sweep, self.options.runs)
         check_machine(planned.config.trainer for planned in self.trials_to_train(trials))
+        check_models((planned.config for planned in trials), self.options.runs)
         plan = Plan(sweep, trials, estimate_costs(trials, finished_results(self.options.runs)))
         print_plan(plan, self.console, self.options.compare)
         return plan

@@ -15,6 +15,8 @@ from typing import Any
 import yaml
 
 from transformer_pl import components
+from transformer_pl.checks.run import check_model
+from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
 from transformer_pl.data.prepare import Prepared, prepare
@@ -168,7 +170,9 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     write_json(trial.folder / "identity.json", run.identity.inputs)
     environment = describe_environment(PACKAGES) | {"data": prepared.folder.name, "threads": use_threads(config, trial)}
     write_json(trial.folder / "env.json", environment)
-    cost = _cost(run, prepared)  # before training: it tries out components that are not the paper's
+    exempt = check_model(config.model, config.data.vocab_size, run.runs)
+    keep_sources(config.model, trial.sources)
+    cost = _cost(run, prepared)
     begun = rerun or (trial.folder / "checkpoints").exists()
     logger, training = (None if begun else reuse_weights(run)) or fit(run, prepared)
     try:
@@ -194,6 +198,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "dropped": training.dropped,
             "tokens_per_s": training.tokens_per_s,
             "wall_s": round(training.earlier_s + time.perf_counter() - started, 1),
+            "exempt": exempt,
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
     except BaseException as error:
@@ -205,11 +210,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
 
 
 def _cost(run: TrialRun, prepared: Prepared) -> Cost:
-    """Parameters and training FLOPs.
-
-    To count those of components that are not the paper's, they run once: forward, backward, decoding and attention
-    maps. Raises an InputError that names one which fails, which would otherwise show only after the training.
-    """
+    """Parameters and training FLOPs."""
     config = run.config
     mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
     model_sizes = sizes(config.model, len(prepared.tokenizer))

@@ -9,10 +9,10 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_pl import components
 from transformer_pl.config import Config, is_known_key
 from transformer_pl.data.prepare import Prepared, Tokens
 from transformer_pl.levels import Level, resolve
@@ -63,13 +63,13 @@ def main(argv: list[str]) -> int:
         f"{prepared.meta['corpus']}; {bleu:.1f} BLEU on its validation set",
         file=sys.stderr,
     )
-    translate = translator(config, prepared, trial.intact("weights.pt"), max(1, options.n_best))
     number = 0
-    for sentences in lines:
-        for outputs in translate(sentences):
-            number += 1
-            for text, score in outputs if options.n_best else outputs[:1]:
-                print(f"{number}\t{score:.4f}\t{text}" if options.n_best else text, flush=True)
+    with translator(config, prepared, trial, max(1, options.n_best)) as translate:
+        for sentences in lines:
+            for outputs in translate(sentences):
+                number += 1
+                for text, score in outputs if options.n_best else outputs[:1]:
+                    print(f"{number}\t{score:.4f}\t{text}" if options.n_best else text, flush=True)
     return 0
 
 
@@ -99,16 +99,16 @@ def config_of(result: dict[str, Any], changes: dict[str, str | None]) -> Config:
     return resolve([Level(str(result["folder"]), trained), Level("command line", changed)])
 
 
+@contextmanager
 def translator(
-    config: Config, prepared: Prepared, weights: Path, n_best: int
-) -> Callable[[list[str]], list[list[tuple[str, float]]]]:
+    config: Config, prepared: Prepared, trial: Trial, n_best: int
+) -> Iterator[Callable[[list[str]], list[list[tuple[str, float]]]]]:
     """A function that maps sentences to the texts and scores of their `n_best` translations, best first."""
-    if mistakes := components.check_components(config.model):
-        raise InputError(*mistakes)
+    trial.intact("weights.pt")
     from transformer_pl.evaluation.beam_search import Hypothesis
-    from transformer_pl.evaluation.evaluate import load_trained_model, translate
+    from transformer_pl.evaluation.evaluate import trained_model, translate
 
-    tokenizer, model = prepared.tokenizer, load_trained_model(config, prepared, weights)
+    tokenizer = prepared.tokenizer
 
     def translate_all(sentences: list[str]) -> list[list[tuple[str, float]]]:
         not_blank = [sentence for sentence in sentences if sentence.strip()]
@@ -119,7 +119,8 @@ def translator(
     def _texts(best: list[Hypothesis]) -> list[tuple[str, float]]:
         return list(zip(tokenizer.decode([h.tokens for h in best]), [h.score for h in best], strict=True))
 
-    return translate_all
+    with trained_model(config, prepared, trial) as model:
+        yield translate_all
 
 
 def _lines(file: Path | None) -> Iterator[list[str]]:

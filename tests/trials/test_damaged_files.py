@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from tests.search.test_results import made
 from transformer_pl import report, sweep, translate
 from transformer_pl.data.prepare import Prepared
-from transformer_pl.evaluation.evaluate import load_trained_model
+from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.search.results import SearchResults
 from transformer_pl.training.logger import TrialLogger
@@ -245,8 +245,9 @@ def test_weights_without_a_digest_that_cannot_be_read_are_named(runs, content):
     if content == "pickle":
         content = whole.replace(b"torch._utils", b"torch._utilz")
     path.write_bytes(whole[:1000] if content == "cut" else content)
-    with pytest.raises(InputError, match=rf"^{path}: cannot be used: .+; train the trial again"):
-        load_trained_model(config_of(result, {}), Prepared(runs / "data" / trial.data()), path)
+    unusable = pytest.raises(InputError, match=rf"^{path}: cannot be used: .+; train the trial again")
+    with unusable, trained_model(config_of(result, {}), Prepared(runs / "data" / trial.data()), trial):
+        pass
 
 
 def test_damaged_weights_are_not_shared(runs):

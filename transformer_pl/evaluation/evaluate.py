@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transformer_pl.component_sources import kept_sources
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import collate, eval_batches, padded
 from transformer_pl.data.prepare import Prepared, Split, Tokens
@@ -18,6 +18,7 @@ from transformer_pl.loss import negative_log_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.divergence import perplexity
+from transformer_pl.trials.trial import Trial
 
 
 class Likelihood(NamedTuple):
@@ -84,18 +85,21 @@ def best_translations(
     return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
 
 
-def load_trained_model(config: Config, prepared: Prepared, weights: Path) -> Transformer:
-    """Return the model of a finished trial, on a GPU if there is one.
+@contextmanager
+def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Iterator[Transformer]:
+    """The model of a trained trial, on a GPU if there is one. Its components are those that were trained.
 
     Raises an InputError for weights that do not fit.
     """
-    model = Transformer(sizes(config.model, len(prepared.tokenizer)))
-    try:
-        model.load_state_dict(torch.load(weights))
-    except Exception as error:  # torch raises nearly anything for bytes that it cannot read
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
-    return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
+    with kept_sources(config.model, trial.sources):
+        model = Transformer(sizes(config.model, len(prepared.tokenizer)))
+        weights = trial.folder / "weights.pt"
+        try:
+            model.load_state_dict(torch.load(weights))
+        except Exception as error:  # torch raises nearly anything for bytes that it cannot read
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
+        yield model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from transformer_pl.config import Config
 from transformer_pl.data.prepare import Prepared
-from transformer_pl.evaluation.evaluate import best_translations, load_trained_model, reference_likelihood
+from transformer_pl.evaluation.evaluate import best_translations, reference_likelihood, trained_model
 from transformer_pl.evaluation.score import corpus_score
+from transformer_pl.model import Transformer
 from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.trial import Trial
 
@@ -27,7 +28,11 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
-    model = load_trained_model(config, prepared, trial.folder / "weights.pt")
+    with trained_model(config, prepared, trial) as model:
+        return _evaluate(model, config, trial, prepared)
+
+
+def _evaluate(model: Transformer, config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
     metrics: dict[str, float] = {}
     examples: list[dict[str, str]] = []
     for name in ("val", "test"):

@@ -68,7 +68,7 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from transformer_pl.experiments.dry_run import component_failure, dry_run
+    from transformer_pl.checks.dry_run import component_failure, dry_run
     from transformer_pl.model import Transformer
     from transformer_pl.runtime.signals import component_code
 

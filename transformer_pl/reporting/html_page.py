@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader
 
 from transformer_pl.data.batches import Batch, collate
 from transformer_pl.data.prepare import Prepared, evenly_spaced
-from transformer_pl.evaluation.evaluate import attention_maps, load_trained_model
+from transformer_pl.evaluation.evaluate import attention_maps, trained_model
 from transformer_pl.evaluation.score import sentence_bleu
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
@@ -144,24 +144,28 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[s
         try:
             if one.prepared.folder != text.folder:
                 raise InputError("its tokenizer is another")
-            model = load_trained_model(one.config, text, one.trial.intact("weights.pt"))
-            split, sources = text.split("val"), text.text("val")[0]
+            one.trial.intact("weights.pt")
+            with trained_model(one.config, text, one.trial) as model:
+                for i, batch in _short_sentences(text):
+                    if maps := attention_maps(model, batch.source, batch.target_in):
+                        about = {"text": text.text("val")[0][i], "rows": {}} | _token_labels(text, batch)
+                        weights = {site: _pack(torch.cat(layers).cpu()) for site, layers in maps.items()}
+                        sentences.setdefault(i, about)["rows"][name] = weights
         except InputError as error:
             errors[name] = str(error)
             continue
-        lengths = np.maximum(split.source.lengths, split.target.lengths)
-        short_enough = [
-            i for i in evenly_spaced(len(sources), TRANSLATED_SENTENCES) if lengths[i] < MAX_ATTENTION_LENGTH
-        ]
-        for i in short_enough[:ATTENTION_SENTENCES]:
-            batch = collate(split, np.array([i]))
-            maps = attention_maps(model, batch.source, batch.target_in)
-            if maps:
-                sentence = sentences.setdefault(i, {"text": sources[i], "rows": {}} | _token_labels(text, batch))
-                sentence["rows"][name] = {site: _pack(torch.cat(layers).cpu()) for site, layers in maps.items()}
         if not any(name in sentence["rows"] for sentence in sentences.values()):
             errors[name] = "its layers do not report attention weights"
     return list(sentences.values()), errors
+
+
+def _short_sentences(text: Prepared) -> list[tuple[int, Batch]]:
+    """The sentences whose attention is shown: their indexes in the validation set, and batches of each alone."""
+    split = text.split("val")
+    lengths = np.maximum(split.source.lengths, split.target.lengths)
+    sampled = evenly_spaced(len(lengths), TRANSLATED_SENTENCES)
+    short_enough = [i for i in sampled if lengths[i] < MAX_ATTENTION_LENGTH]
+    return [(i, collate(split, np.array([i]))) for i in short_enough[:ATTENTION_SENTENCES]]
 
 
 def _token_labels(text: Prepared, batch: Batch) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import optuna
 from rich.console import Console
 
+from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.cli import make_folder, refuse_options, sweep_folder
 from transformer_pl.experiments.launch import available_workers, check_machine, launch
@@ -38,6 +39,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)
     check_machine(search.trainers())
+    check_models(search.single_changes(), options.runs)
     print_search(search, console)
     if options.plan:
         return 0

@@ -67,14 +67,18 @@ class Search(NamedTuple):
     def _levels(self, changes: Sequence[Level]) -> list[Level]:
         return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.seed})]
 
-    def trainers(self) -> list[Trainer]:
-        """Return the base's trainer section, and those that one choice, or one end of a range, makes of it."""
-        trainers = [self.base.trainer]
+    def single_changes(self) -> list[Config]:
+        """The base, and the configs that one choice, or one end of a range, makes of it."""
+        configs = [self.base]
         for key, values in self.space.items():
             for value in choices_or_ends(values):
                 with suppress(InputError):  # an invalid config, which is not trained
-                    trainers.append(resolve(self._levels(self._changes({key: value}))).trainer)
-        return list(dict.fromkeys(trainers))
+                    configs.append(resolve(self._levels(self._changes({key: value}))))
+        return configs
+
+    def trainers(self) -> list[Trainer]:
+        """The trainer sections of `single_changes`."""
+        return list(dict.fromkeys(config.trainer for config in self.single_changes()))
 
     @property
     def base_draw(self) -> dict[str, Any]:

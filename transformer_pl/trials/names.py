@@ -25,7 +25,7 @@ CHECKPOINT_FILES = re.compile(r"(last|previous|new)\.(ckpt|sha256)|new\.weights|
 UNFINISHED_TRIAL_FILES = re.compile(rf"\.{_TRIAL_TEXTS}\.\d+|\.weights\.pt")
 TRIAL_FILES = re.compile(
     rf"{_TRIAL_TEXTS}|result\.json\.damaged|log\.txt|lock|weights\.pt|{UNFINISHED_TRIAL_FILES.pattern}|"
-    rf"checkpoints(/({CHECKPOINT_FILES.pattern}))?|{_WANDB}",
+    rf"checkpoints(/({CHECKPOINT_FILES.pattern}))?|sources(/.*)?|{_WANDB}",
     re.DOTALL,
 )
 SWEEP_FILES = re.compile(
@@ -34,7 +34,7 @@ SWEEP_FILES = re.compile(
 DATA_FILES = re.compile(
     r"meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|(val|test)\.(source|target)\.txt"
 )
-SUBFOLDERS = re.compile(r"checkpoints|figures|wandb(/.*)?", re.DOTALL)  # everything else is a file
+SUBFOLDERS = re.compile(r"checkpoints|figures|(sources|wandb)(/.*)?", re.DOTALL)  # everything else is a file
 LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of these are symbolic links
 
 

@@ -103,7 +103,7 @@ def _foreign_entries(folder: Path) -> Iterator[str]:
         elif entry.is_dir():
             right_kind = bool(SUBFOLDERS.fullmatch(name))
         else:
-            right_kind = entry.is_file() and name not in ("checkpoints", "figures", "wandb")
+            right_kind = entry.is_file() and name not in ("checkpoints", "figures", "sources", "wandb")
         if not (right_kind and names.fullmatch(name)) or _agrees(folder, name) is False:
             yield name
 

@@ -62,6 +62,7 @@ class _Result(BaseModel, strict=True):
     wall_s: float
     finished: str
     digests: dict[str, str] = {}  # sha256 by file name; older results have none
+    exempt: dict[str, dict[str, str]] = {}  # see `checks.run.check_model`
 
 
 class _Status(BaseModel, strict=True):
@@ -96,6 +97,11 @@ class Trial:
     def log(self) -> Path:
         """The file that holds what the trial printed."""
         return self.folder / "log.txt"
+
+    @property
+    def sources(self) -> Path:
+        """The folder that holds the sources of its components as they were trained."""
+        return self.folder / "sources"
 
     # State
 

@@ -1,0 +1,194 @@
+"""The dry run: components that do not run, or return something else than their slot asks for."""
+
+import pytest
+import small_models
+
+from transformer_pl.experiments.cost import forward_cost
+from transformer_pl.runtime.errors import InputError
+
+BROKEN = """
+from torch import nn
+from transformer_pl.model import FeedForward, ScaledDotProductAttention, SharedEmbedding, softmax
+
+
+class WrongShape(FeedForward):
+    def forward(self, x):
+        return x @ x
+
+
+class TakesTooLittle(FeedForward):
+    def __init__(self, config):
+        super().__init__(config, "encoder")
+
+
+class RightForQueriesAsManyAsKeys(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return softmax(Q @ K.mT, mask.dense(Q, K, start)).mT @ V
+
+
+class Remembers(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.lstm = nn.LSTM(config.d_model, config.d_model, batch_first=True)
+
+    def forward(self, x, mask, start=0, cache=None):
+        x, state = self.lstm(x, self.state if start else None)
+        if cache is not None:
+            self.state = state
+        return x
+
+
+class LosesAPosition(FeedForward):
+    def forward(self, x):
+        return super().forward(x)[:, :-1]
+
+
+class AllInOneRow(FeedForward):
+    def forward(self, x):
+        return super().forward(x).reshape(1, -1, x.shape[2])
+
+
+class Double(FeedForward):
+    def forward(self, x):
+        return super().forward(x).double()
+
+
+class Two(FeedForward):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class GivesTheCoreTooFewKeys(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(Q, K[:, :, 1:], V, mask, start)
+
+
+class WeightsWithoutStart(ScaledDotProductAttention):
+    def weights(self, Q, K, mask):
+        return super().weights(Q, K, mask)
+
+
+class WeightsOfAllHeads(ScaledDotProductAttention):
+    def weights(self, Q, K, mask, start=0):
+        return super().weights(Q, K, mask, start).mean(1)
+
+
+class NoLogits(SharedEmbedding):
+    def logits(self, x):
+        return x
+
+
+class Flat(SharedEmbedding):
+    def embed(self, ids, site):
+        return super().embed(ids, site).flatten(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("ffn.WrongShape", "must run, but {path}, line 8: RuntimeError: "),
+        ("ffn.TakesTooLittle", "takes 2 positional arguments but 3 were given"),
+        ("attention.RightForQueriesAsManyAsKeys", "must run, but {path}, line 18: RuntimeError: "),
+        ("self_attention.Remembers", "must run, but {path}, line 27: RuntimeError: "),
+        (
+            "ffn.LosesAPosition",
+            "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (2, 6",
+        ),
+        ("ffn.AllInOneRow", "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (1, 14"),
+        ("ffn.Double", "but returns (2, 7, 64) of torch.float64"),
+        ("ffn.Two", "but returns tuple"),
+        ("attention.GivesTheCoreTooFewKeys", "must run, but {path}, line 55: RuntimeError: "),
+        (
+            "attention.WeightsWithoutStart",
+            "WeightsWithoutStart.weights() takes 4 positional arguments but 5 were given",
+        ),
+        (
+            "attention.WeightsOfAllHeads",
+            "must return (2, 4, 7, 7) of torch.float32 from weights at encoder, but returns (2, 7",
+        ),
+        ("embedding.NoLogits", "must return (2, 6, 31) of torch.float32 from logits, but returns (2, 6, 64)"),
+        ("embedding.Flat", "must return (2, 7, 64) of torch.float32 from embed, but returns (2, 448)"),
+    ],
+)
+def test_a_component_that_does_not_run_is_reported_with_its_place(module, name, law):
+    """Also one that runs for one sentence, for as many queries as keys, or until beams are put in another order."""
+    path, (slot, name) = module(BROKEN), name.split(".")
+    line = 1 + BROKEN[: BROKEN.index(f"class {name}(")].count("\n")
+    with pytest.raises(InputError) as caught:
+        forward_cost(small_models.small({f"model.{slot}": f"stranger.{name}", "model.d_model": 64}), 1, 7, 7)
+    (message,) = caught.value.messages
+    assert message.startswith(f"model.{slot} = stranger.{name} ({path}, line {line}): must ")
+    assert law.format(path=path) in message
+
+
+FUSSY = """
+import torch
+from torch import nn
+from transformer_pl.model import SharedEmbedding, SinusoidalPosition
+
+
+class OfTenPositions(SinusoidalPosition):
+    def forward(self, x, start=0):
+        return x + self.table[:10][start : start + x.shape[1]]
+
+
+class OfALargeVocabulary(SharedEmbedding):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(config.d_model, config.vocab_size, [20, 25])
+
+    def logits(self, x):
+        return self.softmax.log_prob(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+"""
+
+
+def test_a_component_that_fails_only_at_its_real_size_is_reported(module):
+    path = module(FUSSY)
+    keys = {"model.position": "stranger.OfTenPositions"}
+    assert forward_cost(small_models.small(keys), 1, 9, 9).params > 0
+    with pytest.raises(InputError, match="must run, but") as caught:
+        forward_cost(small_models.small(keys), 1, 11, 11)
+    assert f"{path}, line 9: RuntimeError" in str(caught.value)
+
+
+def test_the_dry_run_has_the_vocabulary_size_of_the_config(module):
+    module(FUSSY)
+    assert forward_cost(small_models.small({"model.embedding": "stranger.OfALargeVocabulary"}), 1, 9, 9).params > 0
+
+
+READS_VALUES = """
+import numpy as np
+import torch
+from torch import nn
+from transformer_pl.model import ScaledDotProductAttention
+
+
+class Asks(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(Q, K, V, mask, start) if mask.dense(Q, K, start).any() else Q
+
+
+class Holds(ScaledDotProductAttention):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.register_buffer("two", torch.from_numpy(np.full(1, 2, dtype=np.float32)))
+
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(self.two * Q, K, V, mask, start)
+"""
+
+
+@pytest.mark.parametrize("name", ["Asks", "Holds"])
+def test_a_component_that_reads_values_is_counted(module, name):
+    """The meta device has none to read."""
+    module(READS_VALUES)
+    assert forward_cost(small_models.small({"model.attention": f"stranger.{name}"}), 3, 7, 6) == forward_cost(
+        small_models.small(), 3, 7, 6
+    )
+
+
+def test_a_component_made_by_a_function_is_reported_by_its_module(module):
+    module("from transformer_pl.model import FeedForward\n\nMade = type('Made', (FeedForward,), {'forward': None})\n")
+    with pytest.raises(InputError, match=r"model.ffn = stranger.Made \(module stranger\): must run, but"):
+        forward_cost(small_models.small({"model.ffn": "stranger.Made"}), 1, 7, 7)

@@ -1,0 +1,311 @@
+"""The properties of components: every shipped one keeps them, and broken ones are found."""
+
+import re
+
+import pytest
+import small_models
+import torch
+from helpers import GRIDS
+
+from transformer_pl.checks.properties import PROPERTIES, small_model
+from transformer_pl.config import SLOTS, Sizes, is_papers
+from transformer_pl.experiments.sweep_file import read_sweep
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The properties, for every component that a shipped sweep names
+
+
+def named_components() -> dict[str, dict]:
+    """By a readable name, the keys of every component in a shipped sweep that is not the paper's."""
+    found = {}
+    for path in GRIDS:
+        for row in read_sweep(path).rows:
+            for slot in SLOTS:
+                part = getattr(row.configs[0].model, slot)
+                if not is_papers(slot, part):
+                    key = f"model.{slot}"
+                    keys = {key: part.path} | {f"{key}.{name}": value for name, value in part.options.items()}
+                    found[" ".join(f"{name}={value}" for name, value in keys.items())] = keys
+    return found
+
+
+LOCAL, RELATIVE = "ablations.local_attention.LocalAttention", "ablations.relative_attention.RelativeAttention"
+NAMED = named_components() | {  # so small that they matter in sentences of six tokens
+    "window=3": {"model.attention": LOCAL, "model.attention.window": 3},
+    "most=2": {"model.attention": RELATIVE, "model.attention.most": 2},
+}
+every_component = pytest.mark.parametrize("keys", NAMED.values(), ids=NAMED)
+
+
+def test_a_shipped_sweep_names_a_component():
+    assert "model.position=ablations.no_position.NoPosition" in NAMED
+
+
+@every_component
+@pytest.mark.parametrize("measure", PROPERTIES.values(), ids=PROPERTIES)
+def test_every_component_has_the_property(measure, keys):
+    assert measure(small_model(small_models.small(keys))) is None
+
+
+@every_component
+@torch.no_grad()
+def test_every_component_changes_the_logits(keys):
+    """The model computes something else than the paper's with the same weights."""
+    source, target = small_models.batch()
+    with_part, without = (
+        small_models.built(small_models.small(keys)).eval(),
+        small_models.built(small_models.small()).eval(),
+    )
+    theirs = with_part.state_dict()
+    shared = {k: v for k, v in without.state_dict().items() if k in theirs and v.shape == theirs[k].shape}
+    with_part.load_state_dict(shared, strict=False)
+    assert not torch.allclose(with_part(source, target), without(source, target), atol=1e-3)
+
+
+OWN = """
+import torch
+from torch import nn
+from transformer_pl.model import (
+    FeedForward,
+    MultiHeadSelfAttention,
+    PostNormResidual,
+    ScaledDotProductAttention,
+    SinusoidalPosition,
+    softmax,
+)
+
+
+# These break a property.
+
+
+class NoMask(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return (Q @ K.mT).softmax(-1) @ V
+
+
+class InvertedMask(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return softmax(Q @ K.mT, ~mask.dense(Q, K, start)) @ V
+
+
+class LooksAhead(FeedForward):
+    def forward(self, x):
+        return super().forward(x + x.roll(-1, 1))
+
+
+class NormOverTheBatch(PostNormResidual):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.norm = nn.BatchNorm1d(config.d_model)
+
+    def forward(self, x, sublayer):
+        return self.norm((x + sublayer(x)).flatten(0, 1)).view_as(x)
+
+
+class LooksAheadFromZero(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return super().forward(x + self.gate * x.roll(-1, 1))
+
+
+class SeesPadding(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(Q, K, V, mask, start) + (V.mean(2, keepdim=True) if not mask.causal else 0)
+
+
+class Deaf(PostNormResidual):
+    def forward(self, x, sublayer):
+        return self.norm(0 * x + sublayer(x))
+
+
+class Unused(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+class InfiniteGradient(FeedForward):
+    def forward(self, x):
+        return super().forward(x) + (0 * x).sqrt()
+
+
+class ForgetsTheStart(SinusoidalPosition):
+    def forward(self, x, start=0):
+        return super().forward(x)
+
+
+class ForgetsTheCache(MultiHeadSelfAttention):
+    def forward(self, x, mask, start=0, cache=None):
+        return super().forward(x, mask)
+
+
+class ForgetsWhoseItIs(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.lstm = nn.LSTM(config.d_model, config.d_model, batch_first=True)
+
+    def forward(self, x, mask, start=0, cache=None):
+        if start and cache is not None:
+            self.state = tuple(kept[:, : len(x)] for kept in self.state)
+        x, state = self.lstm(x, self.state if start and cache is not None else None)
+        if cache is not None:
+            self.state = state
+        return x
+
+
+class OtherWeights(ScaledDotProductAttention):
+    def weights(self, Q, K, mask, start=0):
+        return super().weights(2 * Q, K, mask, start)
+
+
+class WeightsForgetTheStart(ScaledDotProductAttention):
+    def weights(self, Q, K, mask, start=0):
+        return super().weights(Q, K, mask)
+
+
+class AlwaysDropsOut(FeedForward):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.1)
+
+
+class Unsaved(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.scale = torch.rand(config.d_model)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+class PositionsInBfloat16(SinusoidalPosition):
+    def forward(self, x, start=0):
+        if torch.is_autocast_enabled(x.device.type):
+            return x + self.table[: x.shape[1]].fmod(0.05)
+        return super().forward(x, start)
+
+
+# These keep every one.
+
+
+class Alibi(ScaledDotProductAttention):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.site = site
+        self.register_buffer("slopes", 2 ** (-8 * torch.arange(1, config.h + 1) / config.h))
+
+    def forward(self, Q, K, V, mask, start=0):
+        return self.weights(Q, K, mask, start) @ V
+
+    def weights(self, Q, K, mask, start=0):
+        scores = Q @ K.mT * Q.shape[-1] ** -0.5
+        if self.site != "cross":
+            distance = torch.arange(start, start + Q.shape[2])[:, None] - torch.arange(K.shape[2])
+            scores = scores - self.slopes[:, None, None] * distance.abs()
+        return softmax(scores, mask.dense(Q, K, start))
+
+
+class RMSNorm(PostNormResidual):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.norm = nn.RMSNorm(config.d_model)
+
+
+class ReZero(PostNormResidual):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        del self.norm
+        self.alpha = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x, sublayer):
+        return x + self.alpha * self.dropout(sublayer(x))
+
+
+class StochasticDepth(PostNormResidual):
+    def forward(self, x, sublayer):
+        keep = torch.rand(len(x), 1, 1) < 0.8 if self.training else 1
+        return self.norm(x + keep * sublayer(x))
+
+
+class MixtureOfExperts(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, 8)
+        self.experts = nn.ModuleList(FeedForward(config, site) for _ in range(8))
+
+    def forward(self, x):
+        probability, choice = self.gate(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            chosen = choice == i
+            if chosen.any():
+                out[chosen] = (probability[chosen, None] * expert(x[chosen])).type_as(x)
+        return out
+
+
+class NoCache(ForgetsTheCache):
+    incremental = False
+"""
+
+BROKEN = [
+    ("attention.NoMask", "the_future_is_hidden", "in evaluation, another token at target position 1 changes"),
+    ("attention.InvertedMask", "the_future_is_hidden", "in evaluation, another token at target position 1 changes"),
+    ("ffn.LooksAhead", "the_future_is_hidden", "position 1 changes the logits of sentence [012], position 0, by "),
+    ("ffn.LooksAheadFromZero", "the_future_is_hidden", "position 1 changes"),
+    ("residual.NormOverTheBatch", "the_future_is_hidden", "in training, another token"),
+    ("attention.SeesPadding", "padding_changes_nothing", "more padding after every sentence changes"),
+    ("attention.InvertedMask", "every_token_is_read", "another token at source position 0 changes no logits"),
+    ("residual.Deaf", "every_token_is_read", "another token at target position 0 does not change"),
+    ("ffn.Unused", "every_weight_gets_a_gradient", r"^encoder.0.ffn.unused, .* and 1 others: no gradient in 32"),
+    ("ffn.InfiniteGradient", "every_weight_gets_a_gradient", "the gradient of .* is not finite"),
+    ("position.ForgetsTheStart", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step 1"),
+    ("self_attention.ForgetsTheCache", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step 1"),
+    ("self_attention.ForgetsWhoseItIs", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step [1-3]"),
+    ("attention.OtherWeights", "weights_are_what_attention_computes", "at encoder, the output differs .* by [0-9.]+$"),
+    ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes", "at decoder with start = 2, the out"),
+    ("ffn.AlwaysDropsOut", "evaluation_repeats", "a second evaluation changes the logits of sentence"),
+    ("ffn.Unsaved", "saved_weights_are_all", "loading the weights into a new model changes"),
+    ("position.PositionsInBfloat16", "bfloat16_is_close", r"they differ by [0-9.]+ standard deviations"),
+]
+SOUND = [
+    "attention.Alibi",
+    "residual.RMSNorm",
+    "residual.ReZero",
+    "residual.StochasticDepth",
+    "ffn.MixtureOfExperts",
+    "self_attention.NoCache",
+]
+
+
+def own(name: str) -> Sizes:
+    slot, _, component = name.partition(".")
+    return small_models.small({f"model.{slot}": f"stranger.{component}"})
+
+
+@pytest.mark.parametrize(("name", "broken", "how"), BROKEN, ids=lambda value: value if "_" in value else None)
+def test_a_broken_property_is_found_and_located(module, name, broken, how):
+    module(OWN)
+    found = PROPERTIES[broken](small_model(own(name)))
+    assert found and re.search(how, found), found
+
+
+def test_every_property_can_be_broken():
+    assert {broken for _, broken, _ in BROKEN} == PROPERTIES.keys()
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_component_keeps_every_property(module, name):
+    module(OWN)
+    assert [how for measure in PROPERTIES.values() if (how := measure(small_model(own(name))))] == []
+
+
+def test_measuring_leaves_the_model_and_its_cache_as_they_were(module):
+    """Decoding without the cache is switched off again."""
+    subject = small_model(small_models.small())
+    before = {name: value.clone() for name, value in subject.model.state_dict().items()}
+    for measure in PROPERTIES.values():
+        measure(subject)
+    assert subject.model.incremental
+    assert all(torch.equal(value, before[name]) for name, value in subject.model.state_dict().items())

@@ -1,0 +1,29 @@
+"""Small models of the paper's kind, and two sentences for them."""
+
+import torch
+
+from transformer_pl.config import Sizes, sizes
+from transformer_pl.data.batches import PAD
+from transformer_pl.levels import Level, resolve
+from transformer_pl.model import Transformer
+
+SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}
+VOCABULARY = 31
+
+
+def small(keys=None, vocab_size=VOCABULARY) -> Sizes:
+    """Small sizes, all different from each other, with `keys` on top of them."""
+    return sizes(resolve([Level("small", SMALL), Level("test", keys or {})]).model, vocab_size)
+
+
+def batch(vocab_size=VOCABULARY):
+    """Source (3, 7) and target (3, 6), one sentence of each padded."""
+    torch.manual_seed(5)
+    source, target = torch.randint(4, vocab_size, (3, 7)), torch.randint(4, vocab_size, (3, 6))
+    source[1, 5:] = target[2, 3:] = PAD
+    return source, target
+
+
+def built(config: Sizes) -> Transformer:
+    torch.manual_seed(6)
+    return Transformer(config)

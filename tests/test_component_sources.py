@@ -1,0 +1,182 @@
+"""The sources of components: which files they are, what counts as a change, and the copies that stay with a trial."""
+
+import importlib
+import sys
+
+import pytest
+
+from transformer_pl.component_sources import changed_files, code_digest, keep_sources, kept_sources, source_digests
+from transformer_pl.components import import_component
+from transformer_pl.config import Model
+from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.errors import InputError
+
+MODULE = """
+class Plain:
+    def __init__(self, config, site):
+        pass
+
+
+class Base(Plain):
+    pass
+"""
+
+
+def model(keys) -> Model:
+    return resolve([Level("test", keys)]).model
+
+
+DOCUMENTED = '''
+"""A module."""
+import math  # for the root
+
+
+class Plain:
+    """A component."""
+
+    def __init__(self, config, site):
+        """Builds it."""
+        self.root = math.sqrt(2)
+'''
+LAID_OUT_ANEW = """import math
+class Plain:
+  'another text'
+  # a comment
+  def __init__(self, config,
+               site):
+    self.root = math.sqrt(
+        2
+    )
+"""
+
+
+def test_sources_change_when_the_code_of_a_component_is_edited(module):
+    path = module(DOCUMENTED)
+    keys = {"model.ffn": "stranger.Plain", "model.position": "ablations.no_position.NoPosition"}
+    before = source_digests(model(keys))
+    assert before.keys() == {"ffn", "position"}
+    path.write_text(DOCUMENTED.replace("sqrt(2)", "sqrt(3)"))
+    after = source_digests(model(keys))
+    assert after["ffn"] != before["ffn"] and after["position"] == before["position"]
+    path.write_text(DOCUMENTED)
+    assert source_digests(model(keys)) == before
+
+
+def test_comments_docstrings_and_layout_are_no_change(module):
+    path = module(DOCUMENTED)
+    before = code_digest(path)
+    for text in (LAID_OUT_ANEW, DOCUMENTED + "# edited\n", DOCUMENTED.replace("A component", "Another")):
+        path.write_text(text)
+        assert code_digest(path) == before
+    for text in (LAID_OUT_ANEW + "x = None\n", LAID_OUT_ANEW + "x = 'text'\n", LAID_OUT_ANEW.replace("2", "2.0")):
+        path.write_text(text)
+        assert code_digest(path) != before
+    path.write_text("a binary \0 file")
+    assert code_digest(path) != before
+
+
+def test_the_packages_above_a_component_are_sources(module):
+    """They run before the component is imported."""
+    above = module("rate = 1\n", "kernels.__init__")
+    module("from kernels import rate\n" + MODULE, "kernels.fast")
+    before = source_digests(model({"model.ffn": "kernels.fast.Plain"}))
+    above.write_text("rate = 2\n")
+    assert source_digests(model({"model.ffn": "kernels.fast.Plain"})) != before
+
+
+def test_kept_sources_run_in_place_of_edited_ones(module, tmp_path):
+    """Also those that a component imports, late or relatively; afterwards the present ones run again."""
+    module("", "kernels.__init__")
+    helper = module("rate = 1\n", "kernels.rates")
+    path = module(
+        "from .rates import rate\n\nclass Fast:\n    kind, rate = 'old', rate\n    def late(self):\n"
+        "        from kernels import rates\n        return rates.rate\n",
+        "kernels.fast",
+    )
+    config, kept = model({"model.ffn": "kernels.fast.Fast"}), tmp_path / "trial" / "sources"
+    keep_sources(config, kept)
+    assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*.py")) == [
+        "kernels/__init__.py",
+        "kernels/fast.py",
+        "kernels/rates.py",
+    ]
+    assert changed_files(config, kept) == []
+    assert import_component("kernels.fast.Fast").kind == "old"
+    path.write_text(path.read_text().replace("old", "newer"))
+    helper.write_text("rate = 23\n")
+    for name in [name for name in sys.modules if name.startswith("kernels")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    assert import_component("kernels.fast.Fast").kind == "newer"
+    assert sorted(map(str, changed_files(config, kept))) == ["kernels/fast.py", "kernels/rates.py"]
+    with kept_sources(config, kept):
+        fast = import_component("kernels.fast.Fast")
+        assert (fast.kind, fast.rate, fast().late()) == ("old", 1, 1)
+    present = import_component("kernels.fast.Fast")
+    assert (present.kind, present.rate, present().late()) == ("newer", 23, 23)
+    assert str(kept) not in sys.path and not list(kept.rglob("*.pyc"))
+
+
+def test_a_trial_without_kept_sources_is_refused(module, tmp_path):
+    module(MODULE)
+    kept = tmp_path / "sources"
+    missing = pytest.raises(InputError, match="must hold the components that were trained, but is missing")
+    with missing, kept_sources(model({"model.ffn": "stranger.Plain"}), kept):
+        pass
+    with kept_sources(Model(), kept):  # the paper's components need none
+        pass
+
+
+def test_sources_change_when_a_file_that_a_part_imports_is_edited(module):
+    """By whatever way of importing; what is installed has a version."""
+    helpers = [module("rate = 1\n", name) for name in ("kernels.fast", "kernels.slow", "constants")]
+    deeper = module("rate = 2\n", "kernels.deeper")
+    helpers[1].write_text("from . import deeper\nimport numpy\n")
+    module("import constants\nfrom kernels import fast\nimport kernels.slow as s\n" + MODULE)
+    keys = {"model.ffn": "stranger.Plain"}
+    before = source_digests(model(keys))
+    for path in (*helpers, deeper):
+        text = path.read_text()
+        path.write_text(text + "rate = 3\n")
+        assert source_digests(model(keys)) != before, path
+        path.write_text(text)
+    assert source_digests(model(keys)) == before
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("from stranger import Base as Mine", "from stranger import Plain as Mine"),
+        ("from stranger import made\nMine = made(2)", "from stranger import made\nMine = made(3)"),
+    ],
+    ids=["renamed", "made"],
+)
+def test_sources_of_a_part_are_those_of_its_path_wherever_its_class_is_written(module, lines):
+    helper = module(MODULE + "def made(n):\n    return type('Made', (Plain,), {'n': n})\n")
+    keys, digests = {"model.ffn": "strange.Mine"}, []
+    for line in lines:
+        module(line, "strange")
+        digests.append(source_digests(model(keys)))
+    helper.write_text(helper.read_text() + "rate = 3\n")
+    assert digests[0] != digests[1] != source_digests(model(keys))
+
+
+def test_sources_are_what_is_written_and_not_what_is_loaded(module):
+    """Every process is to find the same, whatever other rows have brought along."""
+    lazy = module("rate = 1\n", "constants")
+    optional = "try:\n    from . import constants\nexcept ImportError:\n    constants = None\nimport no_such_package\n"
+    module(f"def late():\n    import constants\n    {optional.splitlines()[4]}\n{MODULE}")
+    keys = {"model.ffn": "stranger.Plain"}
+    before = source_digests(model(keys))
+    assert "constants" not in sys.modules
+    importlib.import_module("constants")
+    assert source_digests(model(keys)) == before
+    lazy.write_text("rate = 2\n")
+    assert source_digests(model(keys)) != before
+    module("\n".join(optional.splitlines()[:4]) + MODULE, "strange")
+    relative_in_no_package = model({"model.ffn": "strange.Plain"})
+    assert source_digests(relative_in_no_package).keys() == {"ffn"}
+
+
+def test_the_core_has_no_sources_of_its_own():
+    assert source_digests(Model()) == {}  # its revision stands for it

@@ -1,0 +1,90 @@
+"""Check a component of one's own:  python -m transformer_pl.check my_ablation.Alibi [option=value] [model.h=4]
+
+Builds small models around it and measures the properties that every component keeps. The sweep and train commands
+measure the same before they train anything.
+"""
+
+import argparse
+import inspect
+import textwrap
+from typing import Any
+
+from transformer_pl.checks.run import broken_properties, exempt
+from transformer_pl.components import check_components, import_component
+from transformer_pl.config import SLOTS
+from transformer_pl.levels import Level, resolve, scale_level
+from transformer_pl.runtime.command_line import CommandParser, run_command
+from transformer_pl.runtime.errors import InputError
+
+LINE = 100  # characters
+
+
+def main(argv: list[str]) -> int:
+    """Print how each property is kept; return 0, or 2 if one is broken."""
+    options = _read_argv(argv)
+    slot = options.slot or slot_of(options.component)
+    model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
+    if mistakes := check_components(model):
+        raise InputError(*mistakes)
+    vocab_size = 1000  # no property depends on it
+    broken, exempted = broken_properties(model, vocab_size), exempt(getattr(model, slot))
+    from transformer_pl.checks.properties import PROPERTIES  # imports torch
+
+    print(f"model.{slot} = {options.component}, at scale {options.scale}\n")
+    for name, measure in PROPERTIES.items():
+        statement, _, explanation = inspect.cleandoc(measure.__doc__ or "").partition("\n")
+        if name in broken:
+            _print("BROKEN", name, f"{statement}\n{broken[name]}.\n{explanation.strip()}")
+        elif name in exempted:
+            _print("exempt", name, f"{statement}\nNot measured: {exempted[name]}")
+        else:
+            _print("holds", name, statement)
+    print(f"\n{len(broken)} of {len(PROPERTIES)} properties are broken" if broken else "\nno property is broken")
+    return 2 if broken else 0
+
+
+def slot_of(path: str) -> str:
+    """The slot that a component fits, from its methods. Raises an InputError where none is clear."""
+    component = import_component(path)
+    if callable(getattr(component, "embed", None)):
+        return "embedding"
+    if callable(getattr(component, "final_norm", None)):
+        return "residual"
+    arguments = list(inspect.signature(getattr(component, "forward", component.__call__)).parameters)[1:]
+    by_arguments = {1: "ffn", 2: "position", 4: "self_attention", 5: "attention"}
+    if len(arguments) in by_arguments and (len(arguments) != 2 or "start" in arguments):
+        return by_arguments[len(arguments)]
+    raise InputError(f"{path}: its slot is not clear from forward({', '.join(arguments)}); name it with --slot")
+
+
+def _read_argv(argv: list[str]) -> argparse.Namespace:
+    parser = CommandParser(prog="python -m transformer_pl.check", description="Check a component of one's own.")
+    parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="its options, and keys such as model.h=4")
+    parser.add_argument("--slot", choices=SLOTS, help="the slot that it fills (from its methods)")
+    parser.add_argument("--scale", metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)")
+    return parser.parse_args(argv)
+
+
+def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The keys of the config that the command line sets."""
+    keys = {f"model.{slot}": options.component}
+    for word in options.settings:
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise InputError(f"command line: {word}: must be key=value: an option of the component, or model.h=4")
+        key = key if key.startswith("model.") else f"model.{slot}.{key}"
+        if key in keys:
+            raise InputError(f"command line: {key} is set twice; set it once")
+        keys[key] = value
+    return keys
+
+
+def _print(state: str, name: str, text: str) -> None:
+    print(f"{state:6}  {name}")
+    for paragraph in text.split("\n"):
+        print(textwrap.fill(paragraph, LINE, initial_indent=" " * 8, subsequent_indent=" " * 8))
+
+
+if __name__ == "__main__":
+    run_command(main)

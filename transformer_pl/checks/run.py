@@ -1,0 +1,144 @@
+"""Run every check of a model's components, once for each source, and keep what passed in the runs folder."""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from transformer_pl.component_sources import source_digests
+from transformer_pl.components import definition_place, import_component
+from transformer_pl.config import SLOTS, Component, Config, Model, is_papers, sizes
+from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
+from transformer_pl.runtime.files import read_json, write_json
+from transformer_pl.runtime.signals import component_code
+
+ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
+CHECKS_REVISION = 1  # raised when a check becomes stricter: then every component is checked anew
+
+Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
+
+
+class Passed(BaseModel):
+    """What is kept of components that passed every check."""
+
+    components: dict[str, str]  # their paths by slot
+    exempt: Exemptions
+
+
+def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
+    """Check the components of a model that are not the paper's; return the properties that they are exempt from.
+
+    What passed is kept in `runs/checks`, so that it is checked once for each source, sizes and version of torch.
+    Raises an InputError for each property that is broken, and for a component that does not run.
+    """
+    own = own_components(model)
+    if not own:
+        return {}
+    path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
+    if passed := read_json(path, Passed, "the components are checked again"):
+        return passed["exempt"]
+    if broken := broken_properties(model, vocab_size):
+        raise InputError(*(_message(model, vocab_size, name, how) for name, how in broken.items()))
+    exemptions = {component.path: reasons for component in own.values() if (reasons := exempt(component))}
+    with suppress(OSError):  # it is checked again where nothing can be written
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(
+            path, {"components": {slot: component.path for slot, component in own.items()}, "exempt": exemptions}
+        )
+    return exemptions
+
+
+def check_models(configs: Iterable[Config], runs: Path) -> None:
+    """Check the components of several configs. Raises one InputError for all that is broken."""
+    different = {_digest(config.model, config.data.vocab_size): config for config in configs}
+    collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
+
+
+def own_components(model: Model) -> dict[str, Component]:
+    """By slot, the components that are not the paper's."""
+    return {slot: getattr(model, slot) for slot in SLOTS if not is_papers(slot, getattr(model, slot))}
+
+
+def exempt(component: Component) -> dict[str, str]:
+    """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
+    from transformer_pl.checks.properties import PROPERTIES
+
+    reasons = getattr(import_component(component.path), "exempt", {})
+    if not isinstance(reasons, Mapping):
+        raise InputError(f"{component.path}.exempt = {reasons!r}: must be a dictionary of reasons by property")
+    for name, reason in reasons.items():
+        if name not in PROPERTIES:
+            raise InputError(f"{component.path}.exempt: {name}: no such property{suggestion(str(name), PROPERTIES)}")
+        if not isinstance(reason, str) or not reason.strip():
+            raise InputError(f"{component.path}.exempt: {name} = {reason!r}: must be the reason, as a text")
+    return dict(reasons)
+
+
+def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
+    """How each broken property is broken, by its name, without those that a component is exempt from.
+
+    Raises an InputError for a component that does not run.
+    """
+    import torch
+
+    from transformer_pl.checks.dry_run import component_failure, dry_run
+    from transformer_pl.checks.properties import PROPERTIES, small_model
+
+    if "embedding" not in own_components(model):
+        vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
+    config = sizes(model, vocab_size)
+    device = dry_run(config)
+    exempted = {name for component in own_components(model).values() for name in exempt(component)}
+    broken = {}
+    for name, measure in PROPERTIES.items():
+        if name not in exempted:
+            try:
+                with component_code(), torch.random.fork_rng(), torch.device(device):
+                    how = measure(small_model(config))
+            except Exception as error:
+                raise component_failure(config, error) from None
+            if how:
+                broken[name] = how
+    return broken
+
+
+def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
+    """The error for a broken property."""
+    breaking = _breaking_alone(model, vocab_size, name) or own_components(model)
+    places = ", ".join(
+        f"model.{slot} = {component.path} ({definition_place(import_component(component.path))})"
+        for slot, component in breaking.items()
+    )
+    return (
+        f"{places}: must keep the property {name}, but {how}; for an explanation run `python -m transformer_pl.check "
+        f'{next(iter(breaking.values())).path}`; to declare an exception write `exempt = {{"{name}": "the reason"}}` '
+        "in the class"
+    )
+
+
+def _breaking_alone(model: Model, vocab_size: int, name: str) -> dict[str, Component]:
+    """By slot, the components that break a property also where all others are the paper's."""
+    own = own_components(model)
+    papers = {slot: getattr(Model(), slot) for slot in own}
+    breaking = {}
+    for slot, component in own.items():
+        alone = model.model_copy(update=papers | {slot: component})
+        if len(own) > 1 and name in broken_properties(alone, vocab_size):
+            breaking[slot] = component
+    return breaking
+
+
+def _digest(model: Model, vocab_size: int) -> str:
+    """What a result depends on, as 12 hexadecimal digits."""
+    inputs: dict[str, Any] = {
+        "sizes": sizes(model, vocab_size)._replace(N=1, p_drop=0)._asdict(),
+        "sources": source_digests(model),
+        "revision": CHECKS_REVISION,
+        "torch": importlib.metadata.version("torch"),
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=Component.model_dump).encode()).hexdigest()[:12]
