@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
@@ -36,7 +36,7 @@ class SourceFile(NamedTuple):
 
 def source_digests(model: Model) -> dict[str, str]:
     """By slot, a digest of the code of every component that is not the core's. Another code makes another trial."""
-    return {slot: _digest(source_files(component)) for slot, component in _not_the_cores(model).items()}
+    return {slot: _digest(source_files(component)) for slot, component in own_components(model).items()}
 
 
 def source_files(component: Component) -> list[SourceFile]:
@@ -56,22 +56,29 @@ def code_digest(file: Path) -> str:
 def keep_sources(model: Model, folder: Path) -> None:
     """Copy the sources of a model's components to a folder, in place of what was kept there."""
     shutil.rmtree(folder, ignore_errors=True)
-    for component in _not_the_cores(model).values():
+    for component in own_components(model).values():
         for source in source_files(component):
             copy = folder / source.name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.file, copy)
 
 
-def changed_files(model: Model, folder: Path) -> list[Path]:
-    """The names of the sources whose code is not that of the copies in a folder, or that either side lacks."""
-    sources = {s.name: s.file for component in _not_the_cores(model).values() for s in source_files(component)}
-    copies = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    return [
-        name
-        for name in dict.fromkeys((*sources, *copies))
-        if name not in sources or name not in copies or code_digest(sources[name]) != code_digest(copies[name])
-    ]
+def own_components(model: Model) -> dict[str, Component]:
+    """By slot, the components that are not the core's."""
+    slots = [slot for slot in SLOTS if not getattr(model, slot).path.startswith("transformer_pl.")]
+    return {slot: getattr(model, slot) for slot in slots}
+
+
+def changed_files(components: Iterable[Component], folder: Path) -> list[Path]:
+    """The names of sources whose code is not that of their copies in a folder, or that are only on one side.
+
+    components: all that the copies belong to.
+    """
+    sources = {source.name: source.file for component in components for source in source_files(component)}
+    copies = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    in_both = sources.keys() & copies.keys()
+    unchanged = {name for name in in_both if code_digest(sources[name]) == code_digest(copies[name])}
+    return [name for name in dict.fromkeys((*sources, *copies)) if name not in unchanged]
 
 
 @contextmanager
@@ -80,11 +87,12 @@ def kept_sources(model: Model, folder: Path) -> Iterator[None]:
 
     Raises an InputError where there are no copies, as in trials of older versions.
     """
-    if not _not_the_cores(model) or (folder.is_dir() and not changed_files(model, folder)):
+    own = own_components(model).values()
+    if own and not folder.is_dir():
+        raise InputError(f"{folder}: must hold the components that were trained, but is missing; train the trial anew")
+    if not changed_files(own, folder):
         yield
         return
-    if not folder.is_dir():
-        raise InputError(f"{folder}: must hold the components that were trained, but is missing; train the trial anew")
     tops = {path.relative_to(folder).parts[0].partition(".")[0] for path in folder.iterdir()}
 
     def taken_out() -> dict:
@@ -101,11 +109,6 @@ def kept_sources(model: Model, folder: Path) -> Iterator[None]:
         sys.dont_write_bytecode = writes_bytecode
         taken_out()
         sys.modules.update(present)
-
-
-def _not_the_cores(model: Model) -> dict[str, Component]:
-    slots = [slot for slot in SLOTS if not getattr(model, slot).path.startswith("transformer_pl.")]
-    return {slot: getattr(model, slot) for slot in slots}
 
 
 def _digest(files: list[SourceFile]) -> str:

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import Config, is_known_key
+from transformer_pl.config import Config
 from transformer_pl.data.prepare import Prepared, Tokens
-from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
@@ -46,7 +45,8 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     result = find(options.runs, options.trial)
-    config = config_of(result, {"decode.beam": options.beam, "decode.alpha": options.alpha})
+    decoding = {"decode.beam": options.beam, "decode.alpha": options.alpha}
+    config = trained_config(result, {key: value for key, value in decoding.items() if value is not None})
     if options.n_best > config.decode.beam:
         raise InputError(
             f"--n-best {options.n_best}: must be at most decode.beam, {config.decode.beam}; raise --beam too"
@@ -90,13 +90,6 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     raise InputError(
         f"TRIAL {name}: {constraint} under {runs}, but means none" + (f"; there are:{listed}" if listed else "")
     )
-
-
-def config_of(result: dict[str, Any], changes: dict[str, str | None]) -> Config:
-    """The config that a trial was trained with, and the changes that are not None."""
-    trained = {key: value for key, value in result["config"].items() if is_known_key(key) and value is not None}
-    changed = {key: value for key, value in changes.items() if value is not None}
-    return resolve([Level(str(result["folder"]), trained), Level("command line", changed)])
 
 
 @contextmanager

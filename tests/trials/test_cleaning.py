@@ -10,12 +10,15 @@ import pytest
 from helpers import ROOT, command
 from rich.console import Console
 
+from transformer_pl.component_sources import keep_sources
 from transformer_pl.data.prepare import digest
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import write_json
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.cleaning import find_removable
+from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.names import trial_folder
-from transformer_pl.trials.runs_folder import runs_lock
+from transformer_pl.trials.runs_folder import runs_lock, trained_config
 from transformer_pl.trials.trial import Trial
 
 
@@ -93,6 +96,7 @@ def spoiled(runs):
     (stopped.folder / "result.json").unlink()
     stopped.set_status("stopped")
     again = copy_of(kept, "0123456789ab", finished="2999-01-01 00:00:00")  # as after a change of the core
+    write_json(kept.folder / "identity.json", kept.identity_inputs() | {"core": CORE_REVISION - 1})
     (kept.folder / "checkpoints").mkdir()  # goes with its trial, not by itself
     unused, gone = unused_data(runs), sweep_without_trials(runs)
     return runs, {broken.folder, failed.folder, kept.folder, unused, gone}, {again.folder, stopped.folder}
@@ -111,6 +115,23 @@ def test_waste_is_listed_and_goes_only_on_a_yes(spoiled):
     assert "removed 5" in completed.stdout
     assert not any(path.exists() for path in waste) and all(path.exists() for path in kept)
     assert find_removable(runs) == []
+
+
+def test_a_trial_of_the_present_core_and_components_is_not_superseded(runs, module):
+    """Somebody trained with an edited component, and then took the edit back."""
+    path = module("from ablations.no_position import NoPosition\n\n\nclass Mine(NoPosition):\n    rate = 1\n")
+    (older,) = (trial for trial in trials(runs) if "position" in trial.folder.name)
+    result = older.result()
+    config = result["config"] | {"model.position": "stranger.Mine"}
+    write_json(older.folder / "result.json", result | {"config": config})
+    newer = copy_of(older, "0123456789ab", finished="2999-01-01 00:00:00")
+    model = trained_config(newer.result() | {"folder": newer.folder}).model
+    keep_sources(model, older.sources)
+    path.write_text(path.read_text().replace("1", "2"))
+    keep_sources(model, newer.sources)
+    assert [item.path for item in find_removable(runs) if "superseded" in item.reason] == [older.folder]
+    path.write_text(path.read_text().replace("2", "1"))
+    assert [item.path for item in find_removable(runs) if "superseded" in item.reason] == []
 
 
 def test_nothing_is_cleaned_while_something_is_at_work(spoiled):

@@ -21,10 +21,9 @@ from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.search.results import SearchResults
 from transformer_pl.training.logger import TrialLogger
-from transformer_pl.translate import config_of
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.recognise import planned_trials
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
 SMOKE = str(ROOT / "sweeps" / "smoke.yaml")
@@ -246,7 +245,7 @@ def test_weights_without_a_digest_that_cannot_be_read_are_named(runs, content):
         content = whole.replace(b"torch._utils", b"torch._utilz")
     path.write_bytes(whole[:1000] if content == "cut" else content)
     unusable = pytest.raises(InputError, match=rf"^{path}: cannot be used: .+; train the trial again")
-    with unusable, trained_model(config_of(result, {}), Prepared(runs / "data" / trial.data()), trial):
+    with unusable, trained_model(trained_config(result), Prepared(runs / "data" / trial.data()), trial):
         pass
 
 

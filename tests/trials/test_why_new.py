@@ -3,13 +3,12 @@
 import pytest
 from helpers import a_result
 
+from transformer_pl.component_sources import keep_sources, source_digests
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.files import write_json
 from transformer_pl.trials.identity import identity
 from transformer_pl.trials.trial import Trial
-from transformer_pl.trials.why_new import finished_inputs, reasons_by_names, why_new
-
-POSITION = {"model.position": "ablations.learned_position.LearnedPosition"}
+from transformer_pl.trials.why_new import Finished, finished_trials, reasons_by_names, why_new
 
 
 def inputs(keys=(), data="text", sources=()):
@@ -25,25 +24,36 @@ def inputs(keys=(), data="text", sources=()):
         (inputs({"model.d_ff": 1024}), inputs(), "d_ff 2048 -> 1024"),
         (inputs() | {"core": 2}, inputs(), "core revision 2"),
         (inputs(data="other"), inputs(), "the text or its preparation changed"),
-        (
-            inputs(POSITION, sources={"position": "a"}),
-            inputs(POSITION, sources={"position": "b"}),
-            "ablations/learned_position.py was edited, or a file that it imports",
-        ),
         (inputs({"optim.warmup": 8, "seed": 2}), inputs({"seed": 1}), None),
         (inputs(), inputs(), None),
     ],
 )
-def test_the_difference_from_a_finished_trial_is_named(new, old, reason):
-    assert why_new(new, [old]) == reason
+def test_the_difference_from_a_finished_trial_is_named(tmp_path, new, old, reason):
+    assert why_new(new, [Finished(Trial(tmp_path), old)]) == reason
 
 
-def test_the_most_similar_trial_is_compared_and_rows_are_not():
-    new, nearest = inputs({"optim.warmup": 8, "decode.beam": 1}), inputs({"optim.warmup": 8})
-    assert why_new(new, [inputs(), nearest]) == "decode.beam 4 -> 1"
-    assert why_new(inputs({"model.h": 4}), [inputs()], ["effective.h"]) is None
+def test_the_file_that_was_edited_is_named(tmp_path, module):
+    """Of a component's files: the one whose code changed since the trial was trained."""
+    helper = module("rate = 1\n", "constants")
+    module("from constants import rate\nfrom transformer_pl.model import FeedForward\n", "stranger")
+    keys = {"model.ffn": "stranger.FeedForward"}
+    model = resolve([Level("test", keys)]).model
+    trial = Trial(tmp_path / "trials" / "demo-0123456789ab")
+    old = inputs(keys, sources=source_digests(model))
+    keep_sources(model, trial.sources)
+    helper.write_text("rate = 1  # per step\n")
+    assert inputs(keys, sources=source_digests(model)) == old
+    helper.write_text("rate = 2\n")
+    new = inputs(keys, sources=source_digests(model))
+    assert why_new(new, [Finished(trial, old)]) == "constants.py was edited since demo-0123456789ab"
+
+
+def test_the_most_similar_trial_is_compared_and_rows_are_not(tmp_path):
+    base, near = (Finished(Trial(tmp_path), inputs(keys)) for keys in ({}, {"optim.warmup": 8}))
+    assert why_new(inputs({"optim.warmup": 8, "decode.beam": 1}), [base, near]) == "decode.beam 4 -> 1"
+    assert why_new(inputs({"model.h": 4}), [base], ["effective.h"]) is None
     far = inputs({"optim.warmup": 8, "decode.beam": 1, "optim.eps": 1e-8, "optim.beta1": 0.5})
-    assert why_new(far, [inputs()]) is None
+    assert why_new(far, [base]) is None
 
 
 def test_only_finished_trials_that_kept_their_inputs_are_compared(tmp_path):
@@ -54,7 +64,7 @@ def test_only_finished_trials_that_kept_their_inputs_are_compared(tmp_path):
             write_json(trial.folder / "identity.json", inputs({"optim.warmup": 400}))
         if not name.startswith("stopped"):
             trial.finish(a_result())
-    assert finished_inputs(tmp_path) == [inputs({"optim.warmup": 400})]
+    assert [one.inputs for one in finished_trials(tmp_path)] == [inputs({"optim.warmup": 400})]
     new = {"base s1": inputs({"optim.warmup": 800}), "h=4 s1": inputs({"optim.warmup": 800, "model.h": 4})}
     assert reasons_by_names(new, list(new.values()), tmp_path) == {"optim.warmup 400 -> 800": ["base s1"]}
     assert reasons_by_names({}, [], tmp_path) == {}

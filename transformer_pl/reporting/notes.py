@@ -20,6 +20,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
         *_metric_notes(rows),
         *_seed_notes(rows),
         *_significance_notes(rows, randomise),
+        *_exemption_notes(rows),
         *read_error_notes([row.results for row in rows]),
     ]
 
@@ -32,6 +33,18 @@ def count(number: int, noun: str) -> str:
 def read_error_notes(rows: Sequence[RowResults]) -> list[str]:
     """Why a row has neither an interval nor a test although it is finished."""
     return [f"A row has no confidence interval and no test: {error}." for row in rows for error in row.read_errors]
+
+
+def _exemption_notes(rows: Sequence[TableRow]) -> list[str]:
+    """The properties of components that a component breaks on purpose, with its reason."""
+    exempt = [result.get("exempt", {}) for row in rows for result in row.results.done]
+    notes = [
+        f"{component} does not keep the property {name}: {reason}."
+        for components in exempt
+        for component, reasons in components.items()
+        for name, reason in reasons.items()
+    ]
+    return list(dict.fromkeys(notes))
 
 
 def _scale_notes(config: Config) -> list[str]:

@@ -14,7 +14,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from transformer_pl.component_sources import changed_files, own_components
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.recognise import (
     is_data,
     is_trial,
@@ -23,6 +25,7 @@ from transformer_pl.trials.recognise import (
     planned_trials,
     reason_to_stay,
 )
+from transformer_pl.trials.runs_folder import trained_config
 from transformer_pl.trials.trial import Trial
 
 
@@ -155,15 +158,29 @@ def _why_broken(trial: Trial) -> str | None:
 
 
 def _superseded(trials: list[Trial]) -> Iterable[Trial]:
-    """Finished trials for which a newer one has the same config and text: a component or the core has changed since."""
+    """Finished trials for which a newer one has the same config and text: a component or the core has changed since.
+
+    A trial of the present core and components is never among them: the next command would use it.
+    """
     newest: dict[str, Trial] = {}
     finished = [(trial, result) for trial in trials if (result := trial.result())]
-    complete = [(trial, result) for trial, result in finished if {"scale", "config", "finished"} <= result.keys()]
-    for trial, result in sorted(complete, key=lambda pair: str(pair[1]["finished"])):
+    for trial, result in sorted(finished, key=lambda pair: str(pair[1]["finished"])):
         same = json.dumps([result["scale"], result["config"], trial.data()], sort_keys=True)
-        if same in newest:
+        if same in newest and not _is_present(newest[same]):
             yield newest[same]
         newest[same] = trial
+
+
+def _is_present(trial: Trial) -> bool:
+    """Whether the core and the components of a finished trial are those of today."""
+    result, inputs = trial.result(), trial.identity_inputs()
+    if result is None or inputs is None or inputs["core"] != CORE_REVISION:
+        return False
+    try:
+        model = trained_config(result | {"folder": trial.folder}).model
+        return not changed_files(own_components(model).values(), trial.sources)
+    except InputError:  # its keys are no longer known
+        return False
 
 
 def _trials(runs: Path) -> list[Trial]:

@@ -1,11 +1,13 @@
 """The runs folder: whether it can be written, its lock, and the finished trials in it."""
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from transformer_pl.config import Config, is_known_key
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import try_lock, try_writing
 from transformer_pl.trials.trial import Trial
@@ -50,6 +52,15 @@ def runs_lock(runs: Path, alone: bool = False) -> Iterator[None]:
             holder = "a sweep or a trial is running there" if alone else "it is being cleaned"
             raise InputError(f"--runs {runs}: cleaning and training exclude each other, but {holder}; wait for it")
         yield
+
+
+def trained_config(result: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
+    """The config that a finished trial was trained with; `changes` of the command line over it.
+
+    result: of `finished_results`. Raises an InputError for changes that are no valid config.
+    """
+    trained = {key: value for key, value in result["config"].items() if is_known_key(key) and value is not None}
+    return resolve([Level(str(result["folder"]), trained), Level("command line", changes or {})])
 
 
 def finished_results(runs: Path) -> list[dict[str, Any]]:

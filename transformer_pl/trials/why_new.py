@@ -2,42 +2,48 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from transformer_pl.config import KEYS
+from transformer_pl.component_sources import changed_files
+from transformer_pl.config import KEYS, Component
 from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.trial import Trial
 
 MOST_DIFFERENCES = 3  # between trials that resemble each other
 
 
-def finished_inputs(runs: Path) -> list[dict[str, Any]]:
-    """What the identity of each finished trial in a runs folder was made from; those of older versions left it out."""
+class Finished(NamedTuple):
+    """A finished trial, and what its identity was made from."""
+
+    trial: Trial
+    inputs: Mapping[str, Any]
+
+
+def finished_trials(runs: Path) -> list[Finished]:
+    """The finished trials in a runs folder that kept what their identity was made from; older versions did not."""
     trials = (Trial(path.parent) for path in sorted((runs / "trials").glob("*/identity.json")))
-    return [inputs for trial in trials if trial.result() and (inputs := trial.identity_inputs())]
+    return [Finished(trial, inputs) for trial in trials if trial.result() and (inputs := trial.identity_inputs())]
 
 
-def why_new(
-    inputs: Mapping[str, Any], finished: Iterable[Mapping[str, Any]], row_keys: Collection[str] = ()
-) -> str | None:
+def why_new(inputs: Mapping[str, Any], finished: Iterable[Finished], row_keys: Collection[str] = ()) -> str | None:
     """How a new trial differs from the most similar finished one; None where none resembles it.
 
-    inputs: `Identity.inputs` of the new trial. finished: those of finished trials, from `finished_inputs`. Trials
-    resemble each other if their seeds and the keys that tell a sweep's rows apart (row_keys) agree, and at most
-    MOST_DIFFERENCES other inputs differ. Such as `ablations/gated_ffn.py was edited; optim.warmup 400 -> 800`.
+    inputs: `Identity.inputs` of the new trial. Trials resemble each other if their seeds and the keys that tell a
+    sweep's rows apart (row_keys) agree, and at most MOST_DIFFERENCES other inputs differ. Such as
+    `ablations/gated_ffn.py was edited since demo-ffn-GatedFeedForward-s1-0123456789ab; optim.warmup 400 -> 800`.
     """
     best: list[str] | None = None
-    for other in finished:
+    for trial, other in finished:
         if any(inputs.get(key, KEYS.get(key)) != other.get(key, KEYS.get(key)) for key in ("seed", *row_keys)):
             continue
-        differences = _describe_inputs(inputs, other)
+        differences = _describe_inputs(inputs, other, trial)
         if 0 < len(differences) <= MOST_DIFFERENCES and (best is None or len(differences) < len(best)):
             best = differences
     return None if best is None else "; ".join(best)
 
 
-def _describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """How the inputs of an identity differ from another's, one entry per difference."""
+def _describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any], trial: Trial) -> list[str]:
+    """How the inputs of an identity differ from those of a finished trial, one entry per difference."""
     differences = []
     for key, (new, old) in mapping_difference(inputs, other).items():
         if key == "core":
@@ -45,11 +51,11 @@ def _describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any]) -> lis
         elif key == "data":
             differences.append("the text or its preparation changed")
         elif key == "parts":
-            for slot in new.keys() & old.keys():
-                component = inputs[f"model.{slot}"]
-                if new[slot] != old[slot] and component == other[f"model.{slot}"]:
-                    module = component.rpartition(".")[0].replace(".", "/")
-                    differences.append(f"{module}.py was edited, or a file that it imports")
+            same = [slot for slot in new.keys() & old.keys() if inputs[f"model.{slot}"] == other[f"model.{slot}"]]
+            if any(new[slot] != old[slot] for slot in same):
+                files = changed_files([Component(path=inputs[f"model.{slot}"]) for slot in new], trial.sources)
+                edited = f"{', '.join(map(str, files))} {'were' if len(files) > 1 else 'was'} edited"
+                differences.append(f"{edited} since {trial.folder.name}")
         else:
             name = key.removeprefix("effective.")
             differences.append(f"{name} {_shown(key, old)} -> {_shown(key, new)}")
@@ -69,7 +75,7 @@ def reasons_by_names(
     """
     keys = dict.fromkeys(key for inputs in planned for key in inputs if key not in ("parts", "data"))
     varied = [key for key in keys if len({repr(inputs.get(key, KEYS.get(key))) for inputs in planned}) > 1]
-    finished = finished_inputs(runs) if new else []
+    finished = finished_trials(runs) if new else []
     reasons: dict[str, list[str]] = {}
     for name, inputs in new.items():
         if reason := why_new(inputs, finished, varied):

@@ -1,0 +1,159 @@
+"""The checks of a model: which components break a property, what is kept, exceptions, and every command that checks."""
+
+import json
+
+import pytest
+import tiny_trials
+import yaml
+
+from transformer_pl.checks import run
+from transformer_pl.checks.run import check_model, check_models
+from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import main as sweep
+from transformer_pl.trials.trial import Trial
+
+OWN = """
+import torch
+from torch import nn
+from transformer_pl.model import FeedForward, PostNormResidual
+
+
+class LooksAhead(FeedForward):
+    def forward(self, x):
+        return super().forward(x + x.roll(-1, 1))
+
+
+class Excused(LooksAhead):
+    exempt = {
+        "the_future_is_hidden": "to show what a leak is worth",
+        "padding_changes_nothing": "it follows",
+        "decoding_step_by_step_equals_decoding_at_once": "it follows",
+    }
+
+
+class HalfExcused(LooksAhead):
+    exempt = {"the_future_is_hidden": "to show what a leak is worth"}
+
+
+class RMSNorm(PostNormResidual):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.norm = nn.RMSNorm(config.d_model)
+
+
+class Wrong(FeedForward):
+    exempt = {}
+"""
+TINY = {"model.N": 2, "model.d_model": 16, "model.d_ff": 32, "model.h": 2}
+
+
+def config(keys):
+    return resolve([Level("test", TINY | keys)])
+
+
+def messages(keys, runs):
+    with pytest.raises(InputError) as caught:
+        check_model(config(keys).model, 40, runs)
+    return caught.value.messages
+
+
+def test_a_broken_property_names_component_place_property_and_remedy(module, tmp_path):
+    path = module(OWN)
+    found = messages({"model.ffn": "stranger.LooksAhead"}, tmp_path)
+    assert len(found) == 3  # a component that looks ahead also reads padding, and cannot decode step by step
+    assert found[0].startswith(
+        f"model.ffn = stranger.LooksAhead ({path}, line 7): must keep the property the_future_is_hidden, but in "
+        "evaluation, another token at target position 1 changes the logits of sentence "
+    )
+    assert "python -m transformer_pl.check stranger.LooksAhead" in found[0] and 'exempt = {"the_future' in found[0]
+    assert not (tmp_path / "checks").exists()
+
+
+def test_of_several_components_the_one_that_breaks_a_property_is_named(module, tmp_path):
+    module(OWN)
+    for message in messages({"model.ffn": "stranger.LooksAhead", "model.residual": "stranger.RMSNorm"}, tmp_path):
+        assert message.startswith("model.ffn = stranger.LooksAhead (") and "RMSNorm" not in message
+
+
+def test_an_exception_is_returned_with_its_reason_and_excuses_nothing_else(module, tmp_path):
+    module(OWN)
+    exemptions = check_model(config({"model.ffn": "stranger.Excused"}).model, 40, tmp_path)
+    assert exemptions.keys() == {"stranger.Excused"}
+    assert exemptions["stranger.Excused"]["the_future_is_hidden"] == "to show what a leak is worth"
+    found = messages({"model.ffn": "stranger.HalfExcused"}, tmp_path)
+    assert len(found) == 2 and not any("the_future_is_hidden" in message for message in found)
+
+
+@pytest.mark.parametrize(
+    ("exempt", "message"),
+    [
+        ("['the_future_is_hidden']", "must be a dictionary of reasons by property"),
+        ("{'the_future_is_hiden': 'why not'}", "no such property; did you mean the_future_is_hidden"),
+        ("{'bfloat16_is_close': ' '}", "must be the reason, as a text"),
+    ],
+)
+def test_an_exception_must_name_a_property_and_a_reason(module, tmp_path, exempt, message):
+    module(OWN.replace("exempt = {}", f"exempt = {exempt}"))
+    (found,) = messages({"model.ffn": "stranger.Wrong"}, tmp_path)
+    assert found.startswith("stranger.Wrong.exempt") and message in found
+
+
+def test_what_passed_is_checked_once_for_each_code_and_size(module, tmp_path, monkeypatch):
+    path, measured, measure = module(OWN), [], run.broken_properties
+    monkeypatch.setattr(run, "broken_properties", lambda *args: measured.append(args) or measure(*args))
+    keys = {"model.residual": "stranger.RMSNorm"}
+    check_models([config(keys), config(keys | {"optim.warmup": 7}), config(keys | {"model.N": 3})], tmp_path)
+    check_model(config(keys).model, config(keys).data.vocab_size, tmp_path)
+    assert len(measured) == 1
+    path.write_text(OWN + "# a comment\n")
+    check_models([config(keys)], tmp_path)
+    assert len(measured) == 1
+    path.write_text(OWN + "rate = 1\n")
+    check_models([config(keys)], tmp_path)
+    check_models([config(keys | {"model.h": 4})], tmp_path)
+    assert len(measured) == 3
+    check_models([config({})], tmp_path)  # the paper's components are not measured
+    assert len(measured) == 3
+
+
+def test_a_runs_folder_that_cannot_be_written_or_read_is_no_obstacle(module, tmp_path, capsys):
+    module(OWN)
+    model = config({"model.residual": "stranger.RMSNorm"}).model
+    (tmp_path / "file").touch()
+    assert check_model(model, 40, tmp_path / "file") == {}
+    assert check_model(model, 40, tmp_path) == {}
+    (kept,) = (tmp_path / "checks").iterdir()
+    kept.write_text("{")
+    assert check_model(model, 40, tmp_path) == {} and "checked again" in capsys.readouterr().err
+    assert json.loads(kept.read_text())["components"] == {"residual": "stranger.RMSNorm"}
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_a_plan_refuses_a_component_that_breaks_a_property(module, tmp_path, method):
+    """In a search each choice is checked."""
+    module(OWN)
+    values = ["transformer_pl.model.FeedForward", "stranger.LooksAhead"]
+    parameters = {"model.ffn": {"values": values}} | {key: {"value": value} for key, value in TINY.items()}
+    content = {"name": "own", "method": method, "parameters": parameters, "run_cap": 2}
+    content["metric"] = {"name": "val/bleu", "goal": "maximize"}
+    content = content if method == "random" else {key: content[key] for key in content.keys() - {"run_cap"}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
+    with tiny_trials.in_a_command(), pytest.raises(InputError, match="must keep the property the_future_is_hidden"):
+        sweep([str(tmp_path / "own.yaml"), "--plan", f"--runs={tmp_path / 'runs'}"])
+
+
+def test_train_refuses_a_component_that_breaks_a_property(module, tmp_path):
+    module(OWN)
+    with pytest.raises(InputError, match="must keep the property the_future_is_hidden"):
+        tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.LooksAhead"})
+    (folder,) = (tmp_path / "runs" / "trials").iterdir()
+    assert Trial(folder).status()["state"] == "failed" and not (folder / "metrics.jsonl").exists()
+
+
+def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):
+    module(OWN)
+    code, trial = tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.Excused"})
+    assert code == 0
+    assert trial.result()["exempt"]["stranger.Excused"]["padding_changes_nothing"] == "it follows"
+    assert (trial.sources / "stranger.py").read_text() == OWN

@@ -1,0 +1,107 @@
+"""The check command: what it prints of each property, and how it finds the slot."""
+
+import pytest
+import tiny_trials
+
+from transformer_pl.check import main, slot_of
+from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.config import SLOTS, Model
+from transformer_pl.runtime.errors import InputError
+
+OWN = """
+import torch
+from torch import nn
+from transformer_pl.model import FeedForward, ScaledDotProductAttention, softmax
+
+
+class Temperature(ScaledDotProductAttention):
+    def __init__(self, config, site, start: float = 1.0, forgets: bool = False):
+        super().__init__(config, site)
+        self.temperature = nn.Parameter(torch.full((config.h, 1, 1), start))
+        self.forgets = forgets
+
+    def forward(self, Q, K, V, mask, start=0):
+        return self.weights(Q, K, mask, 0 if self.forgets else start) @ V
+
+    def weights(self, Q, K, mask, start=0):
+        return super().weights(Q * self.temperature, K, mask, start)
+
+
+class Excused(FeedForward):
+    exempt = {"bfloat16_is_close": "it needs more digits"}
+
+
+class Odd(nn.Module):
+    def forward(self, a, b, c):
+        return a
+"""
+
+
+@pytest.fixture
+def check(module):
+    module(OWN)
+
+    def run(*words):
+        with tiny_trials.in_a_command():
+            return main([*words])
+
+    return run
+
+
+def test_each_property_is_stated(check, capsys):
+    assert check("stranger.Temperature", "start=2") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("model.attention = stranger.Temperature, at scale demo\n")
+    assert [line.split() for line in printed.splitlines() if "  " in line and not line.startswith(" ")] == [
+        ["holds", name] for name in PROPERTIES
+    ]
+    assert printed.endswith("no property is broken\n")
+
+
+def test_a_broken_property_is_explained(check, capsys):
+    assert check("stranger.Temperature", "forgets=true", "model.h=2") == 2
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "BROKEN decoding_step_by_step_equals_decoding_at_once" in printed
+    assert "with the cache, step 1 of decoding changes" in printed and "Usual causes: `start` is ignored" in printed
+    assert printed.endswith(f"2 of {len(PROPERTIES)} properties are broken")
+
+
+def test_an_exception_is_shown_with_its_reason(check, capsys):
+    assert check("stranger.Excused") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "exempt bfloat16_is_close" in printed and "Not measured: it needs more digits" in printed
+
+
+def test_the_sizes_are_those_of_the_scale(check):
+    with pytest.raises(InputError, match="h must divide d_model"):
+        check("stranger.Excused", "model.h=3")
+    with pytest.raises(InputError, match="no such scale"):
+        check("stranger.Excused", "--scale", "demmo")
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_the_slot_is_found_by_the_methods(slot):
+    assert slot_of(getattr(Model(), slot).path) == slot
+
+
+def test_the_shipped_ablations_find_their_slots():
+    assert slot_of("ablations.learned_position.LearnedPosition") == "position"
+    assert slot_of("ablations.recurrent_layer.RecurrentLayer") == "self_attention"
+    assert slot_of("ablations.untied_embedding.UntiedEmbedding") == "embedding"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["stranger.Odd"], "its slot is not clear from forward.a, b, c.; name it with --slot"),
+        (["stranger.Odd", "--slot", "fnn"], "invalid choice"),
+        (["stranger.Temperature", "2"], "must be key=value"),
+        (["stranger.Temperature", "start=2", "start=3"], "is set twice"),
+        (["stranger.Temperature", "begin=2"], "no such option; known: start, forgets"),
+        (["stranger.Odd", "--slot", "ffn"], "must run, but|takes 1 positional"),
+        (["nowhere.Odd"], "no module nowhere"),
+    ],
+)
+def test_a_wrong_word_is_reported(check, words, message):
+    with pytest.raises(InputError, match=message):
+        check(*words)
