@@ -19,16 +19,18 @@ import yaml
 from helpers import ROOT, little_text
 from tiny_trials import in_a_command
 
-from transformer_pl import complexity, report, sweep, train, translate
+from transformer_pl import check, complexity, report, sweep, train, translate
+from transformer_pl.checks.properties import PROPERTIES
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 READMES = sorted(
     path
     for depth in ("", "*/", "*/*/")
-    for path in ROOT.glob(f"{depth}README.md")
+    for path in (*ROOT.glob(f"{depth}README.md"), *ROOT.glob(f"{depth}SLOTS.md"))
     if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts)
 )
+SLOTS = ROOT / "ablations" / "SLOTS.md"
 MAP = ROOT / "transformer_pl" / "README.md"
 NAMES = {path: str(path.relative_to(ROOT)) for path in READMES}
 
@@ -43,6 +45,7 @@ MENTIONED = (
     "wandb agent",
     "python -m transformer_pl.complexity",
     "python -m transformer_pl.report",
+    "python -m transformer_pl.check",
 )
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?: {4}\S.*(?:\n|\Z))+)")
@@ -127,6 +130,8 @@ def workplace(tmp_path_factory):
     my_sweep = example("yaml", "name: my-sweep").replace("values: [base,", f"values: [base, {OWN_ABLATION},")
     (folder / "my_sweep.yaml").write_text(my_sweep)
     (folder / "my_ablation.py").write_text(example("python", "class NoPosition"))
+    (folder / "alibi.py").write_text(example("python", "class Alibi", SLOTS))
+    (folder / "alibi.yaml").write_text(example("yaml", "name: alibi", SLOTS))
     with pytest.MonkeyPatch.context() as patch, in_a_command():
         patch.chdir(folder)
         for heads in (1, 4, 8, 16, 32):
@@ -135,9 +140,9 @@ def workplace(tmp_path_factory):
     return folder
 
 
-def example(language, beginning):
-    """The code block of the root README that holds this text."""
-    blocks = FENCED.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+def example(language, beginning, readme=ROOT / "README.md"):
+    """The code block of a README that holds this text."""
+    blocks = FENCED.findall(readme.read_text(encoding="utf-8"))
     (body,) = [body for kind, body in blocks if kind == language and beginning in body]
     return body
 
@@ -254,12 +259,17 @@ def run_piped(words):
     return translate.main(command[command.index("transformer_pl.translate") + 1 :])
 
 
+def run_check(words):
+    return check.main(["my_ablation.NoPosition" if words == ["my_ablation.MyAttention"] else words[0], *words[1:]])
+
+
 RULES = {  # the first words of a command: what it comes to here
     "python -m transformer_pl.sweep": run_sweep,
     "python -m transformer_pl.train": run_train,
     "python -m transformer_pl.report": run_report,
     "python -m transformer_pl.translate": translate.main,
     "python -m transformer_pl.complexity": run_complexity,
+    "python -m transformer_pl.check": run_check,
     "echo": run_piped,
     "wandb": parse_wandb,
     "optuna-dashboard": open_study,
@@ -293,6 +303,30 @@ def test_the_ablation_of_the_root_readme_passes_the_plan(here, capsys):
     assert f"`{OWN_ABLATION}`" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert sweep.main(["my_sweep.yaml", "--scale", "demo.yaml", "--plan"]) == 0
     assert "NoPosition" in capsys.readouterr().out
+
+
+def test_the_worked_example_leads_to_a_table(here, capsys):
+    variants = yaml.safe_load(Path("alibi.yaml").read_text())["parameters"]["variant"]["values"]
+    assert len(variants) == 3
+    for variant in variants:
+        assert train.main(["--scale=demo.yaml", f"--variant={variant}"]) == 0
+    capsys.readouterr()
+    assert sweep.main(["alibi.yaml", "--scale", "demo.yaml", "--seeds", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "attention=Alibi" in printed and "position=NoPosition" in printed
+
+
+def test_the_worked_example_is_broken_without_start(here, monkeypatch, capsys):
+    """As the text beside it says."""
+    right = Path("alibi.py").read_text()
+    Path("forgetful.py").write_text(right.replace("torch.arange(start, start + Q", "torch.arange(Q"))
+    assert check.main(["forgetful.Alibi"]) == 2
+    assert "BROKEN  decoding_step_by_step_equals_decoding_at_once" in capsys.readouterr().out
+
+
+def test_the_table_of_properties_is_whole():
+    named = re.findall(r"^\| `(\w+)` \|", SLOTS.read_text(encoding="utf-8").partition("## The properties")[2], re.M)
+    assert named == list(PROPERTIES)
 
 
 def test_the_search_of_the_search_readme_is_a_search(here):
