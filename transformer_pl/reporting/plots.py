@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import re
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -19,7 +21,10 @@ from transformer_pl.config import without_section
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", ":", "-.")
-MAX_NAME_LENGTH = 24  # characters
+NAME_WIDTH = 24  # characters in a line of a row's name
+NAME_SIZE = 8  # points
+NAME_LINE = 1.25 * NAME_SIZE / 72  # inches
+MARGIN = 0.7  # inches of a figure's height that are not of its axes, at most
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
@@ -37,11 +42,21 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Measurements of a row during training, one series per seed."""
+    """Measurements of a row during training, one series per seed, and the final one."""
 
     name: str
     at: Sequence[Sequence[float]]  # steps or FLOPs, by seed
     values: Sequence[Sequence[float]]  # the measurements there
+    end: float  # steps or FLOPs of the whole training
+    final: float | None  # the mean of the seeds' final values; None where one is not finite
+
+
+class Drawing(NamedTuple):
+    """A figure, and what a reader must know to understand it."""
+
+    title: str
+    figure: Figure
+    explanation: str  # sentences
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -53,16 +68,19 @@ def save(figure: Figure, path: Path) -> Path:
 
 def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
     """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's."""
-    figure, axes = _axes(5.5, 0.9 + 0.28 * len(rows))
-    for y, row in enumerate(rows):
+    names = [_name(row.name) for row in rows]
+    heights = np.array([0.14 + _height(name) for name in names])
+    figure, axes = _axes(5, 0.9 + heights.sum())
+    centres = heights.cumsum() - heights / 2
+    for y, row in zip(centres, rows, strict=True):
         face = COLOURS[1] if row.significant else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
         if row.name in paper:
             axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel="BLEU, difference to base (95 %; filled: significant)", ylim=(len(rows) - 0.5, -0.5))
-    axes.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
+    axes.set(xlabel="BLEU, difference to base (95 %; filled: significant)", ylim=(heights.sum(), 0))
+    axes.set_yticks(centres, names, fontsize=NAME_SIZE)
     axes.tick_params(axis="y", length=0)
     _legend(axes)
     return figure
@@ -73,20 +91,32 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
 
     unit: of the x axis, steps or FLOPs.
     """
-    figure, axes = _axes(6, 3.8)
-    for row, (line, colour) in zip(rows, itertools.cycle(itertools.product(LINE_STYLES, COLOURS)), strict=False):
-        common = sorted(set.intersection(*map(set, row.at)))
-        if not common:
-            continue
-        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
-        values = np.array([[seed[x] for x in common] for seed in by_seed])
-        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, label=_short(row.name))
-        if len(values) > 1:
-            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+    names = [_name(row.name) + ("" if row.final is None else f": {row.final:.2f}") for row in rows]
+    figure, axes = _named_axes(names)
+    looks = itertools.cycle(itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True)))
+    ends = [_draw_curve(axes, row, *look) for row, look in zip(rows, looks, strict=False)]
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
     _plain_log(axes.yaxis)
-    _legend(axes, outside=True)
+    _name_points(figure, axes, names, ends)
     return figure
+
+
+def _draw_curve(axes: Axes, row: Curve, line: str, colour_and_marker: tuple[str, str]) -> tuple[float, float, str]:
+    """Draw the curve of a row from its first measurement on; return where it ends, and its colour."""
+    colour, marker = colour_and_marker
+    end: tuple[float, float] = (row.end, math.nan)
+    if common := sorted(set.intersection(*map(set, row.at))) if row.at else []:
+        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
+        values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
+        look: dict[str, Any] = {"marker": marker, "markersize": 3.5, "markevery": max(1, len(common) // 8)}
+        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, **look)
+        if len(values) > 1:
+            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+        end = (common[-1], values.mean(0)[-1])
+    if row.final is not None:
+        end = (row.end, row.final)
+        axes.plot(*end, "*", color=colour, markersize=8)
+    return *end, colour
 
 
 def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = True) -> Figure:
@@ -94,7 +124,8 @@ def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = Tr
 
     up: whether higher values are better.
     """
-    figure, axes = _axes(5.5, 3.8)
+    names = [_name(row.name) for row in rows]
+    figure, axes = _named_axes(names)
     best: list[Point] = []
     sign = 1 if up else -1
     for row in sorted(rows, key=lambda row: (row.cost, -sign * row.value)):
@@ -105,9 +136,9 @@ def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = Tr
         colour = COLOURS[2] if row in best else COLOURS[1]
         axes.plot([row.cost] * 2, [row.low, row.high], color=colour, linewidth=0.8)
         axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
-        axes.annotate(_short(row.name), (row.cost, row.value), (4, 3), textcoords="offset points", fontsize=7)
     axes.set(xlabel=unit, ylabel=measure, xscale="log")
     _plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
+    _name_points(figure, axes, names, [(row.cost, row.value, "0.8") for row in rows])
     return figure
 
 
@@ -202,7 +233,7 @@ def share_bars(by_name: Mapping[str, float]) -> Figure:
     ranked = sorted(by_name.items(), key=lambda item: -item[1])
     figure, axes = _axes(4.5, 0.8 + 0.28 * len(ranked))
     axes.barh(range(len(ranked)), [share for _, share in ranked], color=COLOURS[1], height=0.6)
-    axes.set_yticks(range(len(ranked)), [_short(name) for name, _ in ranked])
+    axes.set_yticks(range(len(ranked)), [_name(name) for name, _ in ranked])
     axes.set(xlabel="share", xlim=(0, 1), ylim=(len(ranked) - 0.5, -0.5))
     return figure
 
@@ -253,12 +284,72 @@ def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[
         return [(scale(value) - scale(low)) / span for value in seen], ends
     kinds = sorted(dict.fromkeys(map(str, seen)))
     height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
-    return [height[str(value)] for value in seen], [(at, _short(kind)) for kind, at in height.items()]
+    return [height[str(value)] for value in seen], [(at, _name(kind)) for kind, at in height.items()]
 
 
-def _short(name: str) -> str:
-    """A name, cut where it is long; the table has it in full."""
-    return name if len(name) <= MAX_NAME_LENGTH else f"{name[: MAX_NAME_LENGTH - 1]}…"
+def _name(name: str) -> str:
+    """A name on as many lines as it needs, so that names which differ look different: broken at blanks, then `=`."""
+    pieces = [piece for word in name.split() for piece in _fitting(word)]
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        longer = f"{lines[-1]} {piece}"
+        fits = len(longer) <= NAME_WIDTH and not lines[-1].endswith("=")
+        lines[-1:] = [longer] if fits else [lines[-1], piece]
+    return "\n".join(lines)
+
+
+def _fitting(word: str) -> list[str]:
+    """The word, in parts of at most NAME_WIDTH characters."""
+    parts = [word] if len(word) <= NAME_WIDTH else re.split(r"(?<==)", word, maxsplit=1)
+    return [line for part in parts if part for line in textwrap.wrap(part, NAME_WIDTH, break_on_hyphens=False)]
+
+
+def _height(name: str) -> float:
+    """The height of a name in inches."""
+    return NAME_LINE * (1 + name.count("\n"))
+
+
+def _named_axes(names: Sequence[str]) -> tuple[Figure, Axes]:
+    """Axes that are high enough for a column of these names beside them."""
+    return _axes(5, max(3.6, MARGIN + sum(map(_height, names))))
+
+
+def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float, str]]) -> None:
+    """Write the names of points in a column right of the axes, joined to the points by lines.
+
+    So no name lies on a point or on another name. points: x, y and the colour of the line. The axes have their limits.
+    """
+    room = figure.get_figheight() - MARGIN
+    wanted = [(axes.transScale + axes.transLimits).transform((x, y))[1] for x, y, _ in points]  # 0 to 1
+    order = np.argsort(wanted)[::-1]  # the highest first
+    heights = spread_apart([wanted[i] for i in order], [_height(names[i]) / room for i in order])
+    for i, height in zip(order, heights, strict=True):
+        x, y, colour = points[i]
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2}
+        axes.annotate(
+            names[i],
+            (x, y),
+            (1.08, height),
+            textcoords=axes.transAxes,
+            fontsize=NAME_SIZE,
+            va="center",
+            arrowprops=line,
+            annotation_clip=False,
+        )
+
+
+def spread_apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """Centres of intervals of these sizes, near the wanted ones, that do not overlap. All are within 0 and 1 if they
+    fit. wanted: from the highest to the lowest."""
+    centres, edge = list(wanted), 1.0
+    for i, size in enumerate(sizes):
+        centres[i] = min(centres[i], edge - size / 2)
+        edge = centres[i] - size / 2
+    edge = 0.0
+    for i in reversed(range(len(sizes))):
+        centres[i] = max(centres[i], edge + sizes[i] / 2)
+        edge = centres[i] + sizes[i] / 2
+    return centres
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
@@ -267,12 +358,13 @@ def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _legend(axes: Axes, outside: bool = False) -> None:
-    """Add a legend with every label once."""
+def _legend(axes: Axes) -> None:
+    """Add a legend with every label once, above the axes, where it lies on nothing."""
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if handles:
-        where: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if outside else {}
-        axes.legend(handles.values(), handles, frameon=False, fontsize=7 if outside else 8, **where)
+        axes.legend(
+            handles.values(), handles, frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1)
+        )
 
 
 def _plain_log(axis: Any, form: Any = "{x:g}") -> None:
