@@ -40,7 +40,10 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
 
 def _search_columns(columns: Sequence[Column]) -> list[PageColumn]:
     ordered = sorted(columns[1:], key=lambda column: column.setting)
-    return [PageColumn(PageCell(column.name), list(map(PageCell, column.cells))) for column in [columns[0], *ordered]]
+    return [
+        PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), is_text=column is columns[0])
+        for column in (columns[0], *ordered)
+    ]
 
 
 def _sweep_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:

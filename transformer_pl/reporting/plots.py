@@ -201,7 +201,7 @@ def history(
 def parallel(
     drawn: Mapping[str, Sequence[Any]], by_logarithm: Collection[str], values: Sequence[float], measure: str, up: bool
 ) -> Figure:
-    """Parallel coordinates: a line per trial through its hyperparameters to its value; darker is better.
+    """Parallel coordinates: a line per trial through its hyperparameters to its value; stronger is better.
 
     drawn: the hyperparameters by key. by_logarithm: the keys with a logarithmic axis. Values that are not numbers stand
     in alphabetical order.
@@ -220,7 +220,7 @@ def parallel(
     order = np.argsort(np.argsort(values if up else -np.asarray(values)))  # the best is last, and on top
     for i in np.argsort(order):
         shade = (order[i] + 1) / len(values)
-        axes.plot(range(len(axes_of)), [at[i] for at in heights], color=COLOURS[1], alpha=0.1 + 0.9 * shade**2, lw=1)
+        axes.plot(range(len(axes_of)), [at[i] for at in heights], color=COLOURS[1], alpha=0.25 + 0.75 * shade**2, lw=1)
     axes.set_xticks(range(len(axes_of)), [without_section(key) for key in drawn] + [measure])
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)

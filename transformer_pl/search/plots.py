@@ -49,7 +49,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
         figures[f"parallel{suffix}"] = Drawing(
             f"The drawn values of every trial, and its {goal}",
             plots.parallel(drawn, logarithmic, values, goal, higher_is_better),
-            "Each line is a trial. It crosses the axis of each setting at the value that the search drew. The darker "
+            "Each line is a trial. It crosses the axis of each setting at the value that the search drew. The stronger "
             "the line, the better the trial.",
         )
         if goal in importances:
