@@ -7,7 +7,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from transformer_pl.reporting.plots import Curve, Point, curves, forest, front, spread_apart
+from transformer_pl.reporting.figure_names import spread_apart
+from transformer_pl.reporting.plots import Curve, Point, curves, forest, front
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
 NAMES = [*LONG, "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 18))]

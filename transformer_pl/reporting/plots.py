@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import re
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -15,15 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_pl.config import without_section
+from transformer_pl.reporting.figure_names import NAME_SIZE, break_name, name_height, spread_apart
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", ":", "-.")
-NAME_WIDTH = 24  # characters in a line of a row's name
-NAME_SIZE = 8  # points
-NAME_LINE = 1.25 * NAME_SIZE / 72  # inches
 MARGIN = 0.7  # inches of a figure's height that are not of its axes, at most
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
@@ -68,8 +64,8 @@ def save(figure: Figure, path: Path) -> Path:
 
 def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
     """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's."""
-    names = [_name(row.name) for row in rows]
-    heights = np.array([0.14 + _height(name) for name in names])
+    names = [break_name(row.name) for row in rows]
+    heights = np.array([0.14 + name_height(name) for name in names])
     figure, axes = _axes(5, 0.9 + heights.sum())
     centres = heights.cumsum() - heights / 2
     for y, row in zip(centres, rows, strict=True):
@@ -91,7 +87,7 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
 
     unit: of the x axis, steps or FLOPs.
     """
-    names = [_name(row.name) + ("" if row.final is None else f": {row.final:.2f}") for row in rows]
+    names = [break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}") for row in rows]
     figure, axes = _named_axes(names)
     looks = itertools.cycle(itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True)))
     ends = [_draw_curve(axes, row, *look) for row, look in zip(rows, looks, strict=False)]
@@ -124,7 +120,7 @@ def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = Tr
 
     up: whether higher values are better.
     """
-    names = [_name(row.name) for row in rows]
+    names = [break_name(row.name) for row in rows]
     figure, axes = _named_axes(names)
     best: list[Point] = []
     sign = 1 if up else -1
@@ -233,7 +229,7 @@ def share_bars(by_name: Mapping[str, float]) -> Figure:
     ranked = sorted(by_name.items(), key=lambda item: -item[1])
     figure, axes = _axes(4.5, 0.8 + 0.28 * len(ranked))
     axes.barh(range(len(ranked)), [share for _, share in ranked], color=COLOURS[1], height=0.6)
-    axes.set_yticks(range(len(ranked)), [_name(name) for name, _ in ranked])
+    axes.set_yticks(range(len(ranked)), [break_name(name) for name, _ in ranked])
     axes.set(xlabel="share", xlim=(0, 1), ylim=(len(ranked) - 0.5, -0.5))
     return figure
 
@@ -284,34 +280,12 @@ def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[
         return [(scale(value) - scale(low)) / span for value in seen], ends
     kinds = sorted(dict.fromkeys(map(str, seen)))
     height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
-    return [height[str(value)] for value in seen], [(at, _name(kind)) for kind, at in height.items()]
-
-
-def _name(name: str) -> str:
-    """A name on as many lines as it needs, so that names which differ look different: broken at blanks, then `=`."""
-    pieces = [piece for word in name.split() for piece in _fitting(word)]
-    lines = [pieces[0]]
-    for piece in pieces[1:]:
-        longer = f"{lines[-1]} {piece}"
-        fits = len(longer) <= NAME_WIDTH and not lines[-1].endswith("=")
-        lines[-1:] = [longer] if fits else [lines[-1], piece]
-    return "\n".join(lines)
-
-
-def _fitting(word: str) -> list[str]:
-    """The word, in parts of at most NAME_WIDTH characters."""
-    parts = [word] if len(word) <= NAME_WIDTH else re.split(r"(?<==)", word, maxsplit=1)
-    return [line for part in parts if part for line in textwrap.wrap(part, NAME_WIDTH, break_on_hyphens=False)]
-
-
-def _height(name: str) -> float:
-    """The height of a name in inches."""
-    return NAME_LINE * (1 + name.count("\n"))
+    return [height[str(value)] for value in seen], [(at, break_name(kind)) for kind, at in height.items()]
 
 
 def _named_axes(names: Sequence[str]) -> tuple[Figure, Axes]:
     """Axes that are high enough for a column of these names beside them."""
-    return _axes(5, max(3.6, MARGIN + sum(map(_height, names))))
+    return _axes(5, max(3.6, MARGIN + sum(map(name_height, names))))
 
 
 def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float, str]]) -> None:
@@ -322,7 +296,7 @@ def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Seque
     room = figure.get_figheight() - MARGIN
     wanted = [(axes.transScale + axes.transLimits).transform((x, y))[1] for x, y, _ in points]  # 0 to 1
     order = np.argsort(wanted)[::-1]  # the highest first
-    heights = spread_apart([wanted[i] for i in order], [_height(names[i]) / room for i in order])
+    heights = spread_apart([wanted[i] for i in order], [name_height(names[i]) / room for i in order])
     for i, height in zip(order, heights, strict=True):
         x, y, colour = points[i]
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2}
@@ -336,20 +310,6 @@ def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Seque
             arrowprops=line,
             annotation_clip=False,
         )
-
-
-def spread_apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Centres of intervals of these sizes, near the wanted ones, that do not overlap. All are within 0 and 1 if they
-    fit. wanted: from the highest to the lowest."""
-    centres, edge = list(wanted), 1.0
-    for i, size in enumerate(sizes):
-        centres[i] = min(centres[i], edge - size / 2)
-        edge = centres[i] - size / 2
-    edge = 0.0
-    for i in reversed(range(len(sizes))):
-        centres[i] = max(centres[i], edge + sizes[i] / 2)
-        edge = centres[i] + sizes[i] / 2
-    return centres
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
