@@ -3,12 +3,33 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from chance import drawn
 from helpers import command
 
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.reporting.html_page import render_page
+from transformer_pl.reporting.page_table import page_columns
+from transformer_pl.reporting.render import Column, Table
+from transformer_pl.reporting.rows import RowResults
+from transformer_pl.reporting.stats import bleu
+from transformer_pl.reporting.table import build_table
 from transformer_pl.trials.runs_folder import finished_results
 
 WIDTH = {"a desk": 1200, "a phone": 390}
+FIRST = ["row", "what differs", "BLEU", "Δ BLEU", "p", "seeds", "params"]  # columns that are always shown
+# The contrast of an element's text with the page, by WCAG 2: the ratio of their relative luminances plus 0.05.
+CONTRAST = """element => {
+    const light = (colour) => {
+        const linear = colour.match(/[\\d.]+/g).slice(0, 3).map((channel) => channel / 255)
+            .map((channel) => channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+    };
+    const style = getComputedStyle(element), inSvg = element instanceof SVGElement;
+    const text = light(inSvg ? style.fill : style.color), page = light(getComputedStyle(document.body).backgroundColor);
+    return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +38,29 @@ def report(smoke):
     done = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", "html")
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def table3():
+    """The sweep and a table of all 20 rows of Table 3 with made-up results, one of them diverged."""
+    sweep, rng = read_sweep(Path("sweeps/table3.yaml")), np.random.default_rng(1)
+    rows = []
+    for row, counts in zip(sweep.rows, drawn(rng, len(sweep.rows), 3, 100, 0.02), strict=True):
+        config, nats = row.configs[0], rng.normal(20, 1, (3, 100))
+        sentences = np.concatenate([counts, np.stack([nats, counts[..., 8]], -1)], -1)
+        metrics = [{"val/ppl": 3.0, "val/bleu": float(bleu(one[:, :10].sum(0)))} for one in sentences]
+        about = {"params": 1_490_000, "signature": "nrefs:1", "steps": config.steps}
+        rows.append(RowResults(config, [about | {"metrics": one} for one in metrics], ["done"] * 3, sentences))
+    rows[7] = RowResults(rows[7].config, [None] * 3, ["diverged", "new", "new"])
+    return sweep, build_table(rows, sweep.base)
+
+
+@pytest.fixture(scope="module")
+def table3_page(table3, tmp_path_factory):
+    sweep, table = table3
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render_page(sweep, [], [], table, []), encoding="utf-8")
+    return path.as_uri()
 
 
 @pytest.fixture(params=WIDTH)
@@ -39,11 +83,13 @@ def test_page_is_self_contained_and_complete(smoke, report):
     for result in finished_results(smoke[0]):
         assert f"{result['metrics']['val/bleu']:.1f}" in text and result["folder"].name in text
         assert (result["folder"] / "log.txt").read_text().splitlines()[-1] in text
+    assert text.count("<figcaption>") == text.count("<figure>") > 0 and "<figcaption></figcaption>" not in text
     figures = {path.name for path in (report.parent / "figures").iterdir()}
     assert {f"curves_steps.{kind}" for kind in ("svg", "pdf", "png")} <= figures
 
 
 def test_pressing_a_heading_sorts_in_both_directions(page):
+    page.check("#unfold")
     cells = "#results tbody td:nth-child({})"
     at = page.locator("#results th").all_inner_texts().index("PPL") + 1
     for sign in (-1, 1):
@@ -71,3 +117,117 @@ def test_page_fits_the_screen(page):
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.locator("details summary").last.click()
     assert page.locator("pre").last.is_visible()
+
+
+# --- The results table
+
+
+def test_what_is_compared_comes_first(table3):
+    sweep, table = table3
+    columns = {column.heading.text: column for column in page_columns(table, [row.name for row in sweep.rows])}
+    assert [title for title, column in columns.items() if not column.folded] == FIRST == list(columns)[: len(FIRST)]
+    assert {"h", "d_k", "PPL", "P(better)", "paper BLEU"} <= set(columns)
+    assert all(columns[title].meaning for title in FIRST)
+    h1 = [columns[title].cells[1] for title in FIRST]
+    assert h1[0] == ("h=1", "(A)") and "h 8\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}1, d_k 64" in h1[1].text
+    assert "±" in h1[2].text and " to " in h1[2].below and " to " in h1[3].below and 0 <= float(h1[4].text) <= 1
+    assert [columns[title].cells[0].text for title in ("row", "what differs", "Δ BLEU")] == ["base", "nothing", ""]
+    assert columns["BLEU"].cells[7].text == columns["PPL"].cells[7].text == "diverged"
+
+
+def test_without_a_base_row_all_settings_are_told(table3):
+    sweep, table = table3
+    results = [row.results for row in table.rows][1:4]
+    columns = page_columns(build_table(results), [row.name for row in sweep.rows[1:4]])
+    assert columns[1].cells[0].text == "h 1, d_k 512, d_v 512"
+    assert "Δ BLEU" not in [column.heading.text for column in columns]
+
+
+def test_the_page_of_a_search_has_its_scores_before_its_settings():
+    columns = [Column("trial", ["#1"]), Column("h", ["4"], setting=True), Column("val/bleu", ["60"])]
+    assert [column.heading.text for column in page_columns(Table(columns, [], []), [])] == ["trial", "val/bleu", "h"]
+
+
+@pytest.mark.parametrize("width, in_sight", [(1200, FIRST), (390, ["row", "BLEU", "Δ BLEU"])])
+def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, width, in_sight):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(table3_page)
+    row = page.locator("#results tbody tr").nth(2)
+    headings = [text.split("\n")[0] for text in page.locator("#results thead th").all_inner_texts()]
+
+    def right_edge(title):
+        box = row.locator(":scope > *").nth(headings.index(title)).bounding_box()
+        return box["x"] + box["width"]
+
+    assert all(right_edge(title) <= width for title in in_sight)
+    hidden = page.locator("#results thead th", has_text="paper PPL")
+    assert not hidden.is_visible()
+    page.locator("#unfold").focus()
+    page.keyboard.press("Space")
+    hidden.scroll_into_view_if_needed()
+    assert hidden.is_visible() and page.locator(".wide").first.evaluate("element => element.scrollLeft") > 0
+    assert 0 <= row.locator("th").bounding_box()["x"] < 30  # the row's name stays
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+# --- Light, dark, print, keyboard
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_light_and_dark(report, browser, scheme):
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(report.as_uri())
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+    for place in ("h1", "td", "small", ".notes li", "figcaption", ".figures svg text", "#head text", ".heads span"):
+        contrasts = [element.evaluate(CONTRAST) for element in page.locator(place).element_handles()[:5]]
+        assert contrasts and min(contrasts) >= 4.5, place
+    figure = page.locator(".figures svg").first
+    assert background in figure.locator("path").first.evaluate("path => getComputedStyle(path).fill")
+
+
+def test_the_printed_page_is_light_and_whole(report, table3_page, browser):
+    page = browser.new_page(viewport={"width": 700, "height": 1000}, color_scheme="dark")
+    page.emulate_media(media="print")
+    for address in (report.as_uri(), table3_page):
+        page.goto(address)
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not page.locator("#unfold").is_visible()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_everything_is_reached_by_keys_and_shows_the_focus(report, browser):
+    page = browser.new_page()
+    page.goto(report.as_uri())
+    reached = set()
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        tag, outline = page.evaluate(
+            "[(e => e.id || e.tagName)(document.activeElement), getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if tag == "BODY":
+            break
+        assert outline not in ("none", ""), tag
+        reached.add(tag)
+    assert {"unfold", "BUTTON", "SUMMARY", "sentence", "row", "site"} <= reached
+    page.locator("#results thead button", has_text="row").press("Enter")
+    assert page.locator("#results thead th").first.get_attribute("aria-sort") == "descending"
+    page.locator("#heads button[aria-pressed=true]").press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#which").inner_text() == "encoder, layer 2, head 2"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "layer 2, head 2"
+
+
+# --- Attention
+
+
+def test_tokens_are_whole(page):
+    """No token of the attention pictures leaves its picture."""
+    page.evaluate("attention.sentences[0].source[0] = '▁Donaudampfschifffahrtsgesellschaft'")
+    page.locator("#heads button").last.click()
+    outside = """() => [...document.querySelectorAll("#head svg text")].filter((text) => {
+        const inner = text.getBoundingClientRect(), outer = text.closest("svg").getBoundingClientRect();
+        return ["left", "top"].some((side) => inner[side] < outer[side])
+            || ["right", "bottom"].some((side) => inner[side] > outer[side]);
+    }).map((text) => text.textContent)"""
+    assert "gesellschaft" in page.locator("#head").inner_html() and page.evaluate(outside) == []

@@ -131,9 +131,9 @@ def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
     assert "and not diverged" in " ".join(table.notes) and "inf" not in table.csv().replace("infeasible", "")
     figures = draw_search_plots(outcome)
     assert set(figures) == {"history", "parallel", "importances", "expected_best"}
-    labels = [text.get_text() for text in figures["history"][1].axes[0].get_legend().get_texts()]
+    labels = [text.get_text() for text in figures["history"].figure.axes[0].get_legend().get_texts()]
     assert "diverged" in labels
-    for stem, (_, figure) in figures.items():
+    for stem, (_, figure, _) in figures.items():
         plots.save(figure, tmp_path / stem)
 
 

@@ -1,6 +1,7 @@
 """Reads a sweep file, which is a W&B sweep file and nothing more, into the rows of a table and their trials."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,8 @@ class _RowReader:
         for values in itertools.product(*(parameters[key] for key in varied)):
             row = self._read(shared | dict(zip(varied, values, strict=True)), base)
             rows += [row] if row else []
-        if not self.errors:
+        if base is not None and not self.errors:
+            rows = _tell_apart(rows, base)
             matched = [_attempt(self.errors, self._match_budget, row, rows[0]) for row in rows]
             rows = [row for row in matched if row]
         if errors := self.errors or _repeated_rows_and_seeds(self.path, rows):
@@ -209,6 +211,15 @@ class _RowReader:
                 )
         trained = trial_config([self.scale, Level(f"{self.path}: parameters", row.keys)])  # matched once for all seeds
         return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
+
+
+def _tell_apart(rows: Sequence[Row], base: Config) -> list[Row]:
+    """The rows; where some have the same name, as components of two modules can, their names tell the modules."""
+    counts = Counter(row.name for row in rows)
+    return [
+        row._replace(name=describe_difference(row.configs[0], base, with_modules=True)) if counts[row.name] > 1 else row
+        for row in rows
+    ]
 
 
 def _component_keys(levels: Sequence[Level]) -> list[Level]:

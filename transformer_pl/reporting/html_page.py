@@ -1,29 +1,40 @@
 """The HTML page of a sweep: one file without external resources, with the table and everything it is made from."""
 
-import base64
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from jinja2 import Environment, PackageLoader
 
-from transformer_pl.data.batches import Batch, collate
-from transformer_pl.data.prepare import Prepared, evenly_spaced
-from transformer_pl.evaluation.evaluate import attention_maps, trained_model
+from transformer_pl.data.prepare import evenly_spaced
 from transformer_pl.evaluation.score import sentence_bleu
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.reporting.attention import attention_pictures
+from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.identity import config_difference, same_row
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
-ATTENTION_SENTENCES = 4  # of these, the number whose attention is shown, too
-MAX_ATTENTION_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
-LOG_LINES = 40
+LOG_LINES = 40  # of each trial
+# Colours of the figures that follow the page's light or dark scheme.
+SCHEME_COLOURS = {
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--paper)",
+    "#999999": "var(--faint)",
+    "#cccccc": "var(--line)",
+}
+
+
+class PageFigure(NamedTuple):
+    """A figure of the page."""
+
+    title: str
+    explanation: str
+    svg: Path
 
 
 def render_page(
@@ -31,12 +42,11 @@ def render_page(
     planned: Sequence[PlannedTrial],
     shown: Sequence[PlannedTrial],
     table: Table,
-    figures: Mapping[str, Path],
+    figures: Sequence[PageFigure],
 ) -> str:
     """The HTML of the page.
 
-    planned: all trials. shown: the trials whose translations and attention it has, one per row. figures: svg files by
-    caption.
+    planned: all trials. shown: the trials whose translations and attention it has, one per row.
     """
     environment = Environment(
         loader=PackageLoader("transformer_pl", "reporting/templates"),
@@ -44,19 +54,22 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["pieces"] = _pieces
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
+    columns = page_columns(table, [row.name for row in sweep.rows])
     states = [one.trial.status()["state"] for one in planned]
     translations, translation_errors = _translations(sweep, shown)
-    attention, attention_errors = _attention(sweep, shown)
+    attention, attention_errors = attention_pictures(sweep, shown, TRANSLATED_SENTENCES)
     return environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
         table=table,
-        cells=list(zip(*(column.cells for column in table.columns), strict=True)),
+        columns=columns,
+        cells=list(zip(*(column.cells for column in columns), strict=True)),
         done=states.count("done"),
         diverged=states.count("diverged"),
         failed=states.count("failed"),
-        figures={caption: _inline_svg(path) for caption, path in figures.items()},
+        figures=[(figure, _inline_svg(figure.svg)) for figure in figures],
         translations=translations,
         translation_errors=translation_errors,
         attention={"sentences": attention},
@@ -65,10 +78,18 @@ def render_page(
     )
 
 
+def _pieces(name: str) -> list[str]:
+    """A name in the pieces between which a line may end: `position=`, `Learned`, `Position`."""
+    return re.split(r"(?<=[=.])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])", name)
+
+
 def _inline_svg(path: Path) -> str:
-    """The svg element of a file, without the XML declaration before it."""
+    """The svg element of a file, without the XML declaration before it, in the colours of the page's scheme."""
     text = path.read_text(encoding="utf-8")
-    return text[text.index("<svg") :]
+    element = text[text.index("<svg") :]
+    for colour, of_scheme in SCHEME_COLOURS.items():
+        element = element.replace(colour, of_scheme)
+    return element
 
 
 def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
@@ -126,57 +147,3 @@ def _mark_changes(words: list[str], base_words: list[str]) -> list[tuple[str, bo
     """Runs of words, each with whether it differs from base. A run that only base has is shown as an ellipsis."""
     steps = difflib.SequenceMatcher(None, base_words, words, autojunk=False).get_opcodes()
     return [(" ".join(words[start:end]) or "…", kind != "equal") for kind, _, _, start, end in steps]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention
-
-
-def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The attention weights of a few sentences, by row and site; and by the names of rows without any, why.
-
-    Only one model at a time is in memory. Rows must use the tokenizer of the first one, so that positions are the same.
-    """
-    sentences: dict[int, dict[str, Any]] = {}  # by their index in the validation set
-    errors: dict[str, str] = {}
-    for one in shown:
-        name, text = sweep.rows[one.row].name, shown[0].prepared
-        try:
-            if one.prepared.folder != text.folder:
-                raise InputError("its tokenizer is another")
-            one.trial.intact("weights.pt")
-            with trained_model(one.config, text, one.trial) as model:
-                for i, batch in _short_sentences(text):
-                    if maps := attention_maps(model, batch.source, batch.target_in):
-                        about = {"text": text.text("val")[0][i], "rows": {}} | _token_labels(text, batch)
-                        weights = {site: _pack(torch.cat(layers).cpu()) for site, layers in maps.items()}
-                        sentences.setdefault(i, about)["rows"][name] = weights
-        except InputError as error:
-            errors[name] = str(error)
-            continue
-        if not any(name in sentence["rows"] for sentence in sentences.values()):
-            errors[name] = "its layers do not report attention weights"
-    return list(sentences.values()), errors
-
-
-def _short_sentences(text: Prepared) -> list[tuple[int, Batch]]:
-    """The sentences whose attention is shown: their indexes in the validation set, and batches of each alone."""
-    split = text.split("val")
-    lengths = np.maximum(split.source.lengths, split.target.lengths)
-    sampled = evenly_spaced(len(lengths), TRANSLATED_SENTENCES)
-    short_enough = [i for i in sampled if lengths[i] < MAX_ATTENTION_LENGTH]
-    return [(i, collate(split, np.array([i]))) for i in short_enough[:ATTENTION_SENTENCES]]
-
-
-def _token_labels(text: Prepared, batch: Batch) -> dict[str, list[str]]:
-    """The tokens of the source and of the target, as text."""
-    vocabulary = text.tokenizer.vocabulary()
-    token_ids = {"source": batch.source[0], "target": batch.target_in[0]}
-    return {side: [vocabulary[token] for token in ids.tolist()] for side, ids in token_ids.items()}
-
-
-def _pack(weights: torch.Tensor) -> dict[str, Any]:
-    """weights (layers, heads, queries, keys) from 0 to 1, as base64 of one byte per weight, 255 for 1."""
-    layers, heads = weights.shape[:2]
-    data = (weights * 255).round().to(torch.uint8).numpy().tobytes()
-    return {"layers": layers, "heads": heads, "data": base64.b64encode(data).decode()}

@@ -10,11 +10,11 @@ from transformer_pl.reporting.render import Table
 from transformer_pl.trials.trial import write_atomically
 
 if TYPE_CHECKING:
-    from transformer_pl.reporting.plots import Figure
+    from transformer_pl.reporting.plots import Drawing
 
 
 def write_page(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, folder: Path) -> dict[str, Path]:
-    """Write `report.html` and the figures of a grid; return the figures' png files by caption.
+    """Write `report.html` and the figures of a grid; return the figures' png files by title.
 
     Translations and attention are those of the first finished seed of each row.
     """
@@ -29,20 +29,23 @@ def write_page_files(
     planned: Sequence[PlannedTrial],
     shown: Sequence[PlannedTrial],
     table: Table,
-    figures: "Mapping[str, tuple[str, Figure]]",
+    drawings: "Mapping[str, Drawing]",
     folder: Path,
 ) -> dict[str, Path]:
-    """Write `report.html` and the files of the given figures; return the figures' png files by caption.
+    """Write `report.html` and the files of the given figures; return the figures' png files by title.
 
-    shown: the trials whose translations and attention the page has. figures: by file name, each with its caption.
+    shown: the trials whose translations and attention the page has. drawings: by file name.
     """
     from transformer_pl.reporting import html_page, plots  # torch and matplotlib take seconds
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    pngs = {caption: plots.save(figure, folder / "figures" / name) for name, (caption, figure) in figures.items()}
-    svgs = {caption: png.with_suffix(".svg") for caption, png in pngs.items()}
-    write_atomically(folder / "report.html", html_page.render_page(sweep, planned, shown, table, svgs))
-    return pngs
+    pngs = {name: plots.save(drawing.figure, folder / "figures" / name) for name, drawing in drawings.items()}
+    figures = [
+        html_page.PageFigure(drawing.title, drawing.explanation, pngs[name].with_suffix(".svg"))
+        for name, drawing in drawings.items()
+    ]
+    write_atomically(folder / "report.html", html_page.render_page(sweep, planned, shown, table, figures))
+    return {drawing.title: pngs[name] for name, drawing in drawings.items()}
 
 
 def _first_finished_seeds(planned: Sequence[PlannedTrial]) -> list[PlannedTrial]:

@@ -13,13 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_pl.config import without_section
+from transformer_pl.reporting.figure_names import NAME_SIZE, break_name, name_height, spread_apart
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", ":", "-.")
-MAX_NAME_LENGTH = 24  # characters
+MARGIN = 0.7  # inches of a figure's height that are not of its axes, at most
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
@@ -37,11 +38,21 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Measurements of a row during training, one series per seed."""
+    """Measurements of a row during training, one series per seed, and the final one."""
 
     name: str
     at: Sequence[Sequence[float]]  # steps or FLOPs, by seed
     values: Sequence[Sequence[float]]  # the measurements there
+    end: float  # steps or FLOPs of the whole training
+    final: float | None  # the mean of the seeds' final values; None where one is not finite
+
+
+class Drawing(NamedTuple):
+    """A figure, and what a reader must know to understand it."""
+
+    title: str
+    figure: Figure
+    explanation: str  # sentences
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -53,16 +64,19 @@ def save(figure: Figure, path: Path) -> Path:
 
 def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
     """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's."""
-    figure, axes = _axes(5.5, 0.9 + 0.28 * len(rows))
-    for y, row in enumerate(rows):
+    names = [break_name(row.name) for row in rows]
+    heights = np.array([0.14 + name_height(name) for name in names])
+    figure, axes = _axes(5, 0.9 + heights.sum())
+    centres = heights.cumsum() - heights / 2
+    for y, row in zip(centres, rows, strict=True):
         face = COLOURS[1] if row.significant else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
         if row.name in paper:
             axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel="BLEU, difference to base (95 %; filled: significant)", ylim=(len(rows) - 0.5, -0.5))
-    axes.set_yticks(range(len(rows)), [_short(row.name) for row in rows])
+    axes.set(xlabel="BLEU, difference to base (95 %; filled: significant)", ylim=(heights.sum(), 0))
+    axes.set_yticks(centres, names, fontsize=NAME_SIZE)
     axes.tick_params(axis="y", length=0)
     _legend(axes)
     return figure
@@ -73,20 +87,32 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
 
     unit: of the x axis, steps or FLOPs.
     """
-    figure, axes = _axes(6, 3.8)
-    for row, (line, colour) in zip(rows, itertools.cycle(itertools.product(LINE_STYLES, COLOURS)), strict=False):
-        common = sorted(set.intersection(*map(set, row.at)))
-        if not common:
-            continue
-        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
-        values = np.array([[seed[x] for x in common] for seed in by_seed])
-        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, label=_short(row.name))
-        if len(values) > 1:
-            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+    names = [break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}") for row in rows]
+    figure, axes = _named_axes(names)
+    looks = itertools.cycle(itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True)))
+    ends = [_draw_curve(axes, row, *look) for row, look in zip(rows, looks, strict=False)]
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
     _plain_log(axes.yaxis)
-    _legend(axes, outside=True)
+    _name_points(figure, axes, names, ends)
     return figure
+
+
+def _draw_curve(axes: Axes, row: Curve, line: str, colour_and_marker: tuple[str, str]) -> tuple[float, float, str]:
+    """Draw the curve of a row from its first measurement on; return where it ends, and its colour."""
+    colour, marker = colour_and_marker
+    end: tuple[float, float] = (row.end, math.nan)
+    if common := sorted(set.intersection(*map(set, row.at))) if row.at else []:
+        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
+        values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
+        look: dict[str, Any] = {"marker": marker, "markersize": 3.5, "markevery": max(1, len(common) // 8)}
+        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, **look)
+        if len(values) > 1:
+            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+        end = (common[-1], values.mean(0)[-1])
+    if row.final is not None:
+        end = (row.end, row.final)
+        axes.plot(*end, "*", color=colour, markersize=8)
+    return *end, colour
 
 
 def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = True) -> Figure:
@@ -94,7 +120,8 @@ def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = Tr
 
     up: whether higher values are better.
     """
-    figure, axes = _axes(5.5, 3.8)
+    names = [break_name(row.name) for row in rows]
+    figure, axes = _named_axes(names)
     best: list[Point] = []
     sign = 1 if up else -1
     for row in sorted(rows, key=lambda row: (row.cost, -sign * row.value)):
@@ -105,9 +132,9 @@ def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = Tr
         colour = COLOURS[2] if row in best else COLOURS[1]
         axes.plot([row.cost] * 2, [row.low, row.high], color=colour, linewidth=0.8)
         axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
-        axes.annotate(_short(row.name), (row.cost, row.value), (4, 3), textcoords="offset points", fontsize=7)
     axes.set(xlabel=unit, ylabel=measure, xscale="log")
     _plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
+    _name_points(figure, axes, names, [(row.cost, row.value, "0.8") for row in rows])
     return figure
 
 
@@ -170,7 +197,7 @@ def history(
 def parallel(
     drawn: Mapping[str, Sequence[Any]], by_logarithm: Collection[str], values: Sequence[float], measure: str, up: bool
 ) -> Figure:
-    """Parallel coordinates: a line per trial through its hyperparameters to its value; darker is better.
+    """Parallel coordinates: a line per trial through its hyperparameters to its value; stronger is better.
 
     drawn: the hyperparameters by key. by_logarithm: the keys with a logarithmic axis. Values that are not numbers stand
     in alphabetical order.
@@ -189,7 +216,7 @@ def parallel(
     order = np.argsort(np.argsort(values if up else -np.asarray(values)))  # the best is last, and on top
     for i in np.argsort(order):
         shade = (order[i] + 1) / len(values)
-        axes.plot(range(len(axes_of)), [at[i] for at in heights], color=COLOURS[1], alpha=0.1 + 0.9 * shade**2, lw=1)
+        axes.plot(range(len(axes_of)), [at[i] for at in heights], color=COLOURS[1], alpha=0.25 + 0.75 * shade**2, lw=1)
     axes.set_xticks(range(len(axes_of)), [without_section(key) for key in drawn] + [measure])
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -202,7 +229,7 @@ def share_bars(by_name: Mapping[str, float]) -> Figure:
     ranked = sorted(by_name.items(), key=lambda item: -item[1])
     figure, axes = _axes(4.5, 0.8 + 0.28 * len(ranked))
     axes.barh(range(len(ranked)), [share for _, share in ranked], color=COLOURS[1], height=0.6)
-    axes.set_yticks(range(len(ranked)), [_short(name) for name, _ in ranked])
+    axes.set_yticks(range(len(ranked)), [break_name(name) for name, _ in ranked])
     axes.set(xlabel="share", xlim=(0, 1), ylim=(len(ranked) - 0.5, -0.5))
     return figure
 
@@ -253,12 +280,36 @@ def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[
         return [(scale(value) - scale(low)) / span for value in seen], ends
     kinds = sorted(dict.fromkeys(map(str, seen)))
     height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
-    return [height[str(value)] for value in seen], [(at, _short(kind)) for kind, at in height.items()]
+    return [height[str(value)] for value in seen], [(at, break_name(kind)) for kind, at in height.items()]
 
 
-def _short(name: str) -> str:
-    """A name, cut where it is long; the table has it in full."""
-    return name if len(name) <= MAX_NAME_LENGTH else f"{name[: MAX_NAME_LENGTH - 1]}…"
+def _named_axes(names: Sequence[str]) -> tuple[Figure, Axes]:
+    """Axes that are high enough for a column of these names beside them."""
+    return _axes(5, max(3.6, MARGIN + sum(map(name_height, names))))
+
+
+def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float, str]]) -> None:
+    """Write the names of points in a column right of the axes, joined to the points by lines.
+
+    So no name lies on a point or on another name. points: x, y and the colour of the line. The axes have their limits.
+    """
+    room = figure.get_figheight() - MARGIN
+    wanted = [(axes.transScale + axes.transLimits).transform((x, y))[1] for x, y, _ in points]  # 0 to 1
+    order = np.argsort(wanted)[::-1]  # the highest first
+    heights = spread_apart([wanted[i] for i in order], [name_height(names[i]) / room for i in order])
+    for i, height in zip(order, heights, strict=True):
+        x, y, colour = points[i]
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2}
+        axes.annotate(
+            names[i],
+            (x, y),
+            (1.08, height),
+            textcoords=axes.transAxes,
+            fontsize=NAME_SIZE,
+            va="center",
+            arrowprops=line,
+            annotation_clip=False,
+        )
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
@@ -267,12 +318,13 @@ def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _legend(axes: Axes, outside: bool = False) -> None:
-    """Add a legend with every label once."""
+def _legend(axes: Axes) -> None:
+    """Add a legend with every label once, above the axes, where it lies on nothing."""
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if handles:
-        where: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if outside else {}
-        axes.legend(handles.values(), handles, frameon=False, fontsize=7 if outside else 8, **where)
+        axes.legend(
+            handles.values(), handles, frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1)
+        )
 
 
 def _plain_log(axis: Any, form: Any = "{x:g}") -> None:

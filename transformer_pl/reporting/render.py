@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
@@ -13,6 +14,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from transformer_pl.trials.metrics import finite_or_none
+
+if TYPE_CHECKING:
+    from transformer_pl.reporting.rows import TableRow
 
 WRAPPED_WIDTH = 28  # characters that a wrapping column needs at least
 
@@ -34,6 +38,7 @@ class Table(NamedTuple):
     columns: list[Column]
     records: list[dict[str, Any]]  # one per row, with the same keys; numbers at full precision
     notes: list[str]
+    rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
 
     def terminal(self, width: int | None = None) -> Group:
         """The table for a terminal of this width, by default the one it runs in.

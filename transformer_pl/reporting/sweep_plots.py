@@ -1,6 +1,7 @@
 """The figures of a sweep, as far as its results allow them."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -9,7 +10,7 @@ from transformer_pl.config import without_section
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import plots
-from transformer_pl.reporting.plots import Curve, Figure, Point
+from transformer_pl.reporting.plots import Curve, Drawing, Point
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import ALPHA
 from transformer_pl.runtime.errors import InputError, warn
@@ -17,7 +18,16 @@ from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
 COSTS = {"params": "parameters", "flops": "training FLOPs"}  # keys of result.json
-Figures = dict[str, tuple[str, Figure]]  # by file name, each with its caption
+CURVES = (
+    "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
+    "seeds, the area around it reaches from the lowest to the highest seed. The star, and the number beside the name, "
+    "is the final perplexity, of the weights that the table's scores are of."
+)
+FRONT = (
+    "Each point is a row, with the 95 % interval of its BLEU. Orange diamonds, joined by the line, are the Pareto "
+    "front: no other row is better at the same or a lower cost."
+)
+Figures = dict[str, Drawing]  # by file name
 
 
 def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> Figures:
@@ -43,7 +53,13 @@ def _difference_plot(sweep: Sweep, table: Table) -> Figures:
         for row, record in zip(sweep.rows, table.records, strict=True)
         if record["paper/bleu.difference"] is not None
     }
-    return {"differences": ("Differences to base", plots.forest(differences, published))}
+    explanation = (
+        "Each row's BLEU minus base's. The bar is its 95 % interval: where it crosses zero, the row may be better or "
+        "worse than base. A filled circle differs significantly (p < 0.05)."
+    )
+    if published:
+        explanation += " A cross is the difference that the paper's Table 3 prints, on another text and larger models."
+    return {"differences": Drawing("Differences to base", plots.forest(differences, published), explanation)}
 
 
 def _learning_curves(
@@ -55,8 +71,10 @@ def _learning_curves(
         for row, result in sorted(first_results.items()):
             cost_per_step = 1.0 if unit == "steps" else result["flops"] / result["steps"]
             curves.append(_curve(sweep, planned, row, cost_per_step))
-        if curves := [curve for curve in curves if curve.at]:
-            figures[name] = (f"Validation perplexity by {unit}", plots.curves(curves, unit, "val/ppl"))
+        if curves := [curve for curve in curves if any(curve.at) or curve.final is not None]:
+            explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
+            drawing = plots.curves(curves, unit, "validation perplexity")
+            figures[name] = Drawing(f"Validation perplexity by {unit}", drawing, explanation)
     return figures
 
 
@@ -66,7 +84,7 @@ def _cost_plots(sweep: Sweep, table: Table, first_results: Mapping[int, Mapping[
         costs = {row: result[cost] for row, result in first_results.items()}
         points = _points(sweep, table, "val/bleu", costs.__getitem__)
         if len({point.cost for point in points}) > 1:
-            figures[f"front_{cost}"] = (f"BLEU against {unit}", plots.front(points, unit))
+            figures[f"front_{cost}"] = Drawing(f"BLEU against {unit}", plots.front(points, unit), FRONT)
     return figures
 
 
@@ -78,7 +96,8 @@ def _grid_plot(sweep: Sweep, table: Table) -> Figures:
     points = _points(sweep, table, "val/bleu", lambda row: table.records[row][key])
     if len(points) < 3:
         return {}
-    return {"grid": (f"BLEU over {key}", plots.grid(points, without_section(key)))}
+    explanation = f"The rows differ in {without_section(key)} alone. Bars are 95 % intervals."
+    return {"grid": Drawing(f"BLEU over {key}", plots.grid(points, without_section(key)), explanation)}
 
 
 def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float]) -> list[Point]:
@@ -93,19 +112,27 @@ def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float
 
 
 def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], row: int, cost_per_step: float) -> Curve:
-    """The finite validation perplexities of a row's finished trials, by their cost."""
-    trials = [one.trial for one in planned if one.row == row and one.trial.result() and _has_intact_metrics(one.trial)]
-    by_seed = [
-        [
-            line
-            for line in trial.metrics()
-            if "val/ppl" in line and line_kind(line) != "final" and math.isfinite(line["val/ppl"])
-        ]
-        for trial in trials
-    ]
+    """The finite validation perplexities of a row's finished trials, by their cost, and their final mean."""
+    finished = [(one.trial, result) for one in planned if one.row == row and (result := one.trial.result())]
+    by_seed = [_validations(trial) for trial, _ in finished if _has_intact_metrics(trial)]
     by_seed = [lines for lines in by_seed if lines]
-    costs = [[line["step"] * cost_per_step for line in lines] for lines in by_seed]
-    return Curve(sweep.rows[row].name, costs, [[line["val/ppl"] for line in lines] for lines in by_seed])
+    finals = [result["metrics"]["val/ppl"] for _, result in finished]
+    return Curve(
+        sweep.rows[row].name,
+        [[line["step"] * cost_per_step for line in lines] for lines in by_seed],
+        [[line["val/ppl"] for line in lines] for lines in by_seed],
+        max(result["steps"] for _, result in finished) * cost_per_step,
+        statistics.fmean(finals) if all(map(math.isfinite, finals)) else None,
+    )
+
+
+def _validations(trial: Trial) -> list[dict[str, Any]]:
+    """The validations during a training that have a finite perplexity."""
+    return [
+        line
+        for line in trial.metrics()
+        if "val/ppl" in line and line_kind(line) != "final" and math.isfinite(line["val/ppl"])
+    ]
 
 
 def _has_intact_metrics(trial: Trial) -> bool:

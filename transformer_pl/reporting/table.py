@@ -35,7 +35,7 @@ def build_table(rows: Sequence[RowResults], base: Config | None = None, randomis
     table_rows = make_table_rows(rows, base, randomise)
     keys = _differing_keys([row.settings for row in table_rows])
     columns = [column for column in _columns(table_rows, keys) if any(column.cells)]
-    return Table(columns, _records(table_rows, keys), table_notes(table_rows, randomise))
+    return Table(columns, _records(table_rows, keys), table_notes(table_rows, randomise), table_rows)
 
 
 def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.plan import PlannedTrial, plan_trial
 from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.reporting import plots
-from transformer_pl.reporting.plots import Figure, Point
+from transformer_pl.reporting.plots import Drawing, Point
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.results import SearchResults, TrialRecord
 from transformer_pl.search.states import trial_name
@@ -19,12 +19,12 @@ from transformer_pl.trials.identity import same_row
 SHOWN_TRIALS = 4  # whose translations and attention the page shows beside the base's
 
 
-def draw_search_plots(results: SearchResults) -> dict[str, tuple[str, Figure]]:
-    """Return figures with their captions, by file name: history, parallel coordinates, importances, and so on.
+def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
+    """Return figures with their explanations, by file name: history, parallel coordinates, importances, and so on.
 
     None where no trial has a finite value.
     """
-    search, figures = results.search, dict[str, tuple[str, Figure]]()
+    search, figures = results.search, dict[str, Drawing]()
     measured = sorted((trial for trial in results.trials if trial.values), key=lambda trial: trial.number)
     trials = [trial for trial in measured if all(map(math.isfinite, trial.values))]
     if not trials:
@@ -39,21 +39,39 @@ def draw_search_plots(results: SearchResults) -> dict[str, tuple[str, Figure]]:
             continue
         values, higher_is_better = [t.values[i] for t in trials], direction == "maximize"
         suffix = f"_{i + 1}" if i else ""
-        history = plots.history(numbers, values, complete, goal, higher_is_better, diverged)
-        figures[f"history{suffix}"] = (f"{goal} in the course of the search", history)
-        parallel = plots.parallel(drawn, logarithmic, values, goal, higher_is_better)
-        figures[f"parallel{suffix}"] = (f"The drawn values of every trial, and its {goal}", parallel)
+        better = "higher" if higher_is_better else "lower"
+        figures[f"history{suffix}"] = Drawing(
+            f"{goal} in the course of the search",
+            plots.history(numbers, values, complete, goal, higher_is_better, diverged),
+            f"Each mark is a trial, in the order of their start; {better} is better. A pruned trial was stopped early "
+            "and has its last value. The line is the best finished trial so far.",
+        )
+        figures[f"parallel{suffix}"] = Drawing(
+            f"The drawn values of every trial, and its {goal}",
+            plots.parallel(drawn, logarithmic, values, goal, higher_is_better),
+            "Each line is a trial. It crosses the axis of each setting at the value that the search drew. The stronger "
+            "the line, the better the trial.",
+        )
         if goal in importances:
-            bars = plots.share_bars(importances[goal])
-            figures[f"importances{suffix}"] = (f"Importance of each key for being in the best quarter by {goal}", bars)
+            figures[f"importances{suffix}"] = Drawing(
+                f"Importance of each key for being in the best quarter by {goal}",
+                plots.share_bars(importances[goal]),
+                "How much a setting's values differ between the best quarter of the trials and all of them "
+                "(PED-ANOVA), as shares of 1. With few trials it is rough.",
+            )
     goals = list(search.goals)
     if (best := results.expected_best()) is not None:
-        figure = plots.expected_best_plot(best.tolist(), goals[0])
-        figures["expected_best"] = (f"Expected best {goals[0]} after k trials", figure)
+        figures["expected_best"] = Drawing(
+            f"Expected best {goals[0]} after k trials",
+            plots.expected_best_plot(best.tolist(), goals[0]),
+            "The best value that a search of k trials would have found on average. Where the line is flat, more trials "
+            "bring little.",
+        )
     if len(goals) == 2 and search.goals[goals[1]] == "minimize":
         points = [_point(record, *goals) for record in results.trial_records if record.trial.number in numbers]
         front = plots.front(points, goals[1], goals[0], search.goals[goals[0]] == "maximize")
-        figures["front"] = (f"{goals[0]} against {goals[1]}", front)
+        explanation = "Each point is a trial. No other trial is better in both goals than the orange diamonds."
+        figures["front"] = Drawing(f"{goals[0]} against {goals[1]}", front, explanation)
     return figures
 
 

@@ -27,13 +27,17 @@ def mapping_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> di
     }
 
 
-def describe_difference(config: Config, base: Config) -> str:
-    """How a config differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where it does not."""
+def describe_difference(config: Config, base: Config, with_modules: bool = False) -> str:
+    """How a config differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where it does not.
+
+    with_modules: name components with their modules, as in `position=ablations.learned_position.LearnedPosition`.
+    """
     changes = []
     for key, (value, _) in config_difference(config, base).items():
         if key in RESULT_TRAINER_KEYS or (key != "seed" and not key.startswith("trainer.")):
             name = without_section(key)
-            changes.append(f"{name}={str(value).rpartition('.')[2] if name in SLOTS else value}")
+            is_shortened = name in SLOTS and not with_modules
+            changes.append(f"{name}={str(value).rpartition('.')[2] if is_shortened else value}")
     return " ".join(changes) or "base"
 
 

@@ -1,0 +1,82 @@
+"""The figures of a sweep: names that can be told apart and lie on nothing, curves from one measurement on."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from transformer_pl.reporting.figure_names import spread_apart
+from transformer_pl.reporting.plots import Curve, Point, curves, forest, front
+
+LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
+NAMES = [*LONG, "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 18))]
+
+
+def drawn(figure):
+    """The figure's axes, with all positions computed."""
+    FigureCanvasAgg(figure).draw()
+    return figure.axes[0]
+
+
+def written(axes):
+    """The names beside the axes, or at its ticks, without line breaks."""
+    texts = axes.texts or axes.get_yticklabels()
+    return ["".join(text.get_text().split()) for text in texts]
+
+
+def points(values):
+    return [Point(name, value, value - 1, value + 1, 1e6) for name, value in zip(NAMES, values, strict=False)]
+
+
+def one_curve_each(values, validations=1):
+    steps = [100 * (i + 1) for i in range(validations)]
+    return [
+        Curve(name, [steps], [[value + 1] * validations], 1000, value)
+        for name, value in zip(NAMES, values, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda: front(points([60 + 0.01 * i for i in range(20)]), "parameters"),
+        lambda: front(points([60.0] * 20), "parameters"),
+        lambda: curves(one_curve_each([3 + 0.01 * i for i in range(20)]), "steps", "PPL"),
+        lambda: forest(points([0.0] * 20), {}),
+    ],
+    ids=["front", "equal points", "curves", "forest"],
+)
+def test_names_are_whole_and_lie_on_nothing(figure):
+    axes = drawn(figure())
+    assert all(any("".join(name.split()) in text for text in written(axes)) for name in NAMES)
+    boxes = [Text.get_window_extent(text) for text in axes.texts or axes.get_yticklabels()]  # without their lines
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    frame = axes.get_window_extent()
+    assert not any(frame.overlaps(box) for box in boxes)  # so no point and no line of the data is under a name
+
+
+def test_a_curve_of_one_validation_is_seen_with_its_final_score():
+    axes = drawn(curves(one_curve_each([3.25]), "steps", "PPL"))
+    line, star = axes.lines
+    assert list(line.get_xdata()) == [100] and line.get_marker() not in ("", "None", None)
+    assert (list(star.get_xdata()), list(star.get_ydata()), star.get_marker()) == ([1000], [3.25], "*")
+    assert written(axes)[0].endswith(":3.25")
+
+
+def test_a_row_without_validations_has_its_final_score_alone():
+    axes = drawn(curves([Curve("base", [], [], 1000, 3.25), Curve("h=4", [[10]], [[4.0]], 1000, None)], "steps", "PPL"))
+    assert [line.get_marker() for line in axes.lines] == ["*", "s"] and written(axes) == ["h=4", "base:3.25"]
+
+
+def test_spread_apart():
+    """Intervals that do not touch stay; others move as little as needed, within 0 and 1."""
+    assert spread_apart([0.9, 0.5], [0.1, 0.1]) == [0.9, 0.5]
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        wanted = np.sort(rng.uniform(0, 1, 9))[::-1]
+        sizes = rng.uniform(0.02, 0.1, 9)
+        centres = np.array(spread_apart(wanted, sizes))
+        top, bottom = centres + sizes / 2, centres - sizes / 2
+        assert (bottom[:-1] >= top[1:] - 1e-9).all() and top[0] <= 1 + 1e-9 and bottom[-1] >= -1e-9

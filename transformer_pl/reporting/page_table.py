@@ -1,0 +1,182 @@
+"""The table of the page: what a reader compares first stands first, everything else folds away."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from transformer_pl.experiments.cost import short_number
+from transformer_pl.reporting import cells
+from transformer_pl.reporting.notes import count
+from transformer_pl.reporting.published import PublishedRow, read_published
+from transformer_pl.reporting.render import Column, Table
+from transformer_pl.reporting.rows import ALPHA, TableRow, mean
+
+
+class PageCell(NamedTuple):
+    """A cell of the page's table."""
+
+    text: str
+    below: str = ""  # a second line, in small print
+
+
+class PageColumn(NamedTuple):
+    """A column of the page's table."""
+
+    heading: PageCell
+    cells: list[PageCell]
+    meaning: str = ""  # for a reader who knows the paper
+    folded: bool = False  # shown only on demand
+    is_text: bool = False  # names and settings rather than numbers
+    in_name: bool = False  # repeats the row's name in more words: on a phone it is folded, too
+
+
+def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
+    """The columns of a table for the page. Columns without any content are left out.
+
+    names: of the rows of a sweep. The table of a search keeps its own columns, but the drawn settings come last.
+    """
+    columns = _sweep_columns(table, names) if table.rows else _search_columns(table.columns)
+    return [column for column in columns if any(cell.text for cell in column.cells)]
+
+
+def _search_columns(columns: Sequence[Column]) -> list[PageColumn]:
+    ordered = sorted(columns[1:], key=lambda column: column.setting)
+    return [
+        PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), is_text=column is columns[0])
+        for column in (columns[0], *ordered)
+    ]
+
+
+def _sweep_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
+    settings = [column for column in table.columns if column.setting]
+    return [
+        *_first_columns(table.rows, names, settings),
+        *(PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), folded=True) for column in settings),
+        *_measured_columns(table.rows),
+        *_published_columns(table.rows),
+    ]
+
+
+def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Sequence[Column]) -> list[PageColumn]:
+    """What a reader compares: these columns are always shown."""
+    base = next((i for i, row in enumerate(rows) if row.is_base), None)
+    tested = sum(row.bleu is not None and row.bleu.p_value is not None for row in rows)
+
+    def column(title: str, below: str, cell: Callable[[TableRow], PageCell], meaning: str) -> PageColumn:
+        return PageColumn(PageCell(title, below), [cell(row) for row in rows], meaning)
+
+    return [
+        PageColumn(
+            PageCell("row"),
+            [PageCell(name, row.label if row.label != name else "") for name, row in zip(names, rows, strict=True)],
+            "Named by the settings in which it differs from base; all other settings are base's. Labels such as (A) "
+            "are those of the paper's Table 3.",
+            is_text=True,
+        ),
+        PageColumn(
+            PageCell("what differs", "base → row" if base is not None else ""),
+            [PageCell(_what_differs(settings, i, base)) for i in range(len(rows))],
+            "The same, with base's values and with what follows from them: d_k and d_v are d_model / h unless they are "
+            "set.",
+            is_text=True,
+            in_name=True,
+        ),
+        column(
+            "BLEU",
+            "95 % interval",
+            _bleu,
+            "Of the validation set, the mean over the seeds ± their standard "
+            "deviation; higher is better. Below it is the interval that has the true value in 95 % of cases.",
+        ),
+        column(
+            "Δ BLEU",
+            "95 % interval",
+            _difference,
+            "BLEU minus base's, on the same sentences. Where the interval has "
+            f"zero in it, the row may be better or worse than base. * is a significant difference: p < {ALPHA:g}.",
+        ),
+        column(
+            "p",
+            "",
+            lambda row: PageCell(cells.p_value(row.bleu)),
+            "The probability of a difference at least this large if the row were as good as base. It is raised for the "
+            f"number of tests (Holm): {count(tested, 'row')}.",
+        ),
+        column(
+            "seeds",
+            "",
+            lambda row: PageCell(cells.seed_counts(row.results)),
+            "Finished trainings of the row, which "
+            "differ in their random numbers alone. 2/3: two of three are finished.",
+        ),
+        column(
+            "params",
+            "",
+            lambda row: PageCell(short_number(row.results.params) if row.results.params else "-"),
+            "Trained weights of the model.",
+        ),
+    ]
+
+
+def _what_differs(settings: Sequence[Column], row: int, base: int | None) -> str:
+    """`h 8 → 4, d_k 64 → 128`; without a base row `h 4, d_k 128`."""
+    if row == base:
+        return "nothing"
+    changes = [
+        f"{setting.name} {setting.cells[base]}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{setting.cells[row]}"
+        if base is not None and setting.cells[base]
+        else f"{setting.name} {setting.cells[row]}"
+        for setting in settings
+        if setting.cells[row]
+    ]
+    return ", ".join(changes)
+
+
+def _bleu(row: TableRow) -> PageCell:
+    text = cells.mean_and_spread(row.results.values("val/bleu")) or cells.unmeasured(row.results)
+    return PageCell(text, cells.interval(row.bleu and row.bleu.row_mean, ".1f"))
+
+
+def _difference(row: TableRow) -> PageCell:
+    text = cells.bleu_difference(row) or ("" if row.is_base or row.base is None else "-")
+    return PageCell(text, cells.difference_interval(row.bleu))
+
+
+def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
+    """Other measurements."""
+
+    def column(title: str, cell: Callable[[TableRow], str], meaning: str) -> PageColumn:
+        return PageColumn(PageCell(title), [PageCell(cell(row)) for row in rows], meaning, folded=True)
+
+    def measured(row: TableRow, metric: str, form: str) -> str:
+        return cells.number(mean(row.results.values(metric)), form) or cells.unmeasured(row.results)
+
+    return [
+        column(
+            "PPL",
+            lambda row: measured(row, "val/ppl", ".2f") + cells.significance_mark(row.loss),
+            "Perplexity per subword of the validation set; lower is better.",
+        ),
+        column("chrF", lambda row: measured(row, "val/chrf", ".1f"), "F-score of characters; higher is better."),
+        column(
+            "P(better)",
+            lambda row: cells.probability_better(row.bleu),
+            "How probable it is that the row's true BLEU is above base's.",
+        ),
+    ]
+
+
+def _published_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
+    """What the paper prints for the same rows."""
+
+    def column(title: str, cell: Callable[[PublishedRow], str], meaning: str) -> PageColumn:
+        texts = [cell(row.published) if row.published else "" for row in rows]
+        return PageColumn(PageCell(title), list(map(PageCell, texts)), meaning, folded=True)
+
+    difference = read_published().bleu_difference
+    source = f"The paper's number for the same row: {read_published().source}."
+    return [
+        column("paper PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
+        column("paper BLEU", lambda row: cells.number(row.bleu, ".1f"), source),
+        column("paper Δ BLEU", lambda row: cells.number(difference(row), "+z.1f"), "Its BLEU minus its base's."),
+        column("paper params", lambda row: short_number(row.params * 1e6) if row.params else "", ""),
+    ]
