@@ -4,7 +4,7 @@ import shutil
 import sys
 
 import pytest
-from helpers import command
+from forked import command
 
 
 @pytest.fixture

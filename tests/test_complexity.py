@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, command
+from forked import command
+from helpers import ROOT
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 

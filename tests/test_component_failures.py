@@ -9,7 +9,8 @@ import time
 import pytest
 import small_models
 import tiny_trials
-from helpers import ROOT, command, wait_for
+from forked import command
+from helpers import ROOT, wait_for
 
 from transformer_pl import components, train
 from transformer_pl.config import Model
@@ -108,6 +109,7 @@ def test_a_component_that_ends_the_process_in_training_fails_its_trial(module, t
     """Also where the dry run before the training has not found it."""
     path = module(ENDS)
     monkeypatch.setattr(train, "_cost", lambda run, prepared: Cost(1, 1.0))
+    monkeypatch.setattr(train, "check_model", lambda *model: {})
     code, trial = tiny_trials.train(tmp_path / "runs", ends(when, how) | keys)
     assert code == 1 and trial.result() is None
     status = trial.status()

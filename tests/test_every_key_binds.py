@@ -30,10 +30,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from torch import nn
 
-from tests import test_complexity
+from tests import test_check, test_complexity
 from tests.data import test_sources
 from tests.training import test_distributed
-from transformer_pl import complexity, report, sweep, train, translate
+from transformer_pl import check, complexity, report, sweep, train, translate
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.evaluation.evaluate import trained_model
@@ -684,12 +684,23 @@ def test_the_options_of_complexity(tmp_path, tell):
 
 
 binds("complexity --device")(test_complexity.test_a_wrong_word_is_reported)
+binds("check COMPONENT")(test_check.test_each_property_is_stated)
+binds("check KEY")(test_check.test_a_broken_property_is_explained)
+binds("check --slot")(test_check.test_a_wrong_word_is_reported)
+binds("check --scale")(test_check.test_the_sizes_are_those_of_the_scale)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # All of them
 
-COMMANDS = {"sweep": sweep, "report": report, "translate": translate, "complexity": complexity, "train": train}
+COMMANDS = {
+    "sweep": sweep,
+    "report": report,
+    "translate": translate,
+    "complexity": complexity,
+    "train": train,
+    "check": check,
+}
 
 
 def options_of(name: str, capsys: pytest.CaptureFixture) -> set[str]:

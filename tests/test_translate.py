@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import ROOT, command
+from forked import command
+from helpers import ROOT
 
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.translate import find

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from helpers import ROOT, command
+from forked import command
+from helpers import ROOT
 
 from transformer_pl.config import sizes
 from transformer_pl.experiments.cost import forward_cost, training_cost

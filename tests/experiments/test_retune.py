@@ -6,7 +6,8 @@ import re
 
 import pytest
 import yaml
-from helpers import a_result, command
+from forked import command
+from helpers import a_result
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import REACH, plan_retuning

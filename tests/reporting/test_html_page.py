@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chance import drawn
-from helpers import command
+from forked import command
 
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.html_page import render_page

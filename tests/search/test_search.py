@@ -11,7 +11,8 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from helpers import ROOT, a_result, command, processes, wait_for
+from forked import command
+from helpers import ROOT, a_result, processes, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers import ROOT, a_result, command, read_back
+from forked import command
+from helpers import ROOT, a_result, read_back
 from lightning import Callback
 
 from tests.training.test_training import Asks, config, fit, prepared  # noqa: F401

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from helpers import ROOT, command
+from forked import command
+from helpers import ROOT
 from rich.console import Console
 
 from transformer_pl.component_sources import keep_sources

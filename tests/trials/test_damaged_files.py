@@ -11,7 +11,8 @@ import numpy as np
 import optuna
 import pytest
 import yaml
-from helpers import ROOT, a_result, command, flip
+from forked import command
+from helpers import ROOT, a_result, flip
 from optuna.trial import TrialState
 
 from tests.search.test_results import made
