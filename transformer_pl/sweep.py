@@ -122,13 +122,13 @@ class GridCommand:
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = self.trials_to_train(plan.trials)
+        queue = GridQueue(missing)
         collect_errors(
             lambda data: prepare(data, self.options.runs), dict.fromkeys(planned.config.data for planned in missing)
         )
         make_folder(self.folder)
         write_json(self.folder / "plan.json", as_json(plan))
         set_wandb_group(plan.sweep.name, plan.sweep.project)
-        queue = GridQueue(missing)
         try:
             if missing:
                 self._launch(plan, missing, queue)

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from transformer_pl.reporting.render import Table
-from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.files import locked_file, write_atomically
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.names import sweep_title
 
@@ -32,7 +32,8 @@ class Publisher:
         """
         self.console.print(table.terminal())
         try:
-            self._write(table, draw_page, interrupted=exit_code not in (0, 1))
+            with locked_file(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
+                self._write(table, draw_page, interrupted=exit_code not in (0, 1))
         except OSError as error:  # the results themselves are safe in the folders of the trials
             self.console.print(
                 f"table: cannot be written to {self.folder}: {error}; run the same command again to write it"
