@@ -40,6 +40,7 @@ from transformer_pl.evaluation.evaluate import load_trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
+from transformer_pl.reporting import rows as table_rows
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -523,8 +524,9 @@ def test_a_report_has_the_format_that_is_asked_for(rows, tell, monkeypatch, form
 
 
 @binds("report --test", "report --against")
-def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, folder, tell):
+def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, folder, tell, monkeypatch):
     path, runs = rows
+    monkeypatch.setattr(table_rows, "LEARNED_BLEU", 0.0)  # these trials learn nothing, so they would not be tested
     other = shutil.copytree(runs, folder / "others", dirs_exist_ok=True)
     for against in ([], ["--against", other]):
         words = [path, "--runs", runs, *against, "--format"]
@@ -535,6 +537,18 @@ def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, 
         assert completed[()] == completed["--test", "t"] != completed["--test", "randomisation"]
         assert "approximate randomisation" in completed["--test", "randomisation"]
         assert ("BLEU rows | BLEU others" in completed[()]) == bool(against)
+
+
+@binds("sweep --beside", "report --beside")
+def test_the_paper_stands_beside_a_table_where_that_is_asked_for(rows, tell):
+    """The text is the user's own, so without the option it does not."""
+    path, runs = rows
+    for main in (sweep.main, report.main):
+        for choice in ([], ["--beside", "none"], ["--beside", "paper"]):
+            code, said = tell(main, path, "--runs", runs, *choice)
+            assert code == 0 and ("(A)" in said and "25.8" in said) == ("paper" in choice)
+    with pytest.raises(InputError, match="--beside"):
+        tell(report.main, path, "--runs", runs, "--against", runs, "--beside", "paper")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

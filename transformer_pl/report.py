@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from transformer_pl.experiments.cli import (
+    add_beside_option,
     add_search_options,
     add_sweep_options,
     refuse_options,
@@ -52,6 +53,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="sweep files")
     add_sweep_options(parser)
     add_search_options(parser)
+    add_beside_option(parser)
     parser.add_argument(
         "--format", choices=("terminal", *TEXT_FORMATS, "html"), default="terminal", help="html prints the page's path"
     )
@@ -69,6 +71,8 @@ def read_options(argv: list[str]) -> argparse.Namespace:
             raise InputError(f"{flag} {folder}: must be a runs folder of the sweep, but there is no such folder")
     if options.format == "html" and options.against:
         raise InputError("--format html: the page is of one runs folder; leave --against out, or take another format")
+    if options.beside and options.against:
+        raise InputError("--beside: --against compares two runs folders, without the paper; leave one of them out")
     if options.format in ("json", "csv") and len(options.files) > 1:
         raise InputError(f"--format {options.format}: must be of one sweep file, but {len(options.files)} are given")
     return options
@@ -99,7 +103,7 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     if options.against:
         return Report(title, _comparison(sweep, (options.runs, options.against), randomise), None)
     planned = plan_trials(sweep, options.runs)
-    table = table_of(sweep, planned, randomise)
+    table = table_of(sweep, planned, randomise, options.beside)
     if options.format != "html":
         return Report(title, table, None)
     folder = sweep_folder(sweep, options)
@@ -134,7 +138,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     from transformer_pl.search.cli import search_from_options
     from transformer_pl.search.results import SearchResults
 
-    refuse_options(options, ["against", "test"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(options, ["against", "beside", "test"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
     folder = sweep_folder(search, options)
     results = SearchResults(search, storage.find_study(search, folder, options.storage), options.runs)

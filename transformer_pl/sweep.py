@@ -15,6 +15,7 @@ from rich.console import Console
 
 from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.cli import (
+    add_beside_option,
     add_search_options,
     add_sweep_options,
     make_folder,
@@ -142,7 +143,7 @@ class GridCommand:
         """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged."""
         if exit_code == 0 and any(planned.trial.diverged_at() is not None for planned in plan.trials):
             exit_code = 1
-        table = table_of(plan.sweep, plan.trials)
+        table = table_of(plan.sweep, plan.trials, beside=self.options.beside)
         publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console)
         return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
 
@@ -170,6 +171,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a sweep file: sweeps/table3_A.yaml")
     add_sweep_options(parser)
     add_search_options(parser)
+    add_beside_option(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
     parser.add_argument(
         "--compare",

@@ -39,6 +39,15 @@ def add_sweep_options(parser: CommandParser) -> None:
     )
 
 
+def add_beside_option(parser: CommandParser) -> None:
+    """Add the option that says what a table stands beside."""
+    parser.add_argument(
+        "--beside",
+        choices=("none", "paper"),
+        help="whether a table shows the paper's numbers (default: unless the text is your own)",
+    )
+
+
 def add_search_options(parser: CommandParser) -> None:
     """Add the options of --retune and of a search's study."""
     parser.add_argument(

@@ -34,7 +34,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = search_from_options(options.file, content, options)
-    refuse_options(options, ["compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
+    refuse_options(options, ["beside", "compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)
     check_machine(search.trainers())
