@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -424,6 +425,31 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
         for words in (there, elsewhere)
     ]
     assert cells == [[2, 2], [0, 0]]
+
+
+def test_a_table_with_other_options_is_named_where_this_one_lacks_results(rows, tmp_path, tell, capsys):
+    """With the command that shows it. What the hash in its folder's name stands for is told wherever it is seen."""
+    runs = shutil.copytree(rows[1], tmp_path / "runs")
+    path = write_sweep(tmp_path / "rows.yaml", rows[0].parent / "text", parameters={"optim.max_steps": {"value": 3}})
+    content = yaml.safe_load(path.read_text())
+    content["parameters"] |= {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [1, 2]}}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    words = ["--runs", runs, "--set", "optim.max_steps=4"]
+    code, said = tell(sweep.main, path, *words)
+    (folder,) = (runs / "sweeps").glob("rows@demo-*")
+    assert code == 0 and f"{folder} ({folder.name[-7:]}: --set optim.max_steps=4)" in said
+    said = tell(sweep.main, "--list", "--runs", runs)[1]
+    assert re.search(rf"^{folder.name} .* --set optim.max_steps=4 *$", said, re.M)
+    with tiny_trials.in_a_command():
+        assert report.main([str(path), "--runs", str(runs)]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("4 of 4 trials of this table are not finished. Other tables of rows:")
+    shown = told[told.index("python -m transformer_pl.report ") :].splitlines()[0]
+    assert f"{folder.name}: 4 of 4 trials are finished; {shown}" in told
+    with tiny_trials.in_a_command():
+        assert report.main(shlex.split(shown)[3:]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err and "0/2" not in printed.out
 
 
 @binds("sweep --plan", "sweep --compare")

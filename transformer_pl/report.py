@@ -1,6 +1,8 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from transformer_pl.experiments.cli import (
     refuse_options,
     sweep_folder,
 )
-from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.compare import compare_folders
@@ -25,6 +27,8 @@ from transformer_pl.runtime.command_line import CommandParser, folder_name, run_
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search.page import write_search_page
+from transformer_pl.trials.recognise import sweep_plan
+from transformer_pl.trials.trial import Trial
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -34,7 +38,8 @@ class Report(NamedTuple):
 
     title: str
     table: Table
-    page: Path | None  # only with --format html
+    page: Path | None = None  # only with --format html
+    elsewhere: Sequence[str] = ()  # results of this sweep with other options, where its own are not complete
 
 
 def main(argv: list[str]) -> int:
@@ -43,6 +48,7 @@ def main(argv: list[str]) -> int:
     reports = collect_errors(lambda file: make_report(file, options), dict.fromkeys(options.files))
     for report in reports.values():
         print_report(report, options.format, with_title=len(reports) > 1)
+        print(*report.elsewhere, sep="\n", end="\n" if report.elsewhere else "", file=sys.stderr)
     return 0
 
 
@@ -101,14 +107,36 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
     randomise = options.test == "randomisation"
     if options.against:
-        return Report(title, _comparison(sweep, (options.runs, options.against), randomise), None)
+        return Report(title, _comparison(sweep, (options.runs, options.against), randomise))
     planned = plan_trials(sweep, options.runs)
     table = table_of(sweep, planned, randomise, options.beside)
-    if options.format != "html":
-        return Report(title, table, None)
     folder = sweep_folder(sweep, options)
+    elsewhere = _results_elsewhere(sweep, planned, folder)
+    if options.format != "html":
+        return Report(title, table, elsewhere=elsewhere)
     write_page(sweep, planned, table, folder)
-    return Report(title, table, folder / "report.html")
+    return Report(title, table, folder / "report.html", elsewhere)
+
+
+def _results_elsewhere(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path) -> list[str]:
+    """Where there are results of this sweep with other options, and the commands that show them.
+
+    Empty where the table is complete. folder: that of this table.
+    """
+    missing = sum(one.trial.result() is None for one in planned)
+    if not missing:
+        return []
+    lines = []
+    for other in sorted(folder.parent.glob("*/plan.json")):
+        plan = sweep_plan(other.parent) if other.parent != folder else None
+        if plan is None or plan.name != sweep.name:
+            continue
+        trials = [Trial(folder.parents[1] / "trials" / name) for name in plan.trials]
+        if done := sum(trial.result() is not None for trial in trials):
+            how = plan.command or "the options that it was made with, which an older version has not kept"
+            lines.append(f"  {other.parent.name}: {done} of {len(trials)} trials are finished; {how}")
+    heading = f"{missing} of {len(planned)} trials of this table are not finished. Other tables of {sweep.name}:"
+    return [heading, *lines] if lines else []
 
 
 def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
@@ -144,7 +172,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     results = SearchResults(search, storage.find_study(search, folder, options.storage), options.runs)
     title, table = f"{search.name} at scale {Path(search.scale).stem}", results.table()
     if options.format != "html":
-        return Report(title, table, None)
+        return Report(title, table)
     write_search_page(results, table, folder)
     return Report(title, table, folder / "report.html")
 

@@ -18,7 +18,9 @@ from transformer_pl.experiments.cli import (
     add_beside_option,
     add_search_options,
     add_sweep_options,
+    kept_options,
     make_folder,
+    other_table,
     refuse_options,
     sweep_folder,
 )
@@ -128,8 +130,8 @@ class GridCommand:
             lambda data: prepare(data, self.options.runs), dict.fromkeys(planned.config.data for planned in missing)
         )
         make_folder(self.folder)
-        write_json(self.folder / "plan.json", as_json(plan))
-        set_wandb_group(plan.sweep.name, plan.sweep.project)
+        write_json(self.folder / "plan.json", as_json(plan) | kept_options(self.options))
+        set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         try:
             if missing:
                 self._launch(plan, missing, queue)
@@ -144,7 +146,8 @@ class GridCommand:
         if exit_code == 0 and any(planned.trial.diverged_at() is not None for planned in plan.trials):
             exit_code = 1
         table = table_of(plan.sweep, plan.trials, beside=self.options.beside)
-        publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console)
+        differs = other_table(self.options)
+        publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console, differs)
         return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
 
     def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:

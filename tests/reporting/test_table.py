@@ -17,6 +17,7 @@ from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.reporting import cells, stats
 from transformer_pl.reporting.compare import compare_folders
 from transformer_pl.reporting.published import read_published
+from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, mean, standard_deviation
 from transformer_pl.reporting.stats import BLEU, bleu, compare_rows, holm
 from transformer_pl.reporting.table import build_table
@@ -435,6 +436,7 @@ def test_rows_that_have_learned_nothing_are_not_compared():
     assert [cell.endswith("*") for cell in column(table, "Δ BLEU")] == [False, False, True]
     assert [cell.endswith("*") for cell in column(table, "PPL")] == [False, False, True]
     assert [bool(cell) for cell in column(table, "p")] == [False, False, True]
+    assert [bool(cell) for cell in column(table, "P(better)")] == [False, False, True]
     assert all(column(table, "BLEU 95 %"))
     (note,) = [note for note in table.notes if "enough to compare" in note]
     assert "1 row." in note and "1 BLEU" in note and any("Holm's correction for 1 row." in note for note in table.notes)
@@ -488,6 +490,21 @@ def test_markdown_lines_have_equally_many_cells():
     assert len(lines) == 2 + len(TABLE3) + 1
     assert {len(line.split("|")) for line in lines} == {len(table.columns) + 2}
     assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [column.cells[0] for column in table.columns]
+
+
+def test_w_and_b_gets_numbers_as_numbers_and_the_text_beside_them():
+    """Whatever is measured, a column has values of one kind: W&B refuses a table with others."""
+    infinite = RowResults(config(), [result(config(), 0.0, ppl=float("inf"))] * 2, ["done"] * 2)
+    rows = [infinite, row(config(model__h=1), 60.25, 61.5), row(config(model__h=2), None)]
+    lines = build_table(rows, config()).typed()
+    assert [line["val/bleu.mean"] for line in lines] == [0.0, 60.875, None]
+    assert [line["BLEU (text)"] for line in lines] == ["0.0 ± 0.0", "60.9 ± 0.9", "-"]
+    assert [line["val/ppl.mean"] for line in lines] == [None, 3.0, None] and lines[0]["PPL (text)"] == "inf"
+    assert [line["model.h"] for line in lines] == [8, 1, 2] and "h (text)" not in lines[0]
+    assert "val/bleu.difference.p" not in lines[0]  # which no row has
+    assert all(line.keys() == lines[0].keys() for line in lines)
+    mixed = Table([Column("key", ["a", "b"])], [{"key": 1, "flag": True}, {"key": "low", "flag": None}], [])
+    assert mixed.typed() == [{"key": "1", "flag": True}, {"key": "low", "flag": None}]
 
 
 def test_csv_has_full_precision():

@@ -13,6 +13,7 @@ from typing import IO, Literal, NamedTuple, Protocol
 from transformer_pl.config import Trainer
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
+from transformer_pl.runtime.environment import ROW
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
@@ -261,6 +262,7 @@ def _start_process(planned: PlannedTrial, argv: list[str], workers: Workers, wor
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
         "PYTHONUNBUFFERED": "1",
         "WANDB_NAME": planned.name,
+        ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
         LOCK_FD: str(lock.fileno()),
         ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
     }

@@ -67,7 +67,9 @@ def p_value(comparison: "RowComparison | None") -> str:
 
 
 def probability_better(comparison: "RowComparison | None") -> str:
-    return number(comparison.difference.probability_positive, ".2f") if comparison and comparison.difference else ""
+    if comparison is None or comparison.difference is None or comparison.p_value is None:
+        return ""
+    return f"{comparison.difference.probability_positive:.2f}"
 
 
 def unmeasured(row: RowResults) -> str:

@@ -155,7 +155,9 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     if not differences:
         return notes
     by_seeds = any(difference.variance_by_seeds is not None for difference in differences)
-    tested = count(len(differences), "row")
+    if not (number := sum(row.bleu is not None and row.bleu.p_value is not None for row in rows)):
+        return notes
+    tested = count(number, "row")
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
     notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
     notes.append("P(better): probability that the row's true BLEU is above base's.")

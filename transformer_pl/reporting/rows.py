@@ -162,7 +162,7 @@ def compare_with_base(
 ) -> list[tuple["RowComparison | None", "RowComparison | None"]]:
     """The statistics of each row's BLEU and of its loss; None where a row has no sentence statistics.
 
-    Rows that are not trained enough, like base, have intervals but no difference and no test.
+    Rows that are not trained enough, like base, are not tested: they have no p-value.
     """
     if all(row.sentences is None for row in rows):
         return [(None, None)] * len(rows)
@@ -176,8 +176,9 @@ def compare_with_base(
     for metric in (stats.BLEU, stats.LOSS):
         compared = stats.compare_rows(tested, base_index, metric, randomise)
         if any(untrained):
-            by_itself = stats.compare_rows(sentences, None, metric)
-            compared = [b if alone else a for a, b, alone in zip(compared, by_itself, untrained, strict=True)]
+            untested = stats.compare_rows(sentences, base_index, metric)
+            without_test = [row and row._replace(p_value=None) for row in untested]
+            compared = [b if alone else a for a, b, alone in zip(compared, without_test, untrained, strict=True)]
         by_metric.append(compared)
     return list(zip(*by_metric, strict=True))
 
