@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from transformer_pl.config import is_known_key
 from transformer_pl.experiments.cli import (
     add_beside_option,
     add_search_options,
@@ -23,6 +24,7 @@ from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
+from transformer_pl.reporting.wandb_report import WandbReport
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -30,6 +32,7 @@ from transformer_pl.search.page import write_search_page
 from transformer_pl.trials.recognise import sweep_plan
 from transformer_pl.trials.trial import Trial
 
+PAGES = ("html", "wandb")
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
 
@@ -38,7 +41,7 @@ class Report(NamedTuple):
 
     title: str
     table: Table
-    page: Path | None = None  # only with --format html
+    page: Path | str | None = None  # only with --format html or wandb: where it is
     elsewhere: Sequence[str] = ()  # results of this sweep with other options, where its own are not complete
 
 
@@ -61,7 +64,10 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     add_search_options(parser)
     add_beside_option(parser)
     parser.add_argument(
-        "--format", choices=("terminal", *TEXT_FORMATS, "html"), default="terminal", help="html prints the page's path"
+        "--format",
+        choices=("terminal", *TEXT_FORMATS, *PAGES),
+        default="terminal",
+        help="html prints the page's path; wandb makes a report at W&B and prints its address",
     )
     parser.add_argument(
         "--test",
@@ -75,8 +81,10 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     for flag, folder in (("--runs", options.runs), ("--against", options.against)):
         if folder and not folder.is_dir():
             raise InputError(f"{flag} {folder}: must be a runs folder of the sweep, but there is no such folder")
-    if options.format == "html" and options.against:
-        raise InputError("--format html: the page is of one runs folder; leave --against out, or take another format")
+    if options.format in PAGES and options.against:
+        raise InputError(
+            f"--format {options.format}: it is of one runs folder; leave --against out, or take another format"
+        )
     if options.beside and options.against:
         raise InputError("--beside: --against compares two runs folders, without the paper; leave one of them out")
     if options.format in ("json", "csv") and len(options.files) > 1:
@@ -112,6 +120,9 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     table = table_of(sweep, planned, randomise, options.beside)
     folder = sweep_folder(sweep, options)
     elsewhere = _results_elsewhere(sweep, planned, folder)
+    if options.format == "wandb":
+        trials = [one.trial.folder for one in planned]
+        return Report(title, table, WandbReport(sweep.project, folder, table, trials).save(), elsewhere)
     if options.format != "html":
         return Report(title, table, elsewhere=elsewhere)
     write_page(sweep, planned, table, folder)
@@ -171,6 +182,10 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     folder = sweep_folder(search, options)
     results = SearchResults(search, storage.find_study(search, folder, options.storage), options.runs)
     title, table = f"{search.name} at scale {Path(search.scale).stem}", results.table()
+    if options.format == "wandb":
+        trials = [options.runs / "trials" / record["folder"] for record in results.trained]
+        keys = [key for key in search.space if is_known_key(key)]  # `variant` is not one of W&B's config
+        return Report(title, table, WandbReport(search.project, folder, table, trials, keys, list(search.goals)).save())
     if options.format != "html":
         return Report(title, table)
     write_search_page(results, table, folder)
