@@ -8,9 +8,11 @@ import threading
 import time
 
 import pytest
-from helpers import ROOT
+import tiny_trials
+from helpers import ROOT, little_text
 from tiny_trials import train
 
+from transformer_pl.runtime.environment import ROW, SWEEP
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials import recognise
 from transformer_pl.trials.trial import LOCK_FD, Trial
@@ -97,3 +99,26 @@ def test_every_attempt_has_a_log_of_its_own(tmp_path):
     assert all(text.count("val/bleu ") == 1 for text in logs.values())
     assert [logs[name].endswith(f"attempt {i}\n") for i, name in enumerate(("log.1.txt", "log.2.txt", "log.txt"))]
     assert not list(recognise._foreign_entries(trial.folder))
+
+
+def test_a_w_and_b_run_knows_its_row_and_its_sweep_and_the_trial_does_not(tmp_path, monkeypatch):
+    """The same trial may be in several sweeps: they must not be part of what it is."""
+    seen, names = [], []
+
+    class Noting(tiny_trials.NoRun):
+        def __init__(self, **about):
+            seen.append({key: about["config"][key] for key in ("row", "sweep")})
+
+    monkeypatch.setattr(tiny_trials, "NoRun", Noting)
+    for place in ("alone", "swept"):
+        (tmp_path / place).mkdir()
+        if place == "swept":
+            monkeypatch.setenv(SWEEP, "table@demo")
+            monkeypatch.setenv(ROW, "a row")
+        keys = {"data.path": little_text(tmp_path, 60, 8, 6)}
+        code, trial = train(tmp_path / place, keys)
+        assert code == 0 and not trial.result()["config"].keys() & {"row", "sweep"}
+        names.append((trial.folder.name, trial.identity_inputs()))
+    alone, swept = seen
+    assert alone["sweep"] == "none" and "max_steps=4" in alone["row"]
+    assert swept == {"sweep": "table@demo", "row": "a row"} and names[0] == names[1]
