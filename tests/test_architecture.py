@@ -10,6 +10,7 @@ PACKAGE = ROOT / "transformer_pl"
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 DOORS = {
     "wandb": "transformer_pl.training.wandb_process",
+    "wandb_workspaces": "transformer_pl.reporting.wandb_report",
     "datasets": "transformer_pl.data.sources",
     "sacrebleu": "transformer_pl.evaluation.score",
     "sentencepiece": "transformer_pl.data.tokenizer",

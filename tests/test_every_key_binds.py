@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -40,6 +41,7 @@ from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
+from transformer_pl.reporting import rows as table_rows
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -426,6 +428,31 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
     assert cells == [[2, 2], [0, 0]]
 
 
+def test_a_table_with_other_options_is_named_where_this_one_lacks_results(rows, tmp_path, tell, capsys):
+    """With the command that shows it. What the hash in its folder's name stands for is told wherever it is seen."""
+    runs = shutil.copytree(rows[1], tmp_path / "runs")
+    path = write_sweep(tmp_path / "rows.yaml", rows[0].parent / "text", parameters={"optim.max_steps": {"value": 3}})
+    content = yaml.safe_load(path.read_text())
+    content["parameters"] |= {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [1, 2]}}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    words = ["--runs", runs, "--set", "optim.max_steps=4"]
+    code, said = tell(sweep.main, path, *words)
+    (folder,) = (runs / "sweeps").glob("rows@demo-*")
+    assert code == 0 and f"{folder} ({folder.name[-7:]}: --set optim.max_steps=4)" in said
+    said = tell(sweep.main, "--list", "--runs", runs)[1]
+    assert re.search(rf"^{folder.name} .* --set optim.max_steps=4 *$", said, re.M)
+    with tiny_trials.in_a_command():
+        assert report.main([str(path), "--runs", str(runs)]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("4 of 4 trials of this table are not finished. Other tables of rows:")
+    shown = told[told.index("python -m transformer_pl.report ") :].splitlines()[0]
+    assert f"{folder.name}: 4 of 4 trials are finished; {shown}" in told
+    with tiny_trials.in_a_command():
+        assert report.main(shlex.split(shown)[3:]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err and "0/2" not in printed.out
+
+
 @binds("sweep --plan", "sweep --compare")
 def test_a_plan_starts_nothing_and_tells_how_far_rows_are_from_base(rows, tmp_path, tell):
     words = [rows[0], "--runs", tmp_path / "runs"]
@@ -524,8 +551,9 @@ def test_a_report_has_the_format_that_is_asked_for(rows, tell, monkeypatch, form
 
 
 @binds("report --test", "report --against")
-def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, folder, tell):
+def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, folder, tell, monkeypatch):
     path, runs = rows
+    monkeypatch.setattr(table_rows, "LEARNED_BLEU", 0.0)  # these trials learn nothing, so they would not be tested
     other = shutil.copytree(runs, folder / "others", dirs_exist_ok=True)
     for against in ([], ["--against", other]):
         words = [path, "--runs", runs, *against, "--format"]
@@ -536,6 +564,18 @@ def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, 
         assert completed[()] == completed["--test", "t"] != completed["--test", "randomisation"]
         assert "approximate randomisation" in completed["--test", "randomisation"]
         assert ("BLEU rows | BLEU others" in completed[()]) == bool(against)
+
+
+@binds("sweep --beside", "report --beside")
+def test_the_paper_stands_beside_a_table_where_that_is_asked_for(rows, tell):
+    """The text is the user's own, so without the option it does not."""
+    path, runs = rows
+    for main in (sweep.main, report.main):
+        for choice in ([], ["--beside", "none"], ["--beside", "paper"]):
+            code, said = tell(main, path, "--runs", runs, *choice)
+            assert code == 0 and ("(A)" in said and "25.8" in said) == ("paper" in choice)
+    with pytest.raises(InputError, match="--beside"):
+        tell(report.main, path, "--runs", runs, "--against", runs, "--beside", "paper")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -276,7 +276,10 @@ RULES = {  # the first words of a command: what it comes to here
     "pip install": parse_pip,
     "pytest": parse_pytest,
 }
-NEEDS_PACKAGE = {"--sampler cma-es": "cmaes"}  # where it is not installed, the command says so
+NEEDS = {  # what may be missing here; then the command says so
+    "--sampler cma-es": "pip install cmaes",
+    "--format wandb": "--format wandb: ",  # the package, or an account
+}
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")  # of some samplers
@@ -291,11 +294,11 @@ def test_a_command_of_a_readme_works(command, here, monkeypatch):
         return
     rule = next((rule for rule in RULES if words[: len(rule.split())] == rule.split()), None)
     assert rule, f"no rule for {command!r}: add one to RULES"
-    package = next((package for option, package in NEEDS_PACKAGE.items() if option in command), None)
+    remedy = next((remedy for option, remedy in NEEDS.items() if option in command), None)
     try:
         assert RULES[rule](words[len(rule.split()) :]) == 0
     except InputError as error:
-        if not package or f"pip install {package}" not in str(error):
+        if not remedy or remedy not in str(error):
             raise
 
 

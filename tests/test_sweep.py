@@ -30,7 +30,7 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
         assert json.loads((trial / "status.json").read_text())["state"] == "done"
     folder = runs / "sweeps" / "smoke@demo"
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
-    assert {path.name for path in folder.iterdir()} == files | {"figures", "wandb"}
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
     assert "wandb sync" in printed.stdout
 
@@ -98,13 +98,14 @@ def test_report_prints_the_table_the_sweep_wrote(smoke):
 
 
 def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
-    groups, names = set(), set()
+    groups, names, rows = set(), set(), set()
     for folder, result in results(smoke[0]).items():
         (run,) = (smoke[0] / "trials" / folder / "wandb").glob("offline-run-*")
         record = json.loads(read_back(run, "--summary"))
         assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
         assert record["summary"]["val/ppl"] == pytest.approx(result["metrics"]["val/ppl"])
-        assert record["config"]["effective.d_model"] == 32
+        assert record["config"]["effective.d_model"] == 32 and record["config"]["sweep"] == "smoke@demo"
+        rows.add(record["config"]["row"])
         (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
         (table,) = run.glob("files/media/table/translations*.json")
         table = json.loads(table.read_text())
@@ -112,6 +113,7 @@ def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
         groups.add((about["project"], about["run_group"], about["job_type"]))
         names.add(about["display_name"])
     assert groups == {("transformer-pl", "smoke", "train")}
+    assert rows == {"base", "h=4", "h=1 p_drop=0.0", "position=NoPosition"}
     assert names == {"base s1", "h=4 s1", "h=1 p_drop=0.0 s1", "position=NoPosition s1"}
 
 
@@ -123,7 +125,12 @@ def test_the_offline_wandb_report_is_in_the_sweep_s_group(smoke):
     assert (about["run_group"], about["job_type"], about["display_name"]) == ("smoke", "report", "smoke@demo")
     (table,) = map(json.loads, (path.read_text() for path in run.glob("files/media/table/results*.json")))
     lines = [line.split(" | ") for line in (folder / "table.md").read_text().splitlines() if line.startswith("|")]
-    assert table["columns"] == [cell.strip("| ") for cell in lines[0]] and len(table["data"]) == 4
+    texts = [f"{cell.strip('| ')} (text)" for cell in lines[0]]
+    assert len(table["data"]) == 4 and set(table["columns"]) >= {"name", "val/bleu.mean", "BLEU (text)"}
+    assert [name for name in table["columns"] if name.endswith("(text)")] == [t for t in texts if t in table["columns"]]
+    types = {name: {type(row[i]) for row in table["data"]} for i, name in enumerate(table["columns"])}
+    assert types["val/bleu.mean"] == {float} and types["val/bleu.difference"] <= {float, type(None)}
+    assert types["BLEU (text)"] == {str} and types["paper/bleu"] <= {float, type(None)}
     pictures = list(run.glob("files/media/images/*.png"))
     assert len(pictures) == len(list((folder / "figures").glob("*.png"))) >= 3
 

@@ -1,18 +1,22 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from transformer_pl.config import is_known_key
 from transformer_pl.experiments.cli import (
+    add_beside_option,
     add_search_options,
     add_sweep_options,
     refuse_options,
     sweep_folder,
 )
-from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.compare import compare_folders
@@ -20,11 +24,15 @@ from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
+from transformer_pl.reporting.wandb_report import WandbReport
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search.page import write_search_page
+from transformer_pl.trials.recognise import sweep_plan
+from transformer_pl.trials.trial import Trial
 
+PAGES = ("html", "wandb")
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
 
@@ -33,7 +41,8 @@ class Report(NamedTuple):
 
     title: str
     table: Table
-    page: Path | None  # only with --format html
+    page: Path | str | None = None  # only with --format html or wandb: where it is
+    elsewhere: Sequence[str] = ()  # results of this sweep with other options, where its own are not complete
 
 
 def main(argv: list[str]) -> int:
@@ -42,6 +51,7 @@ def main(argv: list[str]) -> int:
     reports = collect_errors(lambda file: make_report(file, options), dict.fromkeys(options.files))
     for report in reports.values():
         print_report(report, options.format, with_title=len(reports) > 1)
+        print(*report.elsewhere, sep="\n", end="\n" if report.elsewhere else "", file=sys.stderr)
     return 0
 
 
@@ -52,8 +62,12 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="sweep files")
     add_sweep_options(parser)
     add_search_options(parser)
+    add_beside_option(parser)
     parser.add_argument(
-        "--format", choices=("terminal", *TEXT_FORMATS, "html"), default="terminal", help="html prints the page's path"
+        "--format",
+        choices=("terminal", *TEXT_FORMATS, *PAGES),
+        default="terminal",
+        help="html prints the page's path; wandb makes a report at W&B and prints its address",
     )
     parser.add_argument(
         "--test",
@@ -67,8 +81,12 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     for flag, folder in (("--runs", options.runs), ("--against", options.against)):
         if folder and not folder.is_dir():
             raise InputError(f"{flag} {folder}: must be a runs folder of the sweep, but there is no such folder")
-    if options.format == "html" and options.against:
-        raise InputError("--format html: the page is of one runs folder; leave --against out, or take another format")
+    if options.format in PAGES and options.against:
+        raise InputError(
+            f"--format {options.format}: it is of one runs folder; leave --against out, or take another format"
+        )
+    if options.beside and options.against:
+        raise InputError("--beside: --against compares two runs folders, without the paper; leave one of them out")
     if options.format in ("json", "csv") and len(options.files) > 1:
         raise InputError(f"--format {options.format}: must be of one sweep file, but {len(options.files)} are given")
     return options
@@ -97,14 +115,39 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
     randomise = options.test == "randomisation"
     if options.against:
-        return Report(title, _comparison(sweep, (options.runs, options.against), randomise), None)
+        return Report(title, _comparison(sweep, (options.runs, options.against), randomise))
     planned = plan_trials(sweep, options.runs)
-    table = table_of(sweep, planned, randomise)
-    if options.format != "html":
-        return Report(title, table, None)
+    table = table_of(sweep, planned, randomise, options.beside)
     folder = sweep_folder(sweep, options)
+    elsewhere = _results_elsewhere(sweep, planned, folder)
+    if options.format == "wandb":
+        trials = [one.trial.folder for one in planned]
+        return Report(title, table, WandbReport(sweep.project, folder, table, trials).save(), elsewhere)
+    if options.format != "html":
+        return Report(title, table, elsewhere=elsewhere)
     write_page(sweep, planned, table, folder)
-    return Report(title, table, folder / "report.html")
+    return Report(title, table, folder / "report.html", elsewhere)
+
+
+def _results_elsewhere(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path) -> list[str]:
+    """Where there are results of this sweep with other options, and the commands that show them.
+
+    Empty where the table is complete. folder: that of this table.
+    """
+    missing = sum(one.trial.result() is None for one in planned)
+    if not missing:
+        return []
+    lines = []
+    for other in sorted(folder.parent.glob("*/plan.json")):
+        plan = sweep_plan(other.parent) if other.parent != folder else None
+        if plan is None or plan.name != sweep.name:
+            continue
+        trials = [Trial(folder.parents[1] / "trials" / name) for name in plan.trials]
+        if done := sum(trial.result() is not None for trial in trials):
+            how = plan.command or "the options that it was made with, which an older version has not kept"
+            lines.append(f"  {other.parent.name}: {done} of {len(trials)} trials are finished; {how}")
+    heading = f"{missing} of {len(planned)} trials of this table are not finished. Other tables of {sweep.name}:"
+    return [heading, *lines] if lines else []
 
 
 def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
@@ -134,13 +177,17 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     from transformer_pl.search.cli import search_from_options
     from transformer_pl.search.results import SearchResults
 
-    refuse_options(options, ["against", "test"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(options, ["against", "beside", "test"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
     folder = sweep_folder(search, options)
     results = SearchResults(search, storage.find_study(search, folder, options.storage), options.runs)
     title, table = f"{search.name} at scale {Path(search.scale).stem}", results.table()
+    if options.format == "wandb":
+        trials = [options.runs / "trials" / record["folder"] for record in results.trained]
+        keys = [key for key in search.space if is_known_key(key)]  # `variant` is not one of W&B's config
+        return Report(title, table, WandbReport(search.project, folder, table, trials, keys, list(search.goals)).save())
     if options.format != "html":
-        return Report(title, table, None)
+        return Report(title, table)
     write_search_page(results, table, folder)
     return Report(title, table, folder / "report.html")
 

@@ -16,9 +16,12 @@ from rich.console import Console
 from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.cli import (
+    add_beside_option,
     add_search_options,
     add_sweep_options,
+    kept_options,
     make_folder,
+    other_table,
     refuse_options,
     sweep_folder,
 )
@@ -124,13 +127,13 @@ class GridCommand:
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = self.trials_to_train(plan.trials)
+        queue = GridQueue(missing)
         collect_errors(
             lambda data: prepare(data, self.options.runs), dict.fromkeys(planned.config.data for planned in missing)
         )
         make_folder(self.folder)
-        write_json(self.folder / "plan.json", as_json(plan))
-        set_wandb_group(plan.sweep.name, plan.sweep.project)
-        queue = GridQueue(missing)
+        write_json(self.folder / "plan.json", as_json(plan) | kept_options(self.options))
+        set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         try:
             if missing:
                 self._launch(plan, missing, queue)
@@ -144,8 +147,9 @@ class GridCommand:
         """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged."""
         if exit_code == 0 and any(planned.trial.diverged_at() is not None for planned in plan.trials):
             exit_code = 1
-        table = table_of(plan.sweep, plan.trials)
-        publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console)
+        table = table_of(plan.sweep, plan.trials, beside=self.options.beside)
+        differs = other_table(self.options)
+        publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console, differs)
         return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
 
     def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
@@ -172,6 +176,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a sweep file: sweeps/table3_A.yaml")
     add_sweep_options(parser)
     add_search_options(parser)
+    add_beside_option(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
     parser.add_argument(
         "--compare",

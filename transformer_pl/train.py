@@ -8,7 +8,7 @@ import argparse
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from transformer_pl.runtime.command_line import CommandParser, folder_name, run_
 from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment, under_wandb_agent
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
-from transformer_pl.runtime.log_stream import logged
+from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
@@ -128,7 +128,11 @@ def train(run: TrialRun, rerun: bool = False) -> int:
             fit.fit(run, prepared)
         return 0
     trial = run.trial
-    with trial.lock(), logged(trial.log):
+    with ExitStack() as stack:
+        stack.enter_context(trial.lock())
+        if not prints_to(trial.log):
+            trial.begin_log()
+        stack.enter_context(logged(trial.log))
         try:
             if rerun and not trial.needs_training():
                 trial.clear()

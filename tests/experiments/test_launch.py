@@ -1,9 +1,15 @@
 """Workers: which share of the machine each trial gets, and how a sweep describes that."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
-from helpers import ROOT, a_result
+import yaml
+from helpers import ROOT, a_result, little_text
+from tiny_trials import TINY
 
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
@@ -33,7 +39,8 @@ def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
     started = []
     monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
     sweep, planned = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), planned_trials(tmp_path, keys, begun)[0]
-    launch._start_process(planned, argv(sweep, planned, tmp_path, False), launch.Workers(1, 3, []), 0)
+    with planned.trial.take_lock() as lock:
+        launch._start_process(planned, argv(sweep, planned, tmp_path, False), launch.Workers(1, 3, []), 0, lock)
     ((words, environment),) = started
     assert environment["OMP_NUM_THREADS"] == str(threads)
     _, (_, (_, keys_given)) = read_argv(words[3:])
@@ -94,3 +101,115 @@ def test_without_a_gpu_each_worker_gets_its_share_of_cores(monkeypatch):
     assert launch.available_workers(None, trainers({}, {"devices": 2}), 9) == launch.Workers(4, 1, [])
     assert launch.available_workers(2, trainers({"devices": 2}), 9) == launch.Workers(2, 2, [])
     assert launch.available_workers(None, trainers({}), 1) == launch.Workers(1, 8, [])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several commands on one grid
+
+
+def finish(trial):
+    trial.make()
+    (trial.folder / "result.json").write_text(json.dumps(a_result()))
+    trial.set_status("done")
+
+
+def test_commands_on_one_grid_take_different_trials(tmp_path):
+    first, second = (launch.GridQueue(planned_trials(tmp_path, {}, {})) for _ in range(2))
+    one = first.next(set())
+    with one.trial.lock():
+        other = second.next(set())
+        assert other.name != one.name and not other.trial.locked()
+    assert second.next({other.identity.weights}).name == one.name  # its command was stopped: this one continues it
+
+
+def test_trials_of_the_same_weights_are_trained_by_one_command(tmp_path):
+    sweep = read_sweep(ROOT / "sweeps" / "smoke.yaml")
+    base = plan_trials(sweep, tmp_path)[0]
+    (greedy,) = plan_trials(sweep._replace(rows=[sweep.rows[0]]), tmp_path / "greedy")  # a folder of its own
+    with base.trial.lock():
+        assert launch.GridQueue([base, greedy]).next(set()) is None
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "diverged", "stopped"])
+def test_how_another_command_ended_a_trial_counts_here_too(tmp_path, state):
+    """One that it stopped does not: it is continued."""
+    planned = planned_trials(tmp_path, {}, {})
+    queue = launch.GridQueue(planned)
+    one = queue.next(set())
+    if state == "done":
+        finish(one.trial)
+    else:
+        one.trial.make()
+        one.trial.set_status(state)
+    assert queue.ended_elsewhere(one) == (None if state == "stopped" else state)
+
+
+def test_what_ended_before_the_command_is_trained_again(tmp_path):
+    """A failed trial by the same command, a finished one with --rerun."""
+    planned = planned_trials(tmp_path, {}, {})
+    finish(planned[0].trial)
+    planned[1].trial.make()
+    planned[1].trial.set_status("failed")
+    queue = launch.GridQueue(planned)
+    assert [queue.ended_elsewhere(one) for one in planned] == [None] * 4
+
+
+class Told:
+    """A view that keeps what it is told."""
+
+    def __init__(self):
+        self.waits, self.endings = None, []
+
+    def started(self, planned):
+        pass
+
+    def ended(self, planned, ending, description):
+        self.endings.append((planned.name, ending, description))
+
+    def refresh(self):
+        pass
+
+
+def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_read(tmp_path, monkeypatch):
+    planned = planned_trials(tmp_path, {}, {})[:1]
+    queue, view = launch.GridQueue(planned), Told()
+    scheduler = launch._Scheduler(queue, lambda one: [], launch.Workers(1, 1, []), view)
+    monkeypatch.setattr(launch.subprocess, "Popen", None)  # nothing is started
+    found = queue.next
+    with planned[0].trial.lock():
+        monkeypatch.setattr(queue, "next", lambda taken: queue.waiting.pop())  # it looked just before
+        assert scheduler.fill_free_workers() and queue.waiting == planned and not scheduler.running
+        assert view.waits == "waiting for another command, which trains 1 of these"
+        finish(planned[0].trial)
+    monkeypatch.setattr(queue, "next", found)
+    assert scheduler.fill_free_workers() and not scheduler.fill_free_workers()
+    assert view.endings == [(planned[0].name, "done", "val/ppl 2.00  val/bleu 30.00 (by another command)")]
+
+
+def test_two_commands_share_a_grid(tmp_path):
+    """Started one after the other, as people do, or at once, as a job array does: every trial is trained once."""
+    text = tmp_path / "text"
+    text.mkdir()
+    little_text(text, 60, 8, 6)
+    keys = {key: {"value": value} for key, value in (TINY | {"data.path": str(text)}).items()}
+    content = {"program": "transformer_pl/train.py", "name": "shared", "method": "grid"}
+    content |= {"parameters": keys | {"seed": {"values": [1, 2]}}}
+    (tmp_path / "shared.yaml").write_text(yaml.safe_dump(content))
+    words = [sys.executable, "-m", "transformer_pl.sweep", str(tmp_path / "shared.yaml"), "--runs", str(tmp_path / "r")]
+    words += ["--parallel", "1"]
+    environment = os.environ | {"WANDB_MODE": "disabled"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    commands = []
+    for _ in range(2):
+        commands.append(subprocess.Popen(words, cwd=ROOT, env=environment, **pipes))
+        time.sleep(1)
+    outputs = [command.communicate(timeout=200)[0] for command in commands]
+    assert [command.returncode for command in commands] == [0, 0], outputs
+    trained = ["\n".join(x for x in printed.splitlines() if "] " in x) for printed in outputs]
+    assert all(lines.count("val/bleu") == 2 for lines in trained), outputs
+    assert sum(lines.count("(by another command)") for lines in trained) == 2, "each trial was trained by one of them"
+    tables = [printed[printed.index("BLEU") :] for printed in outputs]
+    assert tables[0] == tables[1] and "0/2" not in tables[0]
+    assert len(list((tmp_path / "r").glob("trials/*/result.json"))) == 2
+    logs = list((tmp_path / "r").glob("trials/*/log*.txt"))
+    assert len(logs) == 2 and all(path.read_text().count("val/bleu ") == 1 for path in logs)

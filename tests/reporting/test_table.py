@@ -14,9 +14,11 @@ from rich.console import Console
 
 from transformer_pl.config import Config
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
+from transformer_pl.reporting import cells, stats
 from transformer_pl.reporting.compare import compare_folders
 from transformer_pl.reporting.published import read_published
-from transformer_pl.reporting.rows import RowResults, mean, standard_deviation
+from transformer_pl.reporting.render import Column, Table
+from transformer_pl.reporting.rows import RowResults, TableRow, mean, standard_deviation
 from transformer_pl.reporting.stats import BLEU, bleu, compare_rows, holm
 from transformer_pl.reporting.table import build_table
 
@@ -384,6 +386,89 @@ def test_one_seed_beside_several_has_a_note():
     assert any("one finished seed" in note for note in table.notes)
 
 
+# --- What is too small to print, and what is too little to compare
+
+
+def estimate(value, low, high):
+    """An estimate with this interval."""
+    half = (high - low) / 2 / 1.959964
+    return stats.Estimate(value, None, half**2, float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "cell"),
+    [
+        (-0.02, 0.05, "-0.02 to +0.05"),
+        (-6.3, 7.5, "-6.3 to +7.5"),
+        (-0.036, -0.004, "-0.036 to -0.004"),
+        (0.04, 3.21, "+0.04 to +3.21"),
+        (-2e-5, 12.34, "-2e-05 to +12.3"),
+        (0.0, 0.0, "+0.0 to +0.0"),
+    ],
+)
+def test_no_bound_of_an_interval_looks_like_zero_unless_it_is(low, high, cell):
+    assert cells.interval(estimate((low + high) / 2, low, high), "+z.1f") == cell
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "cell"),
+    [(-0.036, 0.01, "-0.04*"), (-0.036, 0.3, "+0.0"), (0.0004, 0.01, "+0.0004*"), (2.04, 0.01, "+2.0*")],
+)
+def test_a_significant_difference_does_not_look_like_zero(difference, p, cell):
+    base, other = row(config(), 20.0), row(config(model__h=4), 20.0 + difference)
+    comparison = stats.RowComparison(estimate(20, 19, 21), estimate(difference, -1, 1), p)
+    assert cells.bleu_difference(TableRow(other, {}, None, False, base, comparison, None)) == cell
+
+
+def scaled(rows, bleus):
+    """The same rows with these scores."""
+    return [
+        one._replace(results=[r | {"metrics": r["metrics"] | {"val/bleu": bleu}} for r in one.results])
+        for one, bleu in zip(rows, bleus, strict=True)
+    ]
+
+
+def test_rows_that_have_learned_nothing_are_not_compared():
+    """The sentences alone would give two stars. A row that has learned is compared with a base that has not."""
+    rows = measured([0.0, 0.3, 0.3])
+    assert sum(cell.endswith("*") for cell in column(build_table(rows, config()), "Δ BLEU")) == 2
+    table = build_table(scaled(rows, [0.1, 0.9, 5.0]), config())
+    assert [cell.endswith("*") for cell in column(table, "Δ BLEU")] == [False, False, True]
+    assert [cell.endswith("*") for cell in column(table, "PPL")] == [False, False, True]
+    assert [bool(cell) for cell in column(table, "p")] == [False, False, True]
+    assert [bool(cell) for cell in column(table, "P(better)")] == [False, False, True]
+    assert all(column(table, "BLEU 95 %"))
+    (note,) = [note for note in table.notes if "enough to compare" in note]
+    assert "1 row." in note and "1 BLEU" in note and any("Holm's correction for 1 row." in note for note in table.notes)
+    table = build_table(scaled(rows, [5.0, 0.9, 5.0]), config())
+    assert all(column(table, "p")[1:]) and not any("enough to compare" in note for note in table.notes)
+    table = compare_folders(["h=8"], scaled(rows[:1], [0.1]), scaled(rows[1:2], [0.2]), ("new", "old"))
+    assert "*" not in table.markdown() and any("enough to compare" in note for note in table.notes)
+
+
+# --- Beside the paper
+
+OWN = [{"data__path": "mine"}, {"data__hub": "some/one"}, {"data__target": "fr"}]
+
+
+@pytest.mark.parametrize("keys", OWN, ids=str)
+def test_a_text_of_one_s_own_is_not_shown_beside_the_paper(keys):
+    rows = [row(config(**keys), 60.0), row(config(model__h=1, **keys), 59.0)]
+    for table in (build_table(rows, rows[0].config), build_table(rows, rows[0].config, beside="none")):
+        assert not any("paper" in name for name in names(table)) and column(table, "row") == ["base", ""]
+    notes = build_table(rows, rows[0].config).notes
+    assert sum("--beside paper" in note for note in notes) == 1 and not any("Columns `paper`" in note for note in notes)
+    table = build_table(rows, rows[0].config, beside="paper")
+    assert column(table, "row") == ["base", "(A)"] and column(table, "paper BLEU") == ["25.8", "24.9"]
+
+
+@pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
+def test_a_shipped_scale_is_shown_beside_the_paper(scale):
+    rows = [row(config(scale), 60.0), row(config(scale, model__h=1), 59.0)]
+    assert column(build_table(rows, rows[0].config), "row") == ["base", "(A)"]
+    assert column(build_table(rows, rows[0].config, beside="none"), "row") == ["base", ""]
+
+
 def test_differing_text_or_vocabulary_has_a_note():
     other = row(config(data__path="elsewhere"), 61.0)
     table = build_table([row(config(), 60.0), other], config())
@@ -405,6 +490,21 @@ def test_markdown_lines_have_equally_many_cells():
     assert len(lines) == 2 + len(TABLE3) + 1
     assert {len(line.split("|")) for line in lines} == {len(table.columns) + 2}
     assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [column.cells[0] for column in table.columns]
+
+
+def test_w_and_b_gets_numbers_as_numbers_and_the_text_beside_them():
+    """Whatever is measured, a column has values of one kind: W&B refuses a table with others."""
+    infinite = RowResults(config(), [result(config(), 0.0, ppl=float("inf"))] * 2, ["done"] * 2)
+    rows = [infinite, row(config(model__h=1), 60.25, 61.5), row(config(model__h=2), None)]
+    lines = build_table(rows, config()).typed()
+    assert [line["val/bleu.mean"] for line in lines] == [0.0, 60.875, None]
+    assert [line["BLEU (text)"] for line in lines] == ["0.0 ± 0.0", "60.9 ± 0.9", "-"]
+    assert [line["val/ppl.mean"] for line in lines] == [None, 3.0, None] and lines[0]["PPL (text)"] == "inf"
+    assert [line["model.h"] for line in lines] == [8, 1, 2] and "h (text)" not in lines[0]
+    assert "val/bleu.difference.p" not in lines[0]  # which no row has
+    assert all(line.keys() == lines[0].keys() for line in lines)
+    mixed = Table([Column("key", ["a", "b"])], [{"key": 1, "flag": True}, {"key": "low", "flag": None}], [])
+    assert mixed.typed() == [{"key": "1", "flag": True}, {"key": "low", "flag": None}]
 
 
 def test_csv_has_full_precision():

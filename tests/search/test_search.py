@@ -29,7 +29,7 @@ from transformer_pl.search.space import read_search
 from transformer_pl.search.states import counted_trials
 from transformer_pl.search.storage import create_study
 from transformer_pl.search.study import SearchQueue
-from transformer_pl.trials.recognise import planned_trials, reason_to_stay
+from transformer_pl.trials.recognise import reason_to_stay, sweep_plan
 from transformer_pl.trials.runs_folder import finished_results
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
@@ -259,7 +259,7 @@ def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
     finished = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     folder = runs / "sweeps" / "try@demo"
-    assert planned_trials(folder) and reason_to_stay(folder, runs) is None, "--clean must know every file"
+    assert sweep_plan(folder).trials and reason_to_stay(folder, runs) is None, "--clean must know every file"
     study = study_of(runs)
     assert [t.state for t in counted_trials(study)] == [TrialState.COMPLETE] * 2
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))

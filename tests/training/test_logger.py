@@ -333,6 +333,7 @@ def test_a_finished_trial_tells_the_agent_s_run_what_it_resulted_in(smoke, tmp_p
     result = json.loads((folder.parents[1] / "result.json").read_text())
     assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
     assert record["summary"]["params"] == result["params"]
+    assert record["config"]["row"] == result["tags"][-1] and record["config"]["sweep"] == "none"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

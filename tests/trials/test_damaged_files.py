@@ -23,7 +23,7 @@ from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.search.results import SearchResults
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.trials.cleaning import find_removable
-from transformer_pl.trials.recognise import planned_trials
+from transformer_pl.trials.recognise import sweep_plan
 from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
@@ -160,7 +160,7 @@ def test_the_other_files_of_a_trial_and_a_sweep_may_be_damaged(runs, capsys, con
     trial, plan = the(runs, "h=4"), runs / "sweeps" / "smoke@demo" / "plan.json"
     for path in (trial.folder / "status.json", trial.folder / "env.json", plan):
         path.write_bytes(content)
-    assert trial.status()["state"] == "done" and trial.data() is None and planned_trials(plan.parent) is None
+    assert trial.status()["state"] == "done" and trial.data() is None and sweep_plan(plan.parent) is None
     for name in COMMANDS:
         assert COMMANDS[name](runs) == 0
     printed = capsys.readouterr()

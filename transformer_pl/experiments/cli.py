@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,15 @@ def add_sweep_options(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
+    )
+
+
+def add_beside_option(parser: CommandParser) -> None:
+    """Add the option that says what a table stands beside."""
+    parser.add_argument(
+        "--beside",
+        choices=("none", "paper"),
+        help="whether a table shows the paper's numbers (default: unless the text is your own)",
     )
 
 
@@ -75,6 +85,24 @@ def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
     if settings:
         name += "-" + hashlib.sha256(repr(settings).encode()).hexdigest()[:6]
     return options.runs / "sweeps" / as_folder(name)
+
+
+def other_table(options: argparse.Namespace) -> str:
+    """The options that make another table of the sweep file, as they are typed. Its folder's name has their hash."""
+    words = ["--set", *(f"{key}={value}" for key, value in options.set.items())] if options.set else []
+    if options.retune:
+        words += ["--retune", ",".join(options.retune), "--budget", str(options.budget)]
+    return shlex.join(words)
+
+
+def kept_options(options: argparse.Namespace) -> dict[str, str]:
+    """What plan.json keeps of the options: those of `other_table`, and the command that shows the table."""
+    words = ["python", "-m", "transformer_pl.report", str(options.file)]
+    words += ["--scale", options.scale] if options.scale else []
+    words += ["--seeds", ",".join(options.seeds)] if options.seeds else []
+    words += ["--runs", str(options.runs)] if options.runs != DEFAULT_RUNS else []
+    differs = other_table(options)
+    return {"differs": differs, "command": " ".join([shlex.join(words), differs]).strip()}
 
 
 def make_folder(folder: Path) -> None:

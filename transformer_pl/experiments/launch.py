@@ -6,21 +6,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import IO, Literal, NamedTuple, Protocol
 
 from transformer_pl.config import Trainer
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
+from transformer_pl.runtime.environment import ROW
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
+from transformer_pl.trials.trial import LOCK_FD
 
 POLL_S = 0.2  # between two looks at the running trials
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
-Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial's process
+Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -101,6 +103,12 @@ class TrialQueue(Protocol):
         taken: the weights ids that are being trained here; no second trial may write to the same weights.
         """
 
+    def hold(self, planned: PlannedTrial) -> None:
+        """Take back a trial that `next` returned: another command has begun to train it."""
+
+    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
+        """How another command has ended a trial that `next` returned; None: it is to be trained here."""
+
     def waits(self) -> str | None:
         """What the queue waits for when nothing runs and nothing can be started; None if everything is done."""
 
@@ -108,25 +116,37 @@ class TrialQueue(Protocol):
         """Called at every poll of a running trial; True asks the trial to end early, which prunes it."""
 
     def ended(self, planned: PlannedTrial, ending: Ending) -> None:
-        """A trial that `next` returned has ended, or could not be started (`failed`)."""
+        """A trial that `next` returned has ended, here or elsewhere, or could not be started (`failed`)."""
 
 
 class GridQueue:
     """A list of trials, in its order; no trial is pruned.
 
-    Trials that differ in decoding alone share weights and run one after the other. A trial that another command is
-    training waits until that is over; its process then finds the result and ends at once.
+    Several commands share the work: a trial that another one is training waits until that is over. If it has ended
+    then, well or badly, its ending counts here too; if it was stopped, this command continues it. Trials that differ in
+    decoding alone share weights and run one after the other.
     """
 
     def __init__(self, trials: Sequence[PlannedTrial]):
         self.waiting, self.failed = list(trials), list[PlannedTrial]()
+        self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
+        elsewhere = {one.identity.weights for one in self.waiting if one.trial.locked()}
         for planned in self.waiting:
-            if planned.identity.weights not in taken and not planned.trial.locked():
+            if planned.identity.weights not in taken | elsewhere:
                 self.waiting.remove(planned)
                 return planned
         return None
+
+    def hold(self, planned: PlannedTrial) -> None:
+        self.waiting.append(planned)
+
+    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
+        status = planned.trial.status()
+        state = status["state"]
+        has_ended = state in ("done", "failed", "diverged") and status != self._earlier[planned.identity.trial]
+        return state if has_ended else None
 
     def waits(self) -> str | None:
         return f"waiting for another command, which trains {len(self.waiting)} of these" if self.waiting else None
@@ -180,8 +200,7 @@ class _Scheduler:
             planned = self.queue.next({running.planned.identity.weights for running in self.running.values()})
             if planned is None:
                 break
-            started = True
-            self._start(worker, planned)
+            started |= self._start(worker, planned)
         self.view.waits = None if started or self.running else self.queue.waits()
         return bool(started or self.running or self.view.waits)
 
@@ -204,38 +223,62 @@ class _Scheduler:
             self.view.say(f"stopping: {len(self.running)} trials save and end; press Ctrl-C again to kill them")
             _stop([running.process for running in self.running.values()])
 
-    def _start(self, worker: int, planned: PlannedTrial) -> None:
-        self.view.started(planned)
+    def _start(self, worker: int, planned: PlannedTrial) -> bool:
+        """Start a trial, or count how another command has ended it. False: another command is training it."""
         try:
-            process = _start_process(planned, self.argv(planned), self.workers, worker)
-            self.running[worker] = TrialProcess(process, planned)
+            check_writable(planned.trial.folder.parents[1])
+            lock = planned.trial.take_lock()
+            if lock is None:
+                self.queue.hold(planned)
+                return False
+            with closing(lock):  # the trial's process has it too, and keeps it
+                if ending := self.queue.ended_elsewhere(planned):
+                    self._count(planned, ending, f"{_describe_ending(ending, planned)} (by another command)")
+                else:
+                    process = _start_process(planned, self.argv(planned), self.workers, worker, lock)
+                    self.running[worker] = TrialProcess(process, planned)
+                    self.view.started(planned)
         except (InputError, OSError) as error:  # such as a disk that has become full
-            self.queue.ended(planned, "failed")
-            self.view.ended(planned, "failed", f"could not be started: {error}")
+            self._count(planned, "failed", f"could not be started: {error}")
+        return True
+
+    def _count(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
+        """Tell the queue and the view of a trial that was not started here."""
+        self.queue.ended(planned, ending)
+        self.view.started(planned)
+        self.view.ended(planned, ending, description)
 
     def _end(self, running: TrialProcess, exit_code: int) -> None:
         _end_session(running.process)
         ending = _ending(exit_code, running)
         self.queue.ended(running.planned, ending)
-        self.view.ended(running.planned, ending, _describe_ending(ending, exit_code, running.planned))
+        self.view.ended(running.planned, ending, _describe_ending(ending, running.planned, exit_code))
 
 
-def _start_process(planned: PlannedTrial, argv: list[str], workers: Workers, worker: int) -> subprocess.Popen:
+def _start_process(planned: PlannedTrial, argv: list[str], workers: Workers, worker: int, lock: IO) -> subprocess.Popen:
+    """lock: of the trial; the process keeps it until it ends."""
     environment = os.environ | {
         "OMP_NUM_THREADS": str(workers.threads_of(planned)),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
         "PYTHONUNBUFFERED": "1",
         "WANDB_NAME": planned.name,
+        ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
+        LOCK_FD: str(lock.fileno()),
         ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
     }
     if workers.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = workers.gpus[worker]
     command = [sys.executable, "-m", "transformer_pl.train", *argv]
-    check_writable(planned.trial.folder.parents[1])
-    planned.trial.make()
+    planned.trial.begin_log()
     with planned.trial.log.open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
         )
 
 
@@ -248,8 +291,8 @@ def _ending(exit_code: int, running: TrialProcess) -> Ending:
     return "failed" if running.deadline is None else "pruned"
 
 
-def _describe_ending(ending: Ending, exit_code: int, planned: PlannedTrial) -> str:
-    """One line for people; a failure has the end of its log below."""
+def _describe_ending(ending: Ending, planned: PlannedTrial, exit_code: int | None = None) -> str:
+    """One line for people; a failure has the end of its log below. exit_code: where it is known."""
     trial = planned.trial
     if ending == "pruned":
         return ending
@@ -261,8 +304,8 @@ def _describe_ending(ending: Ending, exit_code: int, planned: PlannedTrial) -> s
     log_end = "\n".join(f"    | {line}" for line in trial.log_end())
     if reason := why_unwritable(trial.folder.parents[1]):  # then the log may lack it
         log_end += f"\n    {reason}"
-    without_result = "" if exit_code else ", without a result"
-    return f"failed with exit code {exit_code}{without_result}; the end of {trial.log}:\n{log_end}"
+    how = "" if exit_code is None else f" with exit code {exit_code}{'' if exit_code else ', without a result'}"
+    return f"failed{how}; the end of {trial.log}:\n{log_end}"
 
 
 def _stop(processes: Sequence[subprocess.Popen]) -> None:

@@ -1,6 +1,7 @@
 """The text of a table's cells. An empty string means that there is nothing to print."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, mean, sta
 
 if TYPE_CHECKING:
     from transformer_pl.reporting.stats import Estimate, RowComparison
+
+MOST_DIGITS = 3  # behind the point
 
 
 def number(value: float | None, form: str) -> str:
@@ -27,12 +30,25 @@ def interval(estimate: "Estimate | None", form: str) -> str:
     if estimate is None:
         return ""
     low, high = estimate.interval()
+    form = precise_enough(form, low, high)
     return f"{low:{form}} to {high:{form}}"
 
 
+def precise_enough(form: str, *values: float) -> str:
+    """The form with as many digits as it takes that no value but zero looks like zero: `.2f` of `.1f` for 0.04."""
+    before, digits = re.fullmatch(r"(.*\.)([0-9]+)f", form).groups()  # type: ignore[union-attr]
+    for more in range(int(digits), MOST_DIGITS + 1):
+        if all(value == 0 or round(value, more) != 0 for value in values):
+            return f"{before}{more}f"
+    return before.replace("z", "") + "3g"
+
+
 def bleu_difference(row: TableRow) -> str:
-    """BLEU minus base's, marked with `*` where significant."""
-    return number(row.difference("val/bleu"), "+z.1f") + significance_mark(row.bleu)
+    """BLEU minus base's, marked with `*` where significant; then it has enough digits not to look like zero."""
+    difference, mark, form = row.difference("val/bleu"), significance_mark(row.bleu), "+z.1f"
+    if difference is not None and mark:
+        form = precise_enough(form, difference)
+    return number(difference, form) + mark
 
 
 def difference_interval(comparison: "RowComparison | None") -> str:
@@ -51,7 +67,9 @@ def p_value(comparison: "RowComparison | None") -> str:
 
 
 def probability_better(comparison: "RowComparison | None") -> str:
-    return number(comparison.difference.probability_positive, ".2f") if comparison and comparison.difference else ""
+    if comparison is None or comparison.difference is None or comparison.p_value is None:
+        return ""
+    return f"{comparison.difference.probability_positive:.2f}"
 
 
 def unmeasured(row: RowResults) -> str:

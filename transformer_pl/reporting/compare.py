@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_pl.reporting import cells
-from transformer_pl.reporting.notes import count, read_error_notes
+from transformer_pl.reporting.notes import count, read_error_notes, untrained_notes
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, compare_with_base, mean
 from transformer_pl.reporting.table import comparison_record
@@ -42,6 +42,7 @@ def compare_folders(
     notes = [
         f"Δ BLEU is BLEU in {places[0]} minus BLEU in {places[1]}.",
         f"p is by {test}, with Holm's correction for {count(tested, 'row')}.",
+        *untrained_notes([row for row in table_rows if row.is_untrained]),
         *read_error_notes([*rows, *other_rows]),
     ]
     return Table([column for column in columns if any(column.cells)], records, notes)

@@ -5,20 +5,21 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from transformer_pl.config import Config, effective_sizes
-from transformer_pl.reporting.published import PublishedRow, read_published
-from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, standard_deviation, text_settings
+from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
+from transformer_pl.reporting.rows import ALPHA, LEARNED_BLEU, RowResults, TableRow, standard_deviation, text_settings
 
 GAPS = (0.5, 1.0, 2.0)  # differences in BLEU for which a note says how many seeds would detect them
 
 
-def table_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
-    """All notes of a table, one thought each. randomise: whether p-values are by approximate randomisation."""
+def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None = None) -> list[str]:
+    """All notes of a table, one thought each. randomise, beside: as in `build_table`."""
     config = next((row.results.config for row in rows if row.is_base), rows[0].results.config)
     return [
         *_scale_notes(config),
-        *_paper_notes(rows),
+        *_paper_notes(rows, beside),
         *_metric_notes(rows),
         *_seed_notes(rows),
+        *untrained_notes([row for row in rows if row.is_untrained]),
         *_significance_notes(rows, randomise),
         *_exemption_notes(rows),
         *read_error_notes([row.results for row in rows]),
@@ -64,9 +65,14 @@ def _scale_notes(config: Config) -> list[str]:
     ]
 
 
-def _paper_notes(rows: Sequence[TableRow]) -> list[str]:
+def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
     if not any(row.published for row in rows):
-        return []
+        own = next((row.results.config.data for row in rows if is_own_text(row.results.config.data)), None)
+        if own is None or beside:
+            return []
+        return [
+            f"Without the paper's numbers: the text, {own.path or own.hub}, is your own. --beside paper shows them."
+        ]
     notes = [
         f"Columns `paper`: {read_published().source}.",
         "The paper's text and model sizes are not those of this table: compare differences to base, not values.",
@@ -135,6 +141,16 @@ def _seed_notes(rows: Sequence[TableRow]) -> list[str]:
     return notes
 
 
+def untrained_notes(rows: Sequence[TableRow]) -> list[str]:
+    """rows: those that are not compared with base."""
+    if not rows:
+        return []
+    return [
+        f"Not trained enough to compare: {count(len(rows), 'row')}. Below {LEARNED_BLEU:g} BLEU, as base is too, a row "
+        "has learned next to nothing, so it has no test and no star. Train longer."
+    ]
+
+
 def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     """What intervals, marks and p-values mean."""
     row_means = [row.bleu.row_mean for row in rows if row.bleu]
@@ -152,7 +168,9 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     if not differences:
         return notes
     by_seeds = any(difference.variance_by_seeds is not None for difference in differences)
-    tested = count(len(differences), "row")
+    if not (number := sum(row.bleu is not None and row.bleu.p_value is not None for row in rows)):
+        return notes
+    tested = count(number, "row")
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
     notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
     notes.append("P(better): probability that the row's true BLEU is above base's.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from transformer_pl.reporting.render import Table
-from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.files import locked_file, write_atomically
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.names import sweep_title
 
@@ -16,13 +16,14 @@ from transformer_pl.trials.names import sweep_title
 class Publisher:
     """Publishes the table of one sweep at one scale.
 
-    folder: the sweep's folder, `runs/sweeps/<name>@<scale>`.
+    folder: the sweep's folder, `runs/sweeps/<name>@<scale>`. differs: the options that its name has a hash of.
     """
 
     name: str
     scale: str
     folder: Path
     console: Console
+    differs: str = ""
 
     def publish(self, table: Table, draw_page: Callable[[], dict[str, Path]], exit_code: int) -> int:
         """Print the table, write it with its page and send it to W&B; return the exit code of the command.
@@ -32,13 +33,15 @@ class Publisher:
         """
         self.console.print(table.terminal())
         try:
-            self._write(table, draw_page, interrupted=exit_code not in (0, 1))
+            with locked_file(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
+                self._write(table, draw_page, interrupted=exit_code not in (0, 1))
         except OSError as error:  # the results themselves are safe in the folders of the trials
             self.console.print(
                 f"table: cannot be written to {self.folder}: {error}; run the same command again to write it"
             )
             return exit_code or 1
-        self.console.print(f"table and results: {self.folder}", soft_wrap=True)
+        suffix = f" (-{self.folder.name.rpartition('-')[2]}: {self.differs})" if self.differs else ""
+        self.console.print(f"table and results: {self.folder}{suffix}", soft_wrap=True)
         return exit_code
 
     def _write(self, table: Table, draw_page: Callable[[], dict[str, Path]], interrupted: bool) -> None:
@@ -53,8 +56,9 @@ class Publisher:
     def _send_to_wandb(self, table: Table, figures: dict[str, Path]) -> None:
         """Log the table and the figures as a run of their own, in the sweep's group."""
         name, scale = sweep_title(self.name, self.scale), Path(self.scale).stem
-        report = WandbRun(folder=str(self.folder), name=name, tags=[scale], config={}, job_type="report")
-        report.tell(tables={"results": table.shown()})
+        labels = {"sweep": self.folder.name, "row": "none"}
+        report = WandbRun(folder=str(self.folder), name=name, tags=[scale], config=labels, job_type="report")
+        report.tell(tables={"results": table.typed()})
         report.tell(images={caption: str(path) for caption, path in figures.items()})
         report.finish(0, wait=SEND_S)  # everything is still to be sent
 

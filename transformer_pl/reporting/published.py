@@ -2,14 +2,15 @@
 
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
-from transformer_pl.config import Config, Section, nominal_sizes
-from transformer_pl.levels import Level, resolve
+from transformer_pl.config import Config, Data, Section, nominal_sizes
+from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.yaml_file import read_yaml
 
+Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
 TABLE3 = Path(__file__).parent / "published" / "table3.yaml"
 
 
@@ -50,6 +51,23 @@ class PublishedTable(Section):
 def read_published() -> PublishedTable:
     """Read the printed Table 3."""
     return PublishedTable.model_validate(read_yaml(TABLE3))
+
+
+def is_own_text(data: Data) -> bool:
+    """Whether the text is the user's own: a folder, or a dataset or a language that no shipped scale has.
+
+    A local copy of a scale's dataset in TRANSFORMER_PL_DATA is that scale's text.
+    """
+    return data.path is not None or _text(data) not in _shipped_texts()
+
+
+@cache
+def _shipped_texts() -> set[tuple]:
+    return {_text(resolve([scale_level(path.stem)]).data) for path in SCALES.glob("*.yaml")}
+
+
+def _text(data: Data) -> tuple:
+    return data.hub, data.subset, data.source, data.target
 
 
 def _matched_settings(config: Config) -> dict[str, Any]:

@@ -62,10 +62,16 @@ class Table(NamedTuple):
         table = [f"| {' | '.join(cells)} |" for cells in rows]
         return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
-    def shown(self) -> list[dict[str, str]]:
-        """The cells of each row by column name."""
-        names = [column.name for column in self.columns]
-        return [dict(zip(names, row, strict=True)) for row in zip(*(c.cells for c in self.columns), strict=True)]
+    def typed(self) -> list[dict[str, Any]]:
+        """For each row its record, to sort and to plot by, and then the text of its results, such as `BLEU (text)`.
+
+        Each column has values of one kind, and None, also for a number that is not finite. Columns without any value
+        are left out.
+        """
+        numbers = {key: _of_one_kind([record[key] for record in self.records]) for key in self.records[0]}
+        texts = {f"{column.name} (text)": column.cells for column in self.columns[1:] if not column.setting}
+        columns = {name: values for name, values in (numbers | texts).items() if any(v is not None for v in values)}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
@@ -95,6 +101,13 @@ class Table(NamedTuple):
         """The records and the notes as JSON; null where nothing was measured or a value is not finite."""
         records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
         return json.dumps({"rows": records, "notes": self.notes}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _of_one_kind(values: Sequence[Any]) -> list[Any]:
+    """The values, as text if they are not all numbers or all of one other type; None in place of inf and nan."""
+    finite = [finite_or_none(value) for value in values]
+    kinds = {float if type(value) is int else type(value) for value in finite if value is not None}
+    return finite if len(kinds) < 2 else [None if value is None else str(value) for value in finite]
 
 
 def _ever_fewer(columns: list[Column]) -> list[list[Column]]:

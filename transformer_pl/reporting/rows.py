@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.reporting.published import PublishedRow, read_published
+from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformer_pl.reporting.stats import RowComparison
 
 ALPHA = 0.05  # level of significance
+LEARNED_BLEU = 1.0  # a row below it has learned next to nothing: two such rows are not compared
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 
 
@@ -58,6 +59,11 @@ class TableRow:
     base: RowResults | None  # what differences are to
     bleu: "RowComparison | None"
     loss: "RowComparison | None"
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether neither the row nor base is trained enough to compare them."""
+        return not self.is_base and self.base is not None and are_untrained(self.results, self.base)
 
     @property
     def label(self) -> str:
@@ -123,18 +129,28 @@ def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":
     return np.stack(sentences)
 
 
-def make_table_rows(rows: Sequence[RowResults], base: Config | None, randomise: bool) -> list[TableRow]:
+def are_untrained(*rows: RowResults) -> bool:
+    """Whether all of these rows have results, and all are below LEARNED_BLEU."""
+    means = [mean(row.values("val/bleu")) for row in rows]
+    return all(value is not None and value < LEARNED_BLEU for value in means)
+
+
+def make_table_rows(
+    rows: Sequence[RowResults], base: Config | None, randomise: bool, beside: Beside | None = None
+) -> list[TableRow]:
     """Compare every row with base and find it in the paper's table.
 
     base: the config that differences are to; there are no differences where None or not among the rows.
     randomise: whether p-values are by approximate randomisation rather than by a t-test.
+    beside: `none` or `paper`; by default the paper's rows are left out where the text is the user's own.
     """
     base_row = next((row for row in rows if base is not None and same_row(row.config, base)), None)
     base_published = base_row and read_published().find(base_row.config)
     table_rows = []
     for row, (bleu, loss) in zip(rows, compare_with_base(rows, base_row, randomise), strict=True):
         is_base = base is not None and same_row(row.config, base)
-        published = read_published().find(row.config)
+        hides_paper = beside == "none" or (beside is None and is_own_text(row.config.data))
+        published = None if hides_paper else read_published().find(row.config)
         if published is base_published and not is_base:  # differs from base in its training alone: not in the paper
             published = None
         table_rows.append(TableRow(row, row_settings(row.config), published, is_base, base_row, bleu, loss))
@@ -144,15 +160,27 @@ def make_table_rows(rows: Sequence[RowResults], base: Config | None, randomise: 
 def compare_with_base(
     rows: Sequence[RowResults], base: RowResults | None, randomise: bool
 ) -> list[tuple["RowComparison | None", "RowComparison | None"]]:
-    """The statistics of each row's BLEU and of its loss; None where a row has no sentence statistics."""
+    """The statistics of each row's BLEU and of its loss; None where a row has no sentence statistics.
+
+    Rows that are not trained enough, like base, are not tested: they have no p-value.
+    """
     if all(row.sentences is None for row in rows):
         return [(None, None)] * len(rows)
     from transformer_pl.reporting import stats  # scipy takes half a second
 
     base_index = next((i for i, row in enumerate(rows) if row is base), None)
     sentences = [row.sentences for row in rows]
-    bleu, loss = (stats.compare_rows(sentences, base_index, metric, randomise) for metric in (stats.BLEU, stats.LOSS))
-    return list(zip(bleu, loss, strict=True))
+    untrained = [base is not None and row is not base and are_untrained(row, base) for row in rows]
+    tested = [None if alone else of_row for of_row, alone in zip(sentences, untrained, strict=True)]
+    by_metric = []
+    for metric in (stats.BLEU, stats.LOSS):
+        compared = stats.compare_rows(tested, base_index, metric, randomise)
+        if any(untrained):
+            untested = stats.compare_rows(sentences, base_index, metric)
+            without_test = [row and row._replace(p_value=None) for row in untested]
+            compared = [b if alone else a for a, b, alone in zip(compared, without_test, untrained, strict=True)]
+        by_metric.append(compared)
+    return list(zip(*by_metric, strict=True))
 
 
 def row_settings(config: Config) -> dict[str, Any]:

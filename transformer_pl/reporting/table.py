@@ -13,7 +13,7 @@ from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import cells
 from transformer_pl.reporting.notes import table_notes
-from transformer_pl.reporting.published import PublishedRow, read_published
+from transformer_pl.reporting.published import Beside, PublishedRow, read_published
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, make_table_rows, mean, read_rows, standard_deviation
 
@@ -21,21 +21,27 @@ if TYPE_CHECKING:
     from transformer_pl.reporting.stats import RowComparison
 
 
-def table_of(sweep: Sweep, planned: Iterable[PlannedTrial], randomise: bool = False) -> Table:
+def table_of(
+    sweep: Sweep, planned: Iterable[PlannedTrial], randomise: bool = False, beside: Beside | None = None
+) -> Table:
     """The table of a sweep from the results that are there."""
-    table = build_table(read_rows(sweep, planned), sweep.base, randomise)
-    return table._replace(notes=[*table.notes, *sweep.notes])
+    table = build_table(read_rows(sweep, planned), sweep.base, randomise, beside)
+    records = [{"name": row.name} | record for row, record in zip(sweep.rows, table.records, strict=True)]
+    return table._replace(records=records, notes=[*table.notes, *sweep.notes])
 
 
-def build_table(rows: Sequence[RowResults], base: Config | None = None, randomise: bool = False) -> Table:
+def build_table(
+    rows: Sequence[RowResults], base: Config | None = None, randomise: bool = False, beside: Beside | None = None
+) -> Table:
     """The table of at least one row, beside the paper's. Differences are to `base`, if that is among the rows.
 
     p-values are by a t-test over seeds and sentences, or with `randomise` by approximate randomisation of sentences.
+    beside: `paper`, `none`, or by default `none` where the text is the user's own and else `paper`.
     """
-    table_rows = make_table_rows(rows, base, randomise)
+    table_rows = make_table_rows(rows, base, randomise, beside)
     keys = _differing_keys([row.settings for row in table_rows])
     columns = [column for column in _columns(table_rows, keys) if any(column.cells)]
-    return Table(columns, _records(table_rows, keys), table_notes(table_rows, randomise), table_rows)
+    return Table(columns, _records(table_rows, keys), table_notes(table_rows, randomise, beside), table_rows)
 
 
 def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:

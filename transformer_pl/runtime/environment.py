@@ -27,10 +27,25 @@ def set_thread_count(threads: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def set_wandb_group(group: str, project: str) -> None:
-    """Group the W&B runs of the processes that this one starts. A project that the user chose stays."""
+SWEEP, ROW = "TRANSFORMER_PL_SWEEP", "TRANSFORMER_PL_ROW"  # variables: see `sweep_and_row`
+
+
+def set_wandb_group(group: str, project: str, sweep: str) -> None:
+    """Group the W&B runs of the processes that this one starts. A project that the user chose stays.
+
+    sweep: the name of the sweep's folder, such as `table3-A@demo`.
+    """
     os.environ["WANDB_RUN_GROUP"] = group
+    os.environ[SWEEP] = sweep
     os.environ.setdefault("WANDB_PROJECT", project)
+
+
+def sweep_and_row(row: str) -> dict[str, str]:
+    """The sweep that started this process and the row that it trains, for the config of a W&B run.
+
+    row: where no sweep started the process, whose sweep then is `none`.
+    """
+    return {"sweep": os.environ.get(SWEEP, "none"), "row": os.environ.get(ROW, row)}
 
 
 def under_wandb_agent() -> bool:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import prepare
-from transformer_pl.experiments.cli import make_folder, refuse_options, sweep_folder
+from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
 from transformer_pl.experiments.launch import available_workers, check_machine, launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
@@ -35,7 +35,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = search_from_options(options.file, content, options)
-    refuse_options(options, ["compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
+    refuse_options(options, ["beside", "compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)
     check_machine(search.trainers())
@@ -50,14 +50,14 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         study = storage.create_study(search, folder, options.storage, sampler, pruner)
         prepare(search.base.data, options.runs)
         try:
-            exit_code = _train(search, study, options, console)
+            exit_code = _train(search, study, folder, options, console)
         except storage.Unreachable as error:
             console.print(f"the study cannot be reached: {error}; the same command resumes it", soft_wrap=True)
             return 1
         results = SearchResults(search, study, options.runs)
         if not results.records:
             return exit_code
-        exit_code = _publish(results, folder, exit_code, console)
+        exit_code = _publish(results, folder, exit_code, options, console)
     mention_offline_runs([options.runs / "trials" / one["folder"] for one in results.trained], options.runs, console)
     url = storage.display_url(options.storage, folder)
     console.print(f"to browse the study: optuna-dashboard {url}", soft_wrap=True)
@@ -71,10 +71,10 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
     return read_search(file, content, options.scale, options.seeds, options.set)
 
 
-def _train(search: Search, study: optuna.Study, options: argparse.Namespace, console: Console) -> int:
+def _train(search: Search, study: optuna.Study, folder: Path, options: argparse.Namespace, console: Console) -> int:
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
     queue = SearchQueue(search, study, options.runs)
-    set_wandb_group(search.name, search.project)
+    set_wandb_group(search.name, search.project, folder.name)
     missing = search.run_cap - len(counted_trials(study))
     workers = available_workers(options.parallel, search.trainers(), missing)
     try:
@@ -87,10 +87,13 @@ def _train(search: Search, study: optuna.Study, options: argparse.Namespace, con
     return 0
 
 
-def _publish(results: SearchResults, folder: Path, exit_code: int, console: Console) -> int:
+def _publish(
+    results: SearchResults, folder: Path, exit_code: int, options: argparse.Namespace, console: Console
+) -> int:
     """Write what the search has found; return the exit code: 1 in place of 0 if a trial failed."""
     search, table = results.search, results.table()
-    write_json(folder / "plan.json", {"name": search.name, "scale": search.scale, "trials": results.trained})
+    plan = {"name": search.name, "scale": search.scale, "trials": results.trained}
+    write_json(folder / "plan.json", plan | kept_options(options))
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
-    publisher = Publisher(search.name, search.scale, folder, console)
+    publisher = Publisher(search.name, search.scale, folder, console, other_table(options))
     return publisher.publish(table, lambda: write_search_page(results, table, folder), exit_code)

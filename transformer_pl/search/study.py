@@ -90,6 +90,14 @@ class SearchQueue:
         self._next_draw = self._clock() + RETRY_DRAW_S
         return None
 
+    def hold(self, planned: PlannedTrial) -> None:
+        """Hold a trial that another process has begun to train, until that is over."""
+        self.held = self.draws.pop(planned.trial.folder.name)
+
+    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
+        """None: `next` has looked, and the trial's process looks again."""
+        return None
+
     def waits(self) -> str | None:
         """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
         try:
@@ -123,8 +131,6 @@ class SearchQueue:
                 draw.trial.set_user_attr(states.DIVERGED, planned.trial.diverged_at())
             worst = [math.inf if direction == "minimize" else -math.inf for direction in self.search.goals.values()]
             self._tell(number, values=worst)
-        elif ending == "failed" and planned.trial.locked():  # another process began to train it first
-            self.held = draw
         elif ending == "failed" or None in values:
             self._tell(number, state=TrialState.FAIL)
         else:

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from transformer_pl.runtime.environment import sweep_and_row
 from transformer_pl.runtime.errors import warn
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
@@ -99,7 +100,8 @@ class TrialLogger(Logger):
 
 def log_finished_trial(folder: Path, result: dict[str, Any]) -> None:
     """Send an earlier result to the run that W&B's agent has opened for the same trial."""
-    run = WandbRun(folder=str(folder), **{key: result[key] for key in ("name", "tags", "config")})
+    labels = {"name": result["name"], "tags": result["tags"]}
+    run = WandbRun(folder=str(folder), **labels, config=result["config"] | sweep_and_row(result["tags"][-1]))
     run.tell(log={"step": result["steps"], **result["metrics"]})
     run.tell(summary=wandb_summary(result))
     run.finish(0, wait=SEND_S)  # nothing was sent before

@@ -26,6 +26,7 @@ from transformer_pl.runtime.network import responds, why_unreachable
 from transformer_pl.runtime.signals import kill
 
 PROJECT = "transformer-pl"
+RUN_ID = "wandb/run-id"  # in the folder of a trial or of a sweep
 PIPE_BYTES = 1 << 20
 END_S = 4.5  # seconds that W&B gets at the end of a trial; with KILLED_S less than the 5 s that the README promises
 SEND_S = 30.0  # seconds that it gets where much may be left to send, and nothing trains: see `WandbRun.finish`
@@ -159,6 +160,12 @@ def _watch_parent() -> None:
             os.write(int(sys.argv[1]), b"!")
 
 
+def kept_run_id(folder: Path) -> str | None:
+    """The id of the W&B run that `open_run` keeps for a folder; None where it never had one."""
+    id_file = folder / RUN_ID
+    return id_file.read_text() if id_file.exists() else None
+
+
 def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
@@ -170,7 +177,7 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
     mode: Any
     mode, reason = wandb_mode()
     _server = wandb.setup().settings.base_url if mode == "online" else None
-    id_file = Path(folder, "wandb", "run-id")
+    id_file = Path(folder, RUN_ID)
     id_file.parent.mkdir(exist_ok=True)
     if not id_file.exists():
         id_file.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")

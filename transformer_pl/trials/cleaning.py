@@ -18,12 +18,13 @@ from transformer_pl.component_sources import changed_files, own_components
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.recognise import (
+    SweepPlan,
     is_data,
     is_trial,
     is_unfinished_data,
     is_unfinished_file,
-    planned_trials,
     reason_to_stay,
+    sweep_plan,
 )
 from transformer_pl.trials.runs_folder import trained_config
 from transformer_pl.trials.trial import Trial
@@ -41,10 +42,11 @@ def list_runs(runs: Path, console: Console) -> None:
         console.print(f"{runs}: no sweep and no trial")
         return
     state_of = {trial.folder.name: trial.status()["state"] for trial in trials}
-    table = _table("sweep", "trials", "age")
+    table = _table("sweep", "trials", "age", "differs by")
     for folder in sweeps:
-        states = Counter(state_of.get(name, "new") for name in planned[folder])
-        table.add_row(folder.name, ", ".join(f"{count} {state}" for state, count in states.items()), _ago(folder))
+        states = Counter(state_of.get(name, "new") for name in planned[folder].trials)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        table.add_row(folder.name, counts, _ago(folder), planned[folder].differs or "")
     console.print(table)
     console.print()
     table = _table("trial", "state", "age", "size", "val/bleu")
@@ -131,8 +133,8 @@ def find_removable(runs: Path) -> list[Removable]:
         orphans = [folder for folder in corpora if is_data(folder) and folder.name not in used]
         waste += [item(folder, "orphaned: no trial uses this text") for folder in orphans]
     names = {path.name for path in (*dangling, *(trial.folder for trial in kept))}
-    for folder, planned in _planned(runs).items():
-        if not names & set(planned):
+    for folder, plan in _planned(runs).items():
+        if not names & set(plan.trials):
             waste.append(item(folder, "orphaned: none of its trials is left"))
     return waste
 
@@ -187,10 +189,10 @@ def _trials(runs: Path) -> list[Trial]:
     return [Trial(folder) for folder in _folders(runs / "trials") if is_trial(folder)]
 
 
-def _planned(runs: Path) -> dict[Path, list[str]]:
-    """The folder of each sweep, with the names of its trials' folders."""
-    plans = {folder: planned_trials(folder) for folder in _folders(runs / "sweeps")}
-    return {folder: planned for folder, planned in plans.items() if planned is not None}
+def _planned(runs: Path) -> dict[Path, SweepPlan]:
+    """The folder of each sweep, with its plan."""
+    plans = {folder: sweep_plan(folder) for folder in _folders(runs / "sweeps")}
+    return {folder: plan for folder, plan in plans.items() if plan is not None}
 
 
 def _folders(place: Path) -> list[Path]:

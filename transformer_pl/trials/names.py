@@ -23,13 +23,14 @@ _FIGURES = (
 )
 CHECKPOINT_FILES = re.compile(r"(last|previous|new)\.(ckpt|sha256)|new\.weights|weights\.\d+\.(pt|sha256)")
 UNFINISHED_TRIAL_FILES = re.compile(rf"\.{_TRIAL_TEXTS}\.\d+|\.weights\.pt")
+LOG_FILES = re.compile(r"log(\.(?P<attempt>\d+))?\.txt")  # the last attempt's has no number
 TRIAL_FILES = re.compile(
-    rf"{_TRIAL_TEXTS}|result\.json\.damaged|log\.txt|lock|weights\.pt|{UNFINISHED_TRIAL_FILES.pattern}|"
+    rf"{_TRIAL_TEXTS}|result\.json\.damaged|log(\.\d+)?\.txt|lock|weights\.pt|{UNFINISHED_TRIAL_FILES.pattern}|"
     rf"checkpoints(/({CHECKPOINT_FILES.pattern}))?|sources(/.*)?|{_WANDB}",
     re.DOTALL,
 )
 SWEEP_FILES = re.compile(
-    rf"{_SWEEP_TEXTS}|\.{_SWEEP_TEXTS}\.\d+|study\.journal(\.lock.*)?|{_FIGURES}|{_WANDB}", re.DOTALL
+    rf"{_SWEEP_TEXTS}|lock|\.{_SWEEP_TEXTS}\.\d+|study\.journal(\.lock.*)?|{_FIGURES}|{_WANDB}", re.DOTALL
 )
 DATA_FILES = re.compile(
     r"meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|(val|test)\.(source|target)\.txt"

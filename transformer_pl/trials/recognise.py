@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -65,11 +65,23 @@ def is_unfinished_file(path: Path) -> bool:
     return bool(UNFINISHED_TRIAL_FILES.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
 
 
-def planned_trials(folder: Path) -> list[str] | None:
-    """The names of the folders of a sweep's trials, from its plan.json; None if the folder is not a sweep's."""
+class SweepPlan(NamedTuple):
+    """What plan.json says of a sweep."""
+
+    name: str
+    trials: list[str]  # the names of their folders
+    differs: str | None  # the options that the folder's name has a hash of; None: an older version did not keep them
+    command: str | None  # that shows the table; None as well
+
+
+def sweep_plan(folder: Path) -> SweepPlan | None:
+    """The plan of a sweep's folder; None if the folder is not a sweep's."""
     if not _agrees(folder, "plan.json"):
         return None
-    return [trial["folder"] for trial in _read(folder / "plan.json")["trials"]]
+    content = _read(folder / "plan.json")
+    options = (content.get(key) for key in ("differs", "command"))
+    differs, command = (option if isinstance(option, str) else None for option in options)
+    return SweepPlan(content["name"], [trial["folder"] for trial in content["trials"]], differs, command)
 
 
 def reason_to_stay(path: Path, runs: Path) -> str | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 
@@ -23,7 +23,7 @@ from transformer_pl.runtime.files import (
     write_json,
 )
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
-from transformer_pl.trials.names import CHECKPOINT_FILES, TRIAL_FILES, trial_folder
+from transformer_pl.trials.names import CHECKPOINT_FILES, LOG_FILES, TRIAL_FILES, trial_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +32,7 @@ DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # the
 # The twelve numbers of a sentence: BLEU's ten integers (see `score.sentence_statistics`), then nats and tokens.
 # The last number of each group depends on the reference alone.
 BLEU_COLUMNS, LOSS_COLUMNS = slice(0, 10), slice(10, 12)
+LOCK_FD = "TRANSFORMER_PL_LOCK_FD"  # a variable: the descriptor of a lock that the parent took for this process
 LOCK_S = 0.5  # seconds to wait for a trial's lock: a process that only asks for its state holds it for an instant
 
 
@@ -95,7 +96,7 @@ class Trial:
 
     @property
     def log(self) -> Path:
-        """The file that holds what the trial printed."""
+        """The file that holds what the trial printed in its last attempt."""
         return self.folder / "log.txt"
 
     @property
@@ -179,9 +180,12 @@ class Trial:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training this trial. The system releases the lock when the process ends."""
+        """Keep other processes from training this trial. The system releases the lock when the process ends.
+
+        A lock that the parent process has taken for this one is used.
+        """
         self.make()
-        with (self.folder / "lock").open("w") as file:
+        with self._inherited_lock() or (self.folder / "lock").open("w") as file:
             deadline = time.monotonic() + LOCK_S
             while not try_lock(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
@@ -190,6 +194,27 @@ class Trial:
                     )
                 time.sleep(0.05)
             yield
+
+    def take_lock(self) -> IO | None:
+        """The lock as an open file, which releases it when it is closed; None where another process trains the trial.
+
+        A process that is started with this file and its descriptor in LOCK_FD has the lock until it ends.
+        """
+        self.make()
+        file = (self.folder / "lock").open("w")
+        if try_lock(file, fcntl.LOCK_EX):
+            return file
+        file.close()
+        return None
+
+    def _inherited_lock(self) -> IO | None:
+        """The lock file that the parent process opened for this trial; None where it did not."""
+        with suppress(KeyError, ValueError, OSError):
+            descriptor = int(os.environ.pop(LOCK_FD))
+            if os.path.samestat(os.fstat(descriptor), (self.folder / "lock").stat()):
+                os.set_inheritable(descriptor, False)
+                return os.fdopen(descriptor, "w")
+        return None
 
     def locked(self) -> bool:
         """Whether a process trains the trial."""
@@ -300,9 +325,9 @@ class Trial:
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove the trial's files except the log, to train it anew. Files of other programs stay."""
+        """Remove the trial's files except its logs, to train it anew. Files of other programs stay."""
         for path in self.folder.iterdir() if self.folder.exists() else ():
-            if path.name in ("log.txt", "lock") or not TRIAL_FILES.fullmatch(path.name):
+            if path.name == "lock" or LOG_FILES.fullmatch(path.name) or not TRIAL_FILES.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():
                 path.unlink()
@@ -310,8 +335,15 @@ class Trial:
                 shutil.rmtree(path)
         self.drop_checkpoints()
 
+    def begin_log(self) -> None:
+        """Keep the log of the last attempt as `log.1.txt`, or under the next free number, for a new attempt."""
+        if self.log.exists() and self.log.stat().st_size:
+            matches = (LOG_FILES.fullmatch(path.name) for path in self.folder.iterdir())
+            attempts = [int(match["attempt"] or 0) for match in matches if match]
+            self.log.replace(self.folder / f"log.{max(attempts) + 1}.txt")
+
     def log_end(self, lines: int = 12) -> list[str]:
-        """The last lines of the log."""
+        """The last lines of the last attempt's log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return text.splitlines()[-lines:]
 

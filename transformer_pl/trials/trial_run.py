@@ -7,6 +7,7 @@ from typing import Any
 from transformer_pl.component_sources import source_digests
 from transformer_pl.config import Config, effective_sizes
 from transformer_pl.data.sources import Corpus
+from transformer_pl.runtime.environment import sweep_and_row
 from transformer_pl.trials.identity import Identity, identity
 from transformer_pl.trials.trial import Trial
 
@@ -46,4 +47,4 @@ class TrialRun:
 
     def labels(self) -> dict[str, Any]:
         """What W&B shows of the run from its start."""
-        return {"name": self.name, "tags": self.tags, "config": self.settings}
+        return {"name": self.name, "tags": self.tags, "config": self.settings | sweep_and_row(self.difference)}
