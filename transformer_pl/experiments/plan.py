@@ -89,7 +89,7 @@ def _scale_config(scale: str) -> Config:
 
 def _corpus_keys(data: Data) -> Data:
     """The keys that a corpus is opened by: without those of tokens and batches."""
-    return data.model_copy(update={"vocab_size": 1, "batch_tokens": 1, "max_length": 1})
+    return data.model_copy(update={"name": None, "vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _without_seed(config: dict[str, Any]) -> str:
 
     Keys at their default are left out: then older results, which lack keys that were added later, still match.
     """
-    left_out = ("seed", "data.path", "trainer.threads")
+    left_out = ("seed", "data.path", "data.name", "trainer.threads")
     kept = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
     return json.dumps(kept, sort_keys=True)
 

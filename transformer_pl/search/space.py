@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
-from transformer_pl.config import KEYS, Config, Trainer, is_known_key
+from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_key
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, merge, resolve, scale_level, type_errors
@@ -212,7 +212,7 @@ class _SearchReader:
     def _distribution(self, key: Any, parameter: Any) -> Distribution | None:
         """Read one parameter; None for a mistake."""
         if not isinstance(key, str) or not (is_known_key(key) or key in OWN_PARAMETERS):
-            self._mistake(f"parameters.{key}: no such key{suggestion(str(key), [*KEYS, *OWN_PARAMETERS])}")
+            self._mistake(f"parameters.{key}: {unknown_key(str(key), parameter, [*KEYS, *OWN_PARAMETERS])}")
             return None
         try:
             if not isinstance(parameter, dict):
