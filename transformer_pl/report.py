@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from transformer_pl.experiments.cli import (
     add_search_options,
     add_sweep_options,
@@ -22,6 +20,7 @@ from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search.page import write_search_page
 
@@ -78,7 +77,8 @@ def print_report(report: Report, output_format: str, with_title: bool) -> None:
     if report.page:
         print(report.page)
     elif output_format == "terminal":
-        Console().print(*([report.title] if with_title else []), report.table.terminal(), sep="\n")
+        console = command_console()
+        console.print(*([report.title] if with_title else []), report.table.terminal(console.width), sep="\n")
     else:
         titles = {"md": f"## {report.title}\n\n", "tex": f"% {report.title}\n"} if with_title else {}
         text = TEXT_FORMATS[output_format](report.table)

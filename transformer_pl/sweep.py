@@ -21,7 +21,7 @@ from transformer_pl.experiments.cli import (
     refuse_options,
     sweep_folder,
 )
-from transformer_pl.experiments.launch import GridQueue, available_workers, check_machine, launch
+from transformer_pl.experiments.launch import GridQueue, Workers, available_workers, check_machine, launch
 from transformer_pl.experiments.plan import (
     COMPARED,
     Plan,
@@ -42,6 +42,7 @@ from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
+from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
@@ -49,7 +50,7 @@ from transformer_pl.trials.runs_folder import check_writable, finished_results, 
 
 def main(words: list[str]) -> int:
     options = read_options(words)
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = command_console()
     if options.schema:
         from transformer_pl.experiments.schema import schema_text  # only this option needs it
 
@@ -61,7 +62,7 @@ def main(words: list[str]) -> int:
     if options.clean:
         with runs_lock(options.runs, alone=True):
             return cleaning.clean(options.runs, console)
-    console.print(f"checking {options.file}")  # an ablation may take seconds to import and to count
+    console.print(f"checking {options.file}", soft_wrap=True)  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
         from transformer_pl.search.cli import run_search  # imports optuna, which takes a quarter of a second
@@ -111,10 +112,16 @@ class GridCommand:
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
         trials = plan_trials(sweep, self.options.runs)
-        check_machine(planned.config.trainer for planned in self.trials_to_train(trials))
+        missing = self.trials_to_train(trials)
+        check_machine(planned.config.trainer for planned in missing)
         plan = Plan(sweep, trials, estimate_costs(trials, finished_results(self.options.runs)))
         print_plan(plan, self.console, self.options.compare)
+        if self.options.plan and missing:
+            self.console.print(self.workers(missing).describe(missing), soft_wrap=True)
         return plan
+
+    def workers(self, missing: Sequence[PlannedTrial]) -> Workers:
+        return available_workers(self.options.parallel, [one.config.trainer for one in missing], len(missing))
 
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
@@ -148,7 +155,7 @@ class GridCommand:
 
     def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
         options, sweep = self.options, plan.sweep
-        workers = available_workers(options.parallel, [planned.config.trainer for planned in missing], len(missing))
+        workers = self.workers(missing)
         self.console.print(workers.describe(missing), soft_wrap=True)
         cached = len(plan.trials) - len(missing)
         with ProgressView(self.console, missing, cached, workers.count, plan.estimates) as view:

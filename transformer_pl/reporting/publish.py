@@ -30,12 +30,13 @@ class Publisher:
         draw_page: writes `report.html` and returns the figures by their captions. It is called only if the table has
         changed, and never after an interruption (any exit code but 0 and 1), which must end soon.
         """
-        self.console.print(table.terminal())
+        self.console.print(table.terminal(self.console.width))
         try:
             self._write(table, draw_page, interrupted=exit_code not in (0, 1))
         except OSError as error:  # the results themselves are safe in the folders of the trials
             self.console.print(
-                f"table: cannot be written to {self.folder}: {error}; run the same command again to write it"
+                f"table: cannot be written to {self.folder}: {error}; run the same command again to write it",
+                soft_wrap=True,
             )
             return exit_code or 1
         self.console.print(f"table and results: {self.folder}", soft_wrap=True)

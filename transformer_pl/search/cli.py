@@ -40,6 +40,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     check_machine(search.trainers())
     print_search(search, console)
     if options.plan:
+        workers = available_workers(options.parallel, search.trainers(), search.run_cap)
+        console.print(workers.describe([], search.run_cap), soft_wrap=True)
         return 0
     check_writable(options.runs)
     folder = sweep_folder(search, options)
@@ -75,6 +77,8 @@ def _train(search: Search, study: optuna.Study, options: argparse.Namespace, con
     set_wandb_group(search.name, search.project)
     missing = search.run_cap - len(counted_trials(study))
     workers = available_workers(options.parallel, search.trainers(), missing)
+    if missing:
+        console.print(workers.describe([], missing), soft_wrap=True)
     try:
         with ProgressView(console, [], 0, workers.count, queue.estimates) as view:
             launch(queue, lambda planned: queue.argv(planned, options.runs), workers, view)

@@ -23,6 +23,7 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.launch import Ending
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import states
 from transformer_pl.search.heartbeat import Heartbeats, process_id
 from transformer_pl.search.space import Search
@@ -97,7 +98,7 @@ class SearchQueue:
             if self.held:
                 return f"{self.held.planned.name}: waiting for another process, which trains it"
             if others := self._trials_of_others():
-                return f"waiting for {len(others)} trials of other processes"
+                return f"waiting for {counted(len(others), 'trial')} of other processes"
             return "drawing trials that were put back" if self._has_more() else None
         except UNANSWERED as error:
             self.patience.unanswered(error)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.recognise import (
     is_data,
     is_trial,
@@ -52,7 +53,9 @@ def list_runs(runs: Path, console: Console) -> None:
         table.add_row(name, state_of[name], _ago(trial.folder), _bytes(_size([trial.folder])), score)
     console.print(table)
     total = _size([*(trial.folder for trial in trials), *sweeps, *filter(is_data, _folders(runs / "data"))])
-    console.print(f"{len(trials)} trials, {_bytes(total)} under {runs}, vocabularies and token arrays included")
+    console.print(
+        f"{counted(len(trials), 'trial')}, {_bytes(total)} under {runs}, vocabularies and token arrays included"
+    )
 
 
 class Removable(NamedTuple):
