@@ -94,7 +94,8 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
             plan = command.show_plan(retuning.best(sweep, plan.trials))
             exit_code = max(exit_code, command.train(plan))
         exit_code = command.publish(plan, exit_code)
-    mention_offline_runs([planned.trial.folder for planned in plan.trials], options.runs, console)
+    trial_folders = [planned.trial.folder for planned in plan.trials]
+    mention_offline_runs([*trial_folders, command.folder], options.runs, console)
     return exit_code
 
 

@@ -60,8 +60,8 @@ class Publisher:
         report.finish(0, wait=SEND_S)  # everything is still to be sent
 
 
-def mention_offline_runs(trial_folders: Iterable[Path], runs: Path, console: Console) -> None:
+def mention_offline_runs(folders: Iterable[Path], runs: Path, console: Console) -> None:
     """Print how to upload the W&B runs that were kept offline, if there are any."""
-    if any(any(folder.glob("wandb/offline-run-*")) for folder in trial_folders):
+    if any(any(folder.glob("wandb/offline-run-*")) for folder in folders):
         upload = f"wandb sync {runs}/*/*/wandb/offline-run-*"
         console.print(f"W&B: some runs were kept offline; upload them with: {upload}", soft_wrap=True)

@@ -58,7 +58,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         if not results.records:
             return exit_code
         exit_code = _publish(results, folder, exit_code, console)
-    mention_offline_runs([options.runs / "trials" / one["folder"] for one in results.trained], options.runs, console)
+    trial_folders = [options.runs / "trials" / one["folder"] for one in results.trained]
+    mention_offline_runs([*trial_folders, folder], options.runs, console)
     url = storage.display_url(options.storage, folder)
     console.print(f"to browse the study: optuna-dashboard {url}", soft_wrap=True)
     return exit_code
@@ -80,7 +81,7 @@ def _train(search: Search, study: optuna.Study, options: argparse.Namespace, con
     if missing:
         console.print(workers.describe([], missing), soft_wrap=True)
     try:
-        with ProgressView(console, [], 0, workers.count, queue.estimates) as view:
+        with ProgressView(console, [], 0, workers.count, queue.estimates, queue.counts) as view:
             launch(queue, lambda planned: queue.argv(planned, options.runs), workers, view)
     except Stopped as stopped:
         queue.stopped()

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.launch import Ending
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
+from transformer_pl.experiments.progress import SearchCounts
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import states
@@ -65,6 +66,7 @@ class SearchQueue:
         self._past_results = finished_results(runs)  # for the estimates
         self._clock = clock
         self._next_draw = -math.inf
+        self._counts = SearchCounts(search.run_cap, 0, search.run_cap)
         trials = study.get_trials(deepcopy=False)
         if not trials:
             study.enqueue_trial(search.base_draw, user_attrs={states.BASE: True})
@@ -142,6 +144,14 @@ class SearchQueue:
         """Return the command line of `train` for a trial."""
         keys = [f"--{key}={value}" for key, value in self.draws[planned.trial.folder.name].keys.items()]
         return [f"--scale={self.search.scale}", *keys, f"--seed={self.search.seed}", f"--runs={runs}"]
+
+    def counts(self) -> SearchCounts:
+        """How far the study is; as when it was last read, where its storage does not answer."""
+        with suppress(*UNANSWERED):
+            trials = counted_trials(self.study)
+            ended = sum(trial.state != TrialState.RUNNING for trial in trials)
+            self._counts = SearchCounts(self.search.run_cap, ended, max(0, self.search.run_cap - len(trials)))
+        return self._counts
 
     # -----------------------------------------------------------------------------------------------------------------
     # Drawing
