@@ -27,7 +27,7 @@ from transformer_pl.runtime.command_line import CommandParser, run_command, whol
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
-from transformer_pl.runtime.terminal import command_console
+from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.trials.names import as_folder
 from transformer_pl.trials.runs_folder import check_writable
 
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     write_atomically(folder / "complexity.md", "\n".join(table.markdown() for table in tables.values()))
     write_atomically(folder / "complexity.csv", tables["growth"].csv())
     plots.save(plots.growth({layer.name: layer.seconds["training"] for layer in layers}), folder / "complexity")
-    console.print(f"tables, times and plot: {folder}", soft_wrap=True)
+    say(console, f"tables, times and plot: {folder}")
     return 0
 
 

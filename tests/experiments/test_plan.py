@@ -17,7 +17,7 @@ TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 
 def printed(runs, width, compare=None, content=TABLE3):
     """The lines of a plan in a terminal of this width."""
-    console = Console(file=io.StringIO(), width=width)
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     trials = plan_trials(content, runs)
     print_plan(Plan(content, trials, estimate_costs(trials, [])), console, compare)
     return console.file.getvalue().splitlines()

@@ -24,7 +24,7 @@ from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, 
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.levels import resolve, scale_level
 from transformer_pl.runtime.errors import collect_errors
-from transformer_pl.runtime.terminal import counted
+from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import reasons_by_names
@@ -178,35 +178,33 @@ def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None
     """
     sweep, trials, estimates = plan
     missing = [planned for planned in trials if planned.trial.needs_training()]
-    console.print(
-        f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train", soft_wrap=True
-    )
+    say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
     base, rows = _both_sizes(sweep.base), [_both_sizes(row.configs[0]) for row in sweep.rows]
     varied = [name for name in base if any(row[name] != rows[0][name] for row in rows)]
     if shared := [f"{name}={rows[0][name]}" for name in base if name not in varied]:
-        console.print(f"every row: {', '.join(shared)}", highlight=False)
+        say(console, f"every row: {', '.join(shared)}")
     columns = {name: [str(row[name]) for row in rows] for name in varied}
     comparison = {f"{compare} vs base": _compare_with_base(sweep, compare)} if compare else {}
     table = _plan_table(plan, columns | comparison)
     if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:  # too wide
-        console.print(f"base: {', '.join(f'{name}={base[name]}' for name in varied)}", highlight=False)
+        say(console, f"base: {', '.join(f'{name}={base[name]}' for name in varied)}")
         comparison = dict(zip(["vs base"], comparison.values(), strict=False))  # it names less, and is narrower
         differing = [[f"{name}={row[name].effective}" for name in varied if row[name] != base[name]] for row in rows]
         table = _plan_table(plan, {"sizes": [" ".join(sizes) for sizes in differing]} | comparison)
     console.print(table)
     if any(size.nominal != size.effective for row in rows for size in row.values()):
-        console.print("a>b: the file says a; at this scale's width and depth that is b")
+        say(console, "a>b: the file says a; at this scale's width and depth that is b")
     if any(estimate.assumed for estimate in estimates.values()):
-        console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
     if any(estimate.by_flops and estimate.seconds is not None for estimate in estimates.values()):
-        console.print("~: estimated from the FLOPs and the time of finished trials of other rows")
-    console.print("FLOPs (of matrix products alone) and time are those of one trial", highlight=False)
+        say(console, "~: estimated from the FLOPs and the time of finished trials of other rows")
+    say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
-        console.print(_describe_work_left([estimates[planned.row] for planned in missing]), highlight=False)
+        say(console, _describe_work_left([estimates[planned.row] for planned in missing]))
     new = {planned.name: planned.identity.inputs for planned in trials if planned.trial.status()["state"] == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
-        console.print(f"new, unlike a finished trial ({reason}): {', '.join(names)}", highlight=False, soft_wrap=True)
+        say(console, f"new, unlike a finished trial ({reason}): {', '.join(names)}")
 
 
 def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
+from transformer_pl.runtime.terminal import say
 from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
@@ -121,7 +122,7 @@ class ProgressView:
 
     def say(self, line: str) -> None:
         """Print a line above the view."""
-        self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        say(self.console, line)
 
     def refresh(self) -> None:
         """Draw or print the state, if it is time to. Call this often."""

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.terminal import say
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.names import sweep_title
 
@@ -34,12 +35,10 @@ class Publisher:
         try:
             self._write(table, draw_page, interrupted=exit_code not in (0, 1))
         except OSError as error:  # the results themselves are safe in the folders of the trials
-            self.console.print(
-                f"table: cannot be written to {self.folder}: {error}; run the same command again to write it",
-                soft_wrap=True,
-            )
+            remedy = "run the same command again to write it"
+            say(self.console, f"table: cannot be written to {self.folder}: {error}; {remedy}")
             return exit_code or 1
-        self.console.print(f"table and results: {self.folder}", soft_wrap=True)
+        say(self.console, f"table and results: {self.folder}")
         return exit_code
 
     def _write(self, table: Table, draw_page: Callable[[], dict[str, Path]], interrupted: bool) -> None:
@@ -64,4 +63,4 @@ def mention_offline_runs(folders: Iterable[Path], runs: Path, console: Console) 
     """Print how to upload the W&B runs that were kept offline, if there are any."""
     if any(any(folder.glob("wandb/offline-run-*")) for folder in folders):
         upload = f"wandb sync {runs}/*/*/wandb/offline-run-*"
-        console.print(f"W&B: some runs were kept offline; upload them with: {upload}", soft_wrap=True)
+        say(console, f"W&B: kept offline; to upload: {upload}")

@@ -14,6 +14,11 @@ def command_console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def say(console: Console, line: object) -> None:
+    """Print a line of text. A terminal breaks it between words; elsewhere it stays whole."""
+    console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=not console.is_terminal)
+
+
 def counted(number: int, noun: str) -> str:
     """`1 trial`, `2 trials`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

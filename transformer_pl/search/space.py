@@ -12,7 +12,7 @@ from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, merge, resolve, scale_level, type_errors
 from transformer_pl.runtime.errors import InputError, suggestion
-from transformer_pl.runtime.terminal import counted
+from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search.distributions import (
     CategoricalDistribution,
     Distribution,
@@ -270,7 +270,7 @@ def _mistakes_of_base(search: Search) -> list[str]:
 def print_search(search: Search, console: Console) -> None:
     """Print the size of a search, its goals, and its space with the base's values."""
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
-    console.print(f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}", soft_wrap=True)
+    say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
     base = search.base_draw
     for key, values in search.space.items():
-        console.print(f"  {key}: {describe(values)} (base {base[key]})", soft_wrap=True)
+        say(console, f"  {key}: {describe(values)} (base {base[key]})")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.terminal import counted
+from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.recognise import (
     is_data,
     is_trial,
@@ -71,9 +71,7 @@ def clean(runs: Path, console: Console) -> int:
     candidates = find_removable(runs)
     for item in candidates:
         if item.objection:
-            console.print(
-                f"left alone: {item.path.relative_to(runs)} ({item.reason}): {item.objection}", soft_wrap=True
-            )
+            say(console, f"left alone: {item.path.relative_to(runs)} ({item.reason}): {item.objection}")
     waste = [item for item in candidates if not item.objection]
     if not waste:
         console.print(f"{runs}: nothing to clean")
