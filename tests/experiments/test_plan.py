@@ -1,4 +1,4 @@
-"""The plan as it is printed: in a terminal of 80 columns, and in a pipe."""
+"""The plan, and the table of the results, as they are printed: in a terminal of 80 columns, and in a pipe."""
 
 import io
 import sys
@@ -10,6 +10,7 @@ from rich.console import Console
 from transformer_pl import sweep
 from transformer_pl.experiments.plan import Plan, estimate_costs, plan_trials, print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
 
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
@@ -33,6 +34,19 @@ def test_the_rows_of_table_3_fit_80_columns_with_every_word_whole(tmp_path, comp
     assert "max_steps=2100" in words
     for row in TABLE3.rows:  # and on one line each where there is room
         assert any(line.startswith(f"{row.name} ") for line in wide)
+
+
+def test_the_table_of_table_3_fits_80_columns_with_every_word_whole(tmp_path):
+    table = table_of(TABLE3, plan_trials(TABLE3, tmp_path))
+    long = "PositionWithLearnedFrequencies"  # of an ablation of one's own
+    (settings,) = (index for index, column in enumerate(table.columns) if column.name == "position")
+    table.columns[settings] = table.columns[settings]._replace(cells=[long] * len(TABLE3.rows))
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    console.print(table.terminal(80))
+    lines = console.file.getvalue().splitlines()
+    words = [word for line in lines for word in line.split()]
+    assert max(map(len, lines)) <= 80 and words.count(f"position={long}") == len(TABLE3.rows)
+    assert {"d_model=1024", "d_ff=4096", "P_drop=0.3", "duration=3.0", "BLEU", "seeds"} <= set(words)
 
 
 def test_a_pipe_has_no_width_of_its_own(monkeypatch):
