@@ -104,6 +104,7 @@ def test_a_search_counts_towards_its_cap_and_ends_when_all_of_it_is_drawn(planne
     assert seen.seconds_left() is None
     seen.estimates = estimates(planned[:1])
     seen.started(planned[0])
+    assert seen._summary() == "2 of 12 ended, 1 running; 0:00 so far"
     clock.now += 10
     counts[0] = SearchCounts(12, 3, 9)
     seen.ended(planned[0], "done", "")
@@ -128,7 +129,9 @@ def test_a_trial_that_begins_says_what_it_does(planned, monkeypatch):
     assert shown().endswith("importing torch, 0:06")
     with one.trial.lock():
         one.trial.set_status("running")
-        assert shown().endswith("first steps, 0:12")
+        assert shown().endswith("starting, 0:12")
+    one.trial.set_status("done")  # such as one that found its weights in another trial
+    assert shown().endswith("ending, 0:18")
 
 
 def test_a_trial_s_line_shows_its_progress_and_fits_the_terminal(planned, monkeypatch):

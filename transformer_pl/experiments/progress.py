@@ -200,14 +200,15 @@ class ProgressView:
 
     def _summary(self) -> str:
         """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`; of a search `2 of 12 ended, 1 running`."""
+        parts, counts = [], {}
         if self.search:
             run_cap, ended, _ = self.search()
-            counts = {f"of {run_cap} ended": ended}
+            parts.append(f"{ended} of {run_cap} ended")
         else:
             counts = {"done": self.done, "cached": self.cached}
         counts |= {"diverged": self.diverged, "failed": self.failed}
         counts |= {"running": len(self.running), "waiting": len(self.waiting)}
-        parts = [f"{count} {state}" for state, count in counts.items() if count]
+        parts += [f"{count} {state}" for state, count in counts.items() if count]
         if self.waits:
             parts.append(self.waits)
         summary = f"{', '.join(parts)}; {format_duration(time.monotonic() - self.started_s)} so far"
@@ -230,10 +231,11 @@ def _progress_cells(running: RunningTrial, progress: Progress | None) -> list[st
 
 
 def _beginning(running: RunningTrial) -> str:
-    """What a trial does before it has logged anything. It states that it runs once its libraries are imported."""
+    """What a trial does that has not logged a step here. It states that it runs once its libraries are imported."""
     status = running.planned.trial.status()
-    has_imported = status["state"] == "running" and status.get("time", 0.0) >= running.started_at
-    return "first steps" if has_imported else "importing torch"
+    if status.get("time", 0.0) < running.started_at:  # of an earlier command
+        return "importing torch"
+    return "starting" if status["state"] == "running" else "ending"
 
 
 def format_duration(seconds: float) -> str:
