@@ -293,6 +293,14 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
         assert next(model.parameters()).device.type == "cuda"
 
 
+@binds("data.name")
+def test_the_name_of_a_text_stands_in_the_names_of_its_trials(make):
+    """It is no part of the identity; without it the last part of the path stands there."""
+    named, unnamed = (make(keys).trial for keys in ({"data.name": "news"}, {}))
+    assert " data=news " in named.result()["name"] and " data=text " in unnamed.result()["name"]
+    assert named.folder.name[-12:] == unnamed.folder.name[-12:]
+
+
 @binds("trainer.num_nodes", "trainer.strategy")
 def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_path):
     """As torchrun starts them: one on each of two machines, which here are the same."""

@@ -96,6 +96,7 @@ def commands():
 # ---------------------------------------------------------------------------------------------------------------------
 # A folder to run them in
 
+TEMPLATE = (ROOT / "transformer_pl" / "experiments" / "README.md", "# my_scale.yaml")  # a scale of one's own
 TINY = {
     "model.width": 0.0625,
     "model.depth": 0.5,
@@ -129,6 +130,12 @@ def workplace(tmp_path_factory):
         (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))
     my_sweep = example("yaml", "name: my-sweep").replace("values: [base,", f"values: [base, {OWN_ABLATION},")
     (folder / "my_sweep.yaml").write_text(my_sweep)
+    (template,) = [body for _, body in FENCED.findall(TEMPLATE[0].read_text(encoding="utf-8")) if TEMPLATE[1] in body]
+    (folder / "my_scale.yaml").write_text(template.replace("vocab_size: 4000", "vocab_size: 300"))  # the text is tiny
+    (folder / "texts" / "news").mkdir(parents=True)
+    little_text(folder / "texts" / "news", 60, 8, 6)
+    for path in (folder / "texts" / "news").glob("*.de"):
+        path.rename(path.with_suffix(".fr"))
     (folder / "my_ablation.py").write_text(example("python", "class NoPosition"))
     (folder / "alibi.py").write_text(example("python", "class Alibi", SLOTS))
     (folder / "alibi.yaml").write_text(example("yaml", "name: alibi", SLOTS))

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 from scipy.optimize import nnls
 from torch.utils.benchmark import Timer
 
@@ -28,6 +27,7 @@ from transformer_pl.runtime.command_line import CommandParser, run_command, whol
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.trials.names import as_folder
 from transformer_pl.trials.runs_folder import check_writable
 
@@ -78,13 +78,13 @@ def main(argv: list[str]) -> int:
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, {_machine(device)}"
     tables = {"growth": growth_table(layers, conditions)}
     tables |= {which: times_table(layers, which, options.n) for which in PASSES}
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = command_console()
     for table in tables.values():
-        console.print(table.terminal(), "")
+        console.print(table.terminal(console.width), "")
     write_atomically(folder / "complexity.md", "\n".join(table.markdown() for table in tables.values()))
     write_atomically(folder / "complexity.csv", tables["growth"].csv())
     plots.save(plots.growth({layer.name: layer.seconds["training"] for layer in layers}), folder / "complexity")
-    console.print(f"tables, times and plot: {folder}", soft_wrap=True)
+    say(console, f"tables, times and plot: {folder}")
     return 0
 
 

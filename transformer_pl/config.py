@@ -3,16 +3,20 @@
 Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from transformer_pl.runtime.errors import suggestion
 from transformer_pl.runtime.files import broken_name_rule
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
+ROUNDED_DIGITS = 8  # decimals that a multiplier has at least, to be read as the fraction that was rounded to it
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
@@ -145,6 +149,10 @@ class Data(Section):
     revision: Annotated[Name | None, OrNone, _names("a branch, a tag or a commit")] = Field(
         default=None, description="branch, tag or commit of the hub's dataset"
     )
+    name: Annotated[Name | None, OrNone, _names("a short name", maximum=1)] = Field(
+        default=None,
+        description="what names of trials and rows call the text; unset: the last part of path, or of hub",
+    )
     source: Name = Field(default="en", description="language to translate from, as the files or columns name it")
     target: Name = Field(default="de", description="language to translate to, as the files or columns name it")
     train: Annotated[Name | None, OrNone] = Field(
@@ -166,6 +174,11 @@ class Data(Section):
     max_length: Count = Field(
         default=256, description="tokens per sentence, end token included; longer training pairs are dropped"
     )
+
+    @property
+    def short_name(self) -> str:
+        """What names of trials call the text: `name`, else the last part of its path or its dataset."""
+        return self.name or Path(os.path.abspath(os.path.expanduser(self.path or self.hub or "embedded"))).name
 
 
 class Decode(Section):
@@ -304,9 +317,16 @@ def nominal_sizes(model: Model) -> dict[str, Any]:
 
 
 def _exact(size: int, multiplier: float) -> Fraction:
-    """The exact product. A float that stands for a simple fraction is read as that: 0.333... (1/3), but not 0.3333."""
-    simple = Fraction(multiplier).limit_denominator(1024)
-    return size * (simple if float(simple) == multiplier else Fraction(repr(multiplier)))
+    """The exact product. A float that stands for a simple fraction is read as that: 0.33333333 is 1/3, 0.3333 is not.
+
+    One that was rounded is read as a fraction only where the product is not whole otherwise.
+    """
+    simple, written = Fraction(multiplier).limit_denominator(1024), Fraction(repr(multiplier))
+    digits = len(repr(multiplier).partition(".")[2])
+    is_rounded = digits >= ROUNDED_DIGITS and abs(simple - written) < Fraction(1, 10**digits)
+    if float(simple) == multiplier or (is_rounded and (size * written).denominator != 1):
+        return size * simple
+    return size * written
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -397,6 +417,20 @@ def is_known_key(key: str) -> bool:
     section, _, name = key.partition(".")
     slot, _, option = name.partition(".")
     return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
+
+
+def is_section(key: str) -> bool:
+    """Whether this is the name of a group of keys, such as `model`."""
+    return key in Config.model_fields and key not in KEYS
+
+
+def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
+    """What is wrong with a key that does not exist, and the remedy."""
+    inner = value.get("parameters", value) if isinstance(value, dict) else None  # W&B nests keys under `parameters`
+    if not is_section(key) or not isinstance(inner, dict) or not inner:
+        return f"no such key{suggestion(key, known)}"
+    name, inner = next(iter(inner.items()))
+    return f"keys are flat, not nested; write them as `{key}.{name}: {inner}`"
 
 
 def without_section(key: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import KEYS, SLOTS, Config, Model, broken_constraints, is_known_key
+from transformer_pl.config import KEYS, SLOTS, Config, Model, broken_constraints, is_known_key, unknown_key
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.yaml_file import read_yaml
 
@@ -65,7 +65,7 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
     wrong = {}
     for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {value}: no such key{suggestion(key, KEYS)}"
+        wrong[key] = f"{place}: {key} = {value}: {unknown_key(key, value, KEYS)}"
     known = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
     try:
         return Config.model_validate(_nest(known)), wrong

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from transformer_pl.config import is_known_key
 from transformer_pl.experiments.cli import (
     add_beside_option,
@@ -27,6 +25,7 @@ from transformer_pl.reporting.table import table_of
 from transformer_pl.reporting.wandb_report import WandbReport
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search.page import write_search_page
 from transformer_pl.trials.recognise import sweep_plan
@@ -96,7 +95,8 @@ def print_report(report: Report, output_format: str, with_title: bool) -> None:
     if report.page:
         print(report.page)
     elif output_format == "terminal":
-        Console().print(*([report.title] if with_title else []), report.table.terminal(), sep="\n")
+        console = command_console()
+        console.print(*([report.title] if with_title else []), report.table.terminal(console.width), sep="\n")
     else:
         titles = {"md": f"## {report.title}\n\n", "tex": f"% {report.title}\n"} if with_title else {}
         text = TEXT_FORMATS[output_format](report.table)

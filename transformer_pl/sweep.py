@@ -14,7 +14,6 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
-from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.cli import (
     add_beside_option,
     add_search_options,
@@ -25,7 +24,7 @@ from transformer_pl.experiments.cli import (
     refuse_options,
     sweep_folder,
 )
-from transformer_pl.experiments.launch import GridQueue, available_workers, check_machine, launch
+from transformer_pl.experiments.launch import GridQueue, Workers, available_workers, check_machine, launch
 from transformer_pl.experiments.plan import (
     COMPARED,
     Plan,
@@ -38,14 +37,15 @@ from transformer_pl.experiments.plan import (
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
+from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group
-from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
+from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
@@ -53,7 +53,7 @@ from transformer_pl.trials.runs_folder import check_writable, finished_results, 
 
 def main(words: list[str]) -> int:
     options = read_options(words)
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = command_console()
     if options.schema:
         from transformer_pl.experiments.schema import schema_text  # only this option needs it
 
@@ -65,7 +65,7 @@ def main(words: list[str]) -> int:
     if options.clean:
         with runs_lock(options.runs, alone=True):
             return cleaning.clean(options.runs, console)
-    console.print(f"checking {options.file}")  # an ablation may take seconds to import and to count
+    say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
         from transformer_pl.search.cli import run_search  # imports optuna, which takes a quarter of a second
@@ -97,7 +97,8 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
             plan = command.show_plan(retuning.best(sweep, plan.trials))
             exit_code = max(exit_code, command.train(plan))
         exit_code = command.publish(plan, exit_code)
-    mention_offline_runs([planned.trial.folder for planned in plan.trials], options.runs, console)
+    trial_folders = [planned.trial.folder for planned in plan.trials]
+    mention_offline_runs([*trial_folders, command.folder], options.runs, console)
     return exit_code
 
 
@@ -115,11 +116,21 @@ class GridCommand:
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
         trials = plan_trials(sweep, self.options.runs)
-        check_machine(planned.config.trainer for planned in self.trials_to_train(trials))
+        missing = self.trials_to_train(trials)
+        check_machine(planned.config.trainer for planned in missing)
         check_models((planned.config for planned in trials), self.options.runs)
+        texts = [(planned.config.data, planned.prepared) for planned in missing]
+        lines = survey_texts(texts, self.console) if self.options.plan else []  # else `train` prepares them
         plan = Plan(sweep, trials, estimate_costs(trials, finished_results(self.options.runs)))
         print_plan(plan, self.console, self.options.compare)
+        for line in lines:
+            say(self.console, line)
+        if self.options.plan and missing:
+            say(self.console, self.workers(missing).describe(missing))
         return plan
+
+    def workers(self, missing: Sequence[PlannedTrial]) -> Workers:
+        return available_workers(self.options.parallel, [one.config.trainer for one in missing], len(missing))
 
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
@@ -128,9 +139,7 @@ class GridCommand:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = self.trials_to_train(plan.trials)
         queue = GridQueue(missing)
-        collect_errors(
-            lambda data: prepare(data, self.options.runs), dict.fromkeys(planned.config.data for planned in missing)
-        )
+        prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
         make_folder(self.folder)
         write_json(self.folder / "plan.json", as_json(plan) | kept_options(self.options))
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
@@ -154,8 +163,8 @@ class GridCommand:
 
     def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
         options, sweep = self.options, plan.sweep
-        workers = available_workers(options.parallel, [planned.config.trainer for planned in missing], len(missing))
-        self.console.print(workers.describe(missing), soft_wrap=True)
+        workers = self.workers(missing)
+        say(self.console, workers.describe(missing))
         cached = len(plan.trials) - len(missing)
         with ProgressView(self.console, missing, cached, workers.count, plan.estimates) as view:
             launch(queue, lambda planned: argv(sweep, planned, options.runs, options.rerun), workers, view)
@@ -163,12 +172,12 @@ class GridCommand:
     def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
         for planned in failed:
             remedy = "the same command tries it again"
-            self.console.print(f"failed: {planned.name}, see {planned.trial.log}; {remedy}", soft_wrap=True)
+            say(self.console, f"failed: {planned.name}, see {planned.trial.log}; {remedy}")
         for planned in plan.trials:
             if (step := planned.trial.diverged_at()) is not None:
                 remedy = "--rerun trains it again"
                 log = planned.trial.log
-                self.console.print(f"diverged: {planned.name} at step {step}, see {log}; {remedy}", soft_wrap=True)
+                say(self.console, f"diverged: {planned.name} at step {step}, see {log}; {remedy}")
 
 
 def read_options(words: list[str]) -> argparse.Namespace:

@@ -15,6 +15,7 @@ from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep import argv
 from transformer_pl.train import read_argv
 
@@ -58,18 +59,36 @@ def test_a_finished_trial_that_is_trained_again_gets_its_share_of_threads(tmp_pa
 @pytest.mark.parametrize(
     ("keys", "begun", "words"),
     [
-        ({}, {}, ["3 threads each"]),
-        ({}, {0: 3}, ["3 threads each"]),
-        ({}, {0: 1, 2: 2}, ["1 or 2 or 3 threads each", "2 interrupted: resumed with as many threads as before"]),
-        ({"trainer.threads": "2"}, {0: 2}, ["2 threads each"]),
-        ({"trainer.threads": "2"}, {0: 1, 2: 2}, ["2 threads each", "1 interrupted: resumed with trainer.threads"]),
+        ({}, {}, ["3 threads"]),
+        ({}, {0: 3}, ["3 threads"]),
+        ({}, {0: 1, 2: 2}, ["1 or 2 or 3 threads", "2 interrupted: resumed with as many threads as before"]),
+        ({"trainer.threads": "2"}, {0: 2}, ["2 threads"]),
+        ({"trainer.threads": "2"}, {0: 1, 2: 2}, ["2 threads", "1 interrupted: resumed with trainer.threads"]),
     ],
     ids=str,
 )
 def test_a_sweep_prints_how_many_threads_its_trials_have(tmp_path, keys, begun, words):
+    share = counted(len(os.sched_getaffinity(0)) // 2, "CPU core")
     parts = launch.Workers(2, 3, []).describe(planned_trials(tmp_path, keys, begun)).split("; ")
-    assert len(parts) == len(words) and parts[0] == f"4 trials, 2 at a time with {words[0]}"
+    assert len(parts) == len(words) and parts[0] == f"4 trials to train, 2 at a time, each on {share}, with {words[0]}"
     assert all(part.startswith(word) for part, word in zip(parts[1:], words[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        (launch.Workers(8, 1, []), "8 at a time, each on 1 CPU core, with 1 thread"),
+        (launch.Workers(2, 4, []), "2 at a time, each on 4 CPU cores, with 4 threads"),
+        (launch.Workers(9, 1, []), "9 at a time, each on a CPU core that it shares, with 1 thread"),
+        (launch.Workers(2, 4, ["0", "1"]), "2 at a time, each on 1 GPU, with 4 threads"),
+        (launch.Workers(2, 2, ["0,1", "2,3"]), "2 at a time, each on 2 GPUs, with 2 threads"),
+        (launch.Workers(2, 4, ["0", "0"]), "2 at a time, each on 1 GPU that it shares, with 4 threads"),
+    ],
+    ids=str,
+)
+def test_a_sweep_prints_what_its_trials_run_on(monkeypatch, workers, words):
+    monkeypatch.setattr(launch.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert workers.describe([], 1) == f"1 trial to train, {words}"
 
 
 def trainers(*keys):

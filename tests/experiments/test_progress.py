@@ -25,7 +25,7 @@ from rich.console import Console
 from transformer_pl.experiments import progress
 from transformer_pl.experiments.cost import Cost
 from transformer_pl.experiments.plan import CostEstimate, plan_trials
-from transformer_pl.experiments.progress import ProgressView, format_duration
+from transformer_pl.experiments.progress import ProgressView, SearchCounts, format_duration
 from transformer_pl.experiments.sweep_file import read_sweep
 
 TABLE = ROOT / "sweeps" / "table3_A.yaml"
@@ -94,6 +94,44 @@ def test_a_diverged_or_failed_trial_is_counted_but_does_not_measure_a_duration(p
     assert seen._summary().startswith("2 done, 1 diverged, 1 failed, 11 waiting")
     assert seen.durations == {planned[0].row: [10], planned[3].row: [10]}
     assert f"[2/15] {planned[1].name}  0:10  diverged" in seen.console.file.getvalue()
+
+
+def test_a_search_counts_towards_its_cap_and_ends_when_all_of_it_is_drawn(planned, monkeypatch):
+    """Two of twelve trials ended before; the others take as long as the first that ends here."""
+    clock, counts = Clock(monkeypatch), [SearchCounts(12, 2, 9)]
+    console = Console(file=io.StringIO(), width=80)
+    seen = ProgressView(console, [], 0, 3, {}, lambda: counts[0])
+    assert seen.seconds_left() is None
+    seen.estimates = estimates(planned[:1])
+    seen.started(planned[0])
+    assert seen._summary() == "2 of 12 ended, 1 running; 0:00 so far"
+    clock.now += 10
+    counts[0] = SearchCounts(12, 3, 9)
+    seen.ended(planned[0], "done", "")
+    assert f"[3/12] {planned[0].name}  0:10" in console.file.getvalue()
+    assert seen.seconds_left() == pytest.approx(30)  # nine trials, three at once
+    assert seen._summary() == "3 of 12 ended; 0:10 so far, about 0:30 left"
+
+
+def test_a_trial_that_begins_says_what_it_does(planned, monkeypatch):
+    clock, one = Clock(monkeypatch), planned[0]
+    seen = view(planned, 1)
+
+    def shown():
+        clock.now += 6
+        seen.refresh()
+        return seen.console.file.getvalue().splitlines()[-2]
+
+    one.trial.folder.mkdir(parents=True)
+    one.trial.set_status("running")  # of an earlier command
+    clock.now += 1
+    seen.started(one)
+    assert shown().endswith("importing torch, 0:06")
+    with one.trial.lock():
+        one.trial.set_status("running")
+        assert shown().endswith("starting, 0:12")
+    one.trial.set_status("done")  # such as one that found its weights in another trial
+    assert shown().endswith("ending, 0:18")
 
 
 def test_a_trial_s_line_shows_its_progress_and_fits_the_terminal(planned, monkeypatch):
@@ -183,7 +221,7 @@ def test_the_live_view_shows_every_trial_and_leaves_a_tidy_terminal(two_rows):
     pyte.Stream(screen).feed(text)
     past = ["".join(row[column].data for column in range(100)) for row in screen.history.top]
     final = [line.rstrip() for line in [*past, *screen.display]]
-    assert not any(" running" in line or "starting" in line for line in final)
+    assert not any(" running" in line or "importing" in line for line in final)
     assert sum("val/bleu" in line for line in final) == 2  # each trial has left its line
     assert any(line.startswith("table and results") for line in final)
     assert not screen.cursor.hidden

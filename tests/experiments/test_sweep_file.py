@@ -313,8 +313,31 @@ def test_a_project_that_wandb_refuses_is_an_error(sweep_file, project):
 @pytest.mark.parametrize("method", ["random", "bayes", "gird", None])
 def test_a_method_other_than_grid_is_an_error(sweep_file, method):
     assert mistakes(sweep_file({"model.h": {"value": 4}}, method=method)) == [
-        f"f.yaml: method = {method}: must be grid"
+        f"f.yaml: method = {method}: must be grid (a table), or random, bayes or custom (a search)"
     ]
+
+
+def test_nested_keys_are_refused_with_the_flat_spelling(sweep_file, tmp_path):
+    """In W&B's own nesting, too; in a scale; and for a key that stands above `parameters`."""
+    nested = {"model": {"h": {"value": 4}}, "optim": {"parameters": {"warmup": {"value": 4}}}}
+    assert mistakes(sweep_file(nested)) == [
+        "f.yaml: parameters.model: keys are flat, not nested; write them as `model.h: {'value': 4}`",
+        "f.yaml: parameters.optim: keys are flat, not nested; write them as `optim.warmup: {'value': 4}`",
+    ]
+    (message,) = mistakes(sweep_file({"seed": {"value": 1}}, **{"model.h": 4}))
+    assert message.endswith("no key of a W&B sweep; write it under `parameters`, as `model.h: {value: 4}`")
+    scale = tmp_path / "nested.yaml"
+    scale.write_text("model:\n  width: 0.5\n")
+    with pytest.raises(InputError, match=r"keys are flat, not nested; write them as `model\.width: 0\.5`"):
+        resolve([scale_level(str(scale))])
+
+
+def test_two_texts_of_one_name_are_told_apart_by_data_name(sweep_file):
+    paths = {"values": ["a/fr", "b/fr", "b/de"]}
+    (message,) = mistakes(sweep_file({"data.path": paths}))
+    assert message == "f.yaml: two rows have the name `data=fr`; tell their texts apart with data.name"
+    named = {"values": ["data.path=a/fr", "data.path=b/fr data.name=other"]}
+    assert [row.name for row in read_sweep(sweep_file({"variant": named})).rows] == ["data=fr", "data=other"]
 
 
 @pytest.mark.parametrize("parameters", [None, {}, [1], "model.h"], ids=str)

@@ -9,9 +9,11 @@ import sys
 
 import lightning as L
 import pytest
+import tiny_trials
 import torch
 from helpers import ROOT, a_result, command
 
+from transformer_pl import sweep
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
@@ -164,3 +166,26 @@ def test_what_is_finished_needs_no_gpu(tmp_path):
     (trials[0].folder / "result.json").write_text(json.dumps(result))
     planned = command(*words, CUDA_VISIBLE_DEVICES="")
     assert planned.returncode == 0 and "0 to train" in planned.stdout, planned.stderr
+
+
+@pytest.mark.parametrize("program", ["grid", "grid --plan", "grid --retune optim.lr_scale", "search --plan", "search"])
+def test_a_missing_gpu_is_one_mistake_of_the_input_and_starts_nothing(tmp_path, monkeypatch, capsys, program):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    kind, *options = program.split()
+    file = ROOT / "sweeps" / {"grid": "table3_A.yaml", "search": "search_size.yaml"}[kind]
+    wanted = ["--set", "trainer.devices=8", "trainer.accelerator=gpu"]
+    with pytest.raises(InputError) as refused:
+        sweep.main([str(file), *options, f"--runs={tmp_path / 'runs'}", *wanted])
+    assert refused.value.messages == (
+        "trainer.accelerator = gpu: needs a GPU, but torch finds none here; choose auto or cpu",
+    )
+    assert not (tmp_path / "runs").exists() and "at a time" not in capsys.readouterr().out
+
+
+def test_train_refuses_a_missing_gpu_before_the_text_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    if torch.cuda.is_available():
+        pytest.skip("torch has counted the GPUs of this process already")
+    with pytest.raises(InputError, match=r"trainer\.accelerator = gpu: needs a GPU"):
+        tiny_trials.train(tmp_path / "runs", {"trainer.devices": 8, "trainer.accelerator": "gpu"})
+    assert not (tmp_path / "runs" / "data").exists()

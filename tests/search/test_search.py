@@ -349,11 +349,13 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(write, t
         elif ending == "diverged":
             planned.trial.set_status("diverged", step=index + 1)
         queue.ended(planned, ending)
+        assert queue.counts() == (6, index + 1, 6 - (index + 1))
     before = plan_trial(9, "", search.config({"model.p_drop": 0.25})[0], search.scale, runs, queue.corpus)
     before.trial.folder.mkdir(parents=True)
     before.trial.set_status("diverged", step=7)
     study.enqueue_trial({"model.p_drop": 0.25})
     queue.next(set())  # ends that trial, and draws another
+    assert queue.counts() == (6, 5, 0)
     trials = study.get_trials()
     assert [t.user_attrs.get("diverged") for t in trials[:5]] == [1, None, None, 4, 7]
     worst = [float("inf") if direction == "minimize" else -float("inf") for _, direction in goals]

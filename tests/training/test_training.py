@@ -25,6 +25,7 @@ from transformer_pl.levels import Level, resolve
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.schedule import learning_rate
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
@@ -382,7 +383,7 @@ def test_an_interrupted_trial_keeps_the_threads_it_began_with(uninterrupted, tmp
         (tmp_path / "one.yaml").write_text(json.dumps({"name": "one", "method": "grid", "parameters": parameters}))
         begin(["transformer_pl.sweep", str(tmp_path / "one.yaml"), f"--parallel={cores}"], {}, runs)
         resumed = command("sweep", tmp_path / "one.yaml", "--runs", runs, "--parallel=1")
-        assert "1 trials, 1 at a time with 1 threads each" in resumed.stdout
+        assert f"1 trial to train, 1 at a time, each on {counted(cores, 'CPU core')}, with 1 thread;" in resumed.stdout
         assert cores == 1 or f"resumed with as many threads as before, not {cores}" in resumed.stdout
     else:
         words = [f"--{key}={value}" for key, value in keys.items()]

@@ -13,7 +13,7 @@ import itertools
 import json
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +24,8 @@ import numpy as np
 from pydantic import BaseModel, PositiveInt
 
 from transformer_pl.data.sources import SPLITS, Corpus, open_corpus
-from transformer_pl.data.tokenizer import Tokenizer, train_bpe
+from transformer_pl.data.survey import EVALUATION, MOST_PAIRS, Tell, count_pairs, silent, used_pairs
+from transformer_pl.data.tokenizer import Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import check_digest, load_json, sha256
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from transformer_pl.config import Data
 
 TOKENIZING = 1  # raised whenever the same text would give other tokens
-EVALUATION = ("val", "test")  # the splits whose text is stored beside their tokens
 LANGUAGES = ("source", "target")
 CHUNK = 10_000  # pairs in memory at a time
 BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
@@ -221,8 +221,10 @@ def _settings(data: "Data") -> dict[str, Any]:
     return {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
 
 
-def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
+def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, tell: Tell = silent) -> Prepared:
     """Return the prepared corpus under `runs`. Prepares it first unless it is there and undamaged.
+
+    tell: is called with the progress of the preparation.
 
     Several processes may do this at the same time: the first to finish wins. Unfinished work has another name.
     Raises an InputError for text that cannot be used, for batches that are too small for every pair, and for a folder
@@ -235,7 +237,7 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None) -> Prepared:
         if not is_new:
             warn(damage)
         try:
-            _make(folder, data, corpus)
+            _make(folder, data, corpus, tell)
         except OSError as error:
             raise InputError(
                 f"{folder.parent}: must be writable, with room for the corpus, but: {error.strerror or error}; "
@@ -257,11 +259,11 @@ def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -
     )
 
 
-def _make(folder: Path, data: "Data", corpus: Corpus) -> None:
+def _make(folder: Path, data: "Data", corpus: Corpus, tell: Tell) -> None:
     unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
         unfinished.mkdir(parents=True)
-        _fill(unfinished, data, corpus)
+        _fill(unfinished, data, corpus, tell)
         try:
             unfinished.rename(folder)
         except OSError as error:
@@ -282,52 +284,51 @@ def _replace(folder: Path, new_files: Path) -> None:
         path.replace(folder / path.name)
 
 
-def _fill(folder: Path, data: "Data", corpus: Corpus) -> None:
+def _fill(folder: Path, data: "Data", corpus: Corpus, tell: Tell) -> None:
     """Read all text once, to find every mistake in it before the work begins. Then learn the vocabulary and encode."""
-    splits = {name: _count(name, corpus) for name in SPLITS}
+    splits = {name: count_pairs(name, corpus, tell) for name in SPLITS}
     every = -(-2 * splits["train"]["pairs"] // BPE_SENTENCES)
-    sentences = itertools.chain.from_iterable(itertools.islice(_used_pairs("train", corpus), 0, None, every))
-    model = train_bpe(sentences, data.vocab_size)
+
+    def sentences() -> Iterator[str]:
+        return itertools.chain.from_iterable(itertools.islice(used_pairs("train", corpus), 0, None, every))
+
+    tell(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
+    try:
+        model = train_bpe(sentences(), data.vocab_size)
+    except VocabularyError as error:
+        if splits["train"]["pairs"] > MOST_PAIRS:
+            raise
+        raise VocabularyError(data.vocab_size, *vocabulary_bounds(list(sentences()))) from error
     (folder / "tokenizer.model").write_bytes(model)
     tokenizer = Tokenizer(model)
+    done, total = 0, sum(split["pairs"] for split in splits.values())
+
+    def encoded(pairs: int) -> None:
+        nonlocal done
+        done += pairs
+        tell("encoding the text", done, total)
+
     for name in SPLITS:
-        splits[name] |= _encode(folder, name, corpus, tokenizer)
+        splits[name] |= _encode(folder, name, corpus, tokenizer, encoded)
     meta = {"fingerprint": corpus.fingerprint, "corpus": corpus.describe, "settings": _settings(data), "splits": splits}
     meta["digests"] = {path.name: sha256(path) for path in folder.iterdir()}
     (folder / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _used_pairs(name: str, corpus: Corpus) -> Iterator[tuple[str, str]]:
-    """Training leaves out pairs with an empty sentence. An evaluation set keeps all pairs."""
-    return (pair for pair in corpus.pairs(name) if name in EVALUATION or _has_text(pair))
+def _encode(
+    folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer, encoded: Callable[[int], None]
+) -> dict[str, int]:
+    """Write the arrays of a split, and its text if it is for evaluation. Returns the number of tokens per language.
 
-
-def _has_text(pair: tuple[str, str]) -> bool:
-    return bool(pair[0].strip() and pair[1].strip())
-
-
-def _count(name: str, corpus: Corpus) -> dict[str, int]:
-    pairs = blank = 0
-    for pair in corpus.pairs(name):
-        pairs += 1
-        blank += not _has_text(pair)
-    used = pairs if name in EVALUATION else pairs - blank
-    if not used:
-        raise InputError(
-            f"{corpus.describe}: {name} must hold a pair with text in both languages, but none of its {pairs} pairs "
-            "has; give another text"
-        )
-    return {"pairs": used, "blank": blank}
-
-
-def _encode(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, int]:
-    """Write the arrays of a split, and its text if it is for evaluation. Returns the number of tokens per language."""
+    encoded: is called with the number of pairs of each chunk that is written.
+    """
     writers = [_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION) for side in LANGUAGES]
     try:
-        pairs = _used_pairs(name, corpus)
+        pairs = used_pairs(name, corpus)
         while chunk := list(itertools.islice(pairs, CHUNK)):
             for writer, sentences in zip(writers, zip(*chunk, strict=True), strict=True):
                 writer.write(sentences, tokenizer.encode(sentences))
+            encoded(len(chunk))
         return {f"{side}_pieces": writer.finish() for side, writer in zip(LANGUAGES, writers, strict=True)}
     finally:
         for writer in writers:

@@ -37,11 +37,13 @@ class Corpus:
     fingerprint: plain values that identify the text, wherever it lies.
     describe: one line for people.
     pairs: train, val or test -> its sentences (source, target) from the beginning; no sentence holds a newline.
+    is_local: whether it can be read without a download.
     """
 
     fingerprint: dict[str, Any]
     describe: str
     pairs: Callable[[str], Iterator[Pair]]
+    is_local: bool = True
 
 
 def open_corpus(data: "Data") -> Corpus:
@@ -350,7 +352,7 @@ def _hub(data: "Data") -> Corpus:
     splits = {role: getattr(data, role) for role in SPLITS}
     fingerprint = {"hub": data.hub, "subset": data.subset, "commit": commit, "splits": splits}
     subset = f" {data.subset}" if data.subset else ""
-    return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs)
+    return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs, is_local=False)
 
 
 def _hub_reachable() -> bool:

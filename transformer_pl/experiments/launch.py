@@ -17,6 +17,7 @@ from transformer_pl.runtime.environment import ROW
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import accelerator, gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 from transformer_pl.trials.trial import LOCK_FD
 
@@ -46,11 +47,16 @@ class Workers:
         """The threads of each process of this trial."""
         return planned.trial.threads(planned.config.trainer.threads, self.threads)
 
-    def describe(self, trials: Sequence[PlannedTrial]) -> str:
-        """How many trials run at once, with how many threads, and which of them keep or change their threads."""
+    def describe(self, trials: Sequence[PlannedTrial], undrawn: int = 0) -> str:
+        """How many trials run at once on what, with how many threads; which of them keep or change their threads.
+
+        undrawn: how many more trials a search draws.
+        """
         threads = [self.threads_of(planned) for planned in trials]
-        each = " or ".join(str(number) for number in sorted(set(threads)))
-        text = f"{len(trials)} trials, {self.count} at a time with {each} threads each"
+        each = sorted({*threads, *([self.threads] if undrawn else [])})
+        numbers = " or ".join([*map(str, each[:-1]), counted(each[-1], "thread")])
+        trial_count = counted(len(trials) + undrawn, "trial")
+        text = f"{trial_count} to train, {self.count} at a time, each on {self._share()}, with {numbers}"
         keeping = changing = 0
         for planned, used in zip(trials, threads, strict=True):
             keeping += used != (planned.config.trainer.threads or self.threads)
@@ -63,6 +69,15 @@ class Workers:
                 "differ in the last digits"
             )
         return text
+
+    def _share(self) -> str:
+        """What each trial is trained on: `1 CPU core`, or `2 GPUs`."""
+        if self.gpus:
+            used = ",".join(self.gpus).split(",")
+            shared = " that it shares" if len(set(used)) < len(used) else ""
+            return counted(len(used) // self.count, "GPU") + shared
+        cores = len(os.sched_getaffinity(0))
+        return counted(cores // self.count, "CPU core") if self.count <= cores else "a CPU core that it shares"
 
 
 def available_workers(parallel: int | None, trainers: Iterable[Trainer], trial_count: int) -> Workers:
@@ -220,7 +235,8 @@ class _Scheduler:
 
     def stop_all(self) -> None:
         if self.running:
-            self.view.say(f"stopping: {len(self.running)} trials save and end; press Ctrl-C again to kill them")
+            trials = counted(len(self.running), "trial")
+            self.view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
             _stop([running.process for running in self.running.values()])
 
     def _start(self, worker: int, planned: PlannedTrial) -> bool:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -23,10 +24,12 @@ from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, 
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.levels import resolve, scale_level
 from transformer_pl.runtime.errors import collect_errors
+from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import reasons_by_names
 
+WRAPPED_NAME = 20  # columns of a row's name where the terminal is narrow, or more for a longer word
 COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
@@ -89,7 +92,7 @@ def _scale_config(scale: str) -> Config:
 
 def _corpus_keys(data: Data) -> Data:
     """The keys that a corpus is opened by: without those of tokens and batches."""
-    return data.model_copy(update={"vocab_size": 1, "batch_tokens": 1, "max_length": 1})
+    return data.model_copy(update={"name": None, "vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -154,7 +157,7 @@ def _without_seed(config: dict[str, Any]) -> str:
 
     Keys at their default are left out: then older results, which lack keys that were added later, still match.
     """
-    left_out = ("seed", "data.path", "trainer.threads")
+    left_out = ("seed", "data.path", "data.name", "trainer.threads")
     kept = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
     return json.dumps(kept, sort_keys=True)
 
@@ -175,32 +178,33 @@ def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None
     """
     sweep, trials, estimates = plan
     missing = [planned for planned in trials if planned.trial.needs_training()]
-    console.print(f"{sweep.name} at scale {sweep.scale}: {len(trials)} trials, {len(missing)} to train")
+    say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
     base, rows = _both_sizes(sweep.base), [_both_sizes(row.configs[0]) for row in sweep.rows]
     varied = [name for name in base if any(row[name] != rows[0][name] for row in rows)]
-    if shared := [f"{name} {rows[0][name]}" for name in base if name not in varied]:
-        console.print(f"every row: {', '.join(shared)}", highlight=False)
+    if shared := [f"{name}={rows[0][name]}" for name in base if name not in varied]:
+        say(console, f"every row: {', '.join(shared)}")
     columns = {name: [str(row[name]) for row in rows] for name in varied}
     comparison = {f"{compare} vs base": _compare_with_base(sweep, compare)} if compare else {}
     table = _plan_table(plan, columns | comparison)
     if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:  # too wide
-        console.print(f"base: {', '.join(f'{name} {base[name]}' for name in varied)}", highlight=False)
-        differing = [[f"{name} {row[name].effective}" for name in varied if row[name] != base[name]] for row in rows]
-        table = _plan_table(plan, {"sizes": [", ".join(sizes) for sizes in differing]} | comparison)
+        say(console, f"base: {', '.join(f'{name}={base[name]}' for name in varied)}")
+        comparison = dict(zip(["vs base"], comparison.values(), strict=False))  # it names less, and is narrower
+        differing = [[f"{name}={row[name].effective}" for name in varied if row[name] != base[name]] for row in rows]
+        table = _plan_table(plan, {"sizes": [" ".join(sizes) for sizes in differing]} | comparison)
     console.print(table)
     if any(size.nominal != size.effective for row in rows for size in row.values()):
-        console.print("a>b: the file says a; at this scale's width and depth that is b")
+        say(console, "a>b: the file says a; at this scale's width and depth that is b")
     if any(estimate.assumed for estimate in estimates.values()):
-        console.print(f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
     if any(estimate.by_flops and estimate.seconds is not None for estimate in estimates.values()):
-        console.print("~: estimated from the FLOPs and the time of finished trials of other rows")
-    console.print("FLOPs (of matrix products alone) and time are those of one trial", highlight=False)
+        say(console, "~: estimated from the FLOPs and the time of finished trials of other rows")
+    say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
-        console.print(_describe_work_left([estimates[planned.row] for planned in missing]), highlight=False)
+        say(console, _describe_work_left([estimates[planned.row] for planned in missing]))
     new = {planned.name: planned.identity.inputs for planned in trials if planned.trial.status()["state"] == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
-        console.print(f"new, unlike a finished trial ({reason}): {', '.join(names)}", highlight=False, soft_wrap=True)
+        say(console, f"new, unlike a finished trial ({reason}): {', '.join(names)}")
 
 
 def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:
@@ -213,12 +217,16 @@ def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:
 
 
 def _plan_table(plan: Plan, columns: dict[str, list[str]]) -> Table:
-    """columns: those between the row's name and its cost, each with a cell for every row."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("row", overflow="fold")
+    """columns: those between the row's name and its cost, each with a cell for every row.
+
+    `sizes` is for narrow terminals: names and sizes then take several lines, broken between words.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1 if "sizes" in columns else 2, 0, 0))
+    longest_word = max(cell_len(word) for row in plan.sweep.rows for word in row.name.split())
+    table.add_column("row", width=max(longest_word, WRAPPED_NAME) if "sizes" in columns else None)
     for heading in columns:
-        folds = heading == "sizes"
-        table.add_column(heading, justify="left" if folds else "right", no_wrap=not folds)
+        wraps = heading == "sizes"
+        table.add_column(heading, justify="left" if wraps else "right", no_wrap=not wraps)
     for heading in ("params", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)

@@ -3,7 +3,7 @@
 import heapq
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console, Group
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
+from transformer_pl.runtime.terminal import say
 from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
@@ -27,6 +28,14 @@ class Progress(NamedTuple):
     loss: float
     tokens_per_s: float
     seconds_left: float | None  # of training, at its recent speed; None: not known yet
+
+
+class SearchCounts(NamedTuple):
+    """How far a search is, whichever process trained its trials."""
+
+    run_cap: int
+    ended: int  # trials that count against run_cap, however they ended
+    undrawn: int  # trials that are still to be drawn
 
 
 class RunningTrial(NamedTuple):
@@ -59,6 +68,7 @@ class ProgressView:
     cached: how many trials of the sweep needed no training.
     workers: how many trials run at once.
     estimates: by row.
+    search: asks for the counts of a search; None for a grid.
     """
 
     def __init__(
@@ -68,7 +78,9 @@ class ProgressView:
         cached: int,
         workers: int,
         estimates: Mapping[int, CostEstimate],
+        search: Callable[[], SearchCounts] | None = None,
     ):
+        self.search = search
         self.console, self.cached, self.workers, self.estimates = console, cached, workers, estimates
         self.waiting, self.running = list(trials), dict[str, RunningTrial]()  # by the trial's id
         self.done = self.diverged = self.failed = 0
@@ -101,13 +113,16 @@ class ProgressView:
         self.done += ending in ("done", "pruned")
         if ending in ("done", "pruned") and not running.resumed:
             self.durations.setdefault(planned.row, []).append(seconds)
-        ended = self.done + self.diverged + self.failed
-        total = ended + len(self.running) + len(self.waiting)
+        if self.search:
+            total, ended, _ = self.search()
+        else:
+            ended = self.done + self.diverged + self.failed
+            total = ended + len(self.running) + len(self.waiting)
         self.say(f"[{ended}/{total}] {planned.name}  {format_duration(seconds)}  {description}")
 
     def say(self, line: str) -> None:
         """Print a line above the view."""
-        self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        say(self.console, line)
 
     def refresh(self) -> None:
         """Draw or print the state, if it is time to. Call this often."""
@@ -120,7 +135,7 @@ class ProgressView:
             self._live.update(self._drawing(), refresh=True)
             return
         for running in self.running.values():
-            cells = _progress_cells(running.planned, read_progress(running))
+            cells = _progress_cells(running, read_progress(running))
             self.say(f"  {running.planned.name:24} {'  '.join(filter(None, cells))}")
         self.say(f"  {self._summary()}")
 
@@ -139,31 +154,36 @@ class ProgressView:
             worker_ends.append(max(training, by_row))
         worker_ends += [0.0] * (self.workers - len(worker_ends))
         heapq.heapify(worker_ends)
-        for planned in self.waiting:  # each starts on the worker that is free first
-            heapq.heapreplace(worker_ends, worker_ends[0] + durations[planned.row])
+        to_start = [durations[planned.row] for planned in self.waiting]
+        if undrawn := self.search().undrawn if self.search else 0:
+            if not durations:
+                return None
+            to_start += [statistics.median(durations.values())] * undrawn
+        for seconds in to_start:  # each on the worker that is free first
+            heapq.heapreplace(worker_ends, worker_ends[0] + seconds)
         return max(worker_ends)
 
     def _row_durations(self, progress: Mapping[str, Progress | None], now: float) -> dict[int, float] | None:
         """Seconds of a whole trial of each row; None if nothing is known about some row.
 
-        The best source that a row has: its trials that ended here, a trial that runs, finished trials that differ in
-        the seed alone, the FLOPs of its trials.
+        The best source that a row has: its trials that ended here; else a trial that runs; else finished trials that
+        differ in the seed alone; else the FLOPs of its trials.
         """
-        durations = {row: statistics.median(seconds) for row, seconds in self.durations.items()}
-        for trial_id, running in self.running.items():
+        of_ended = {row: statistics.median(seconds) for row, seconds in self.durations.items()}
+        of_running = {}
+        for trial_id, running in reversed(self.running.items()):  # of several of a row, the one that began first
             at = progress[trial_id]
             if at and at.seconds_left is not None and not running.resumed:
-                durations.setdefault(running.planned.row, now - running.started + at.seconds_left)
-        for row, estimate in self.estimates.items():
-            if estimate.seconds is not None and not estimate.by_flops:
-                durations.setdefault(row, estimate.seconds)
-        per_flop = [seconds / self.estimates[row].cost.flops for row, seconds in durations.items()]
-        for row, estimate in self.estimates.items():
-            guess = statistics.median(per_flop) * estimate.cost.flops if per_flop else estimate.seconds
-            if guess is None:
-                return None
-            durations.setdefault(row, guess)
-        return durations
+                of_running[running.planned.row] = now - running.started + at.seconds_left
+        estimated = {row: one.seconds for row, one in self.estimates.items() if one.seconds is not None}
+        of_other_seeds = {row: seconds for row, seconds in estimated.items() if not self.estimates[row].by_flops}
+        measured = of_other_seeds | of_running | of_ended
+
+        if measured:
+            per_flop = statistics.median(seconds / self.estimates[row].cost.flops for row, seconds in measured.items())
+            estimated = {row: per_flop * estimate.cost.flops for row, estimate in self.estimates.items()}
+        durations = estimated | measured
+        return durations if durations.keys() >= self.estimates.keys() else None
 
     def _drawing(self) -> Group:
         """A line with a bar for each running trial, and the summary."""
@@ -173,16 +193,22 @@ class ProgressView:
         for _ in range(4):
             grid.add_column(justify="right", no_wrap=True)
         for running in self.running.values():
-            planned, progress = running.planned, read_progress(running)
-            bar = ProgressBar(total=planned.config.steps, completed=progress.step if progress else 0)
-            grid.add_row(Text(planned.name), bar, *_progress_cells(planned, progress))
+            progress = read_progress(running)
+            bar = ProgressBar(total=running.planned.config.steps, completed=progress.step if progress else 0)
+            grid.add_row(Text(running.planned.name), bar, *_progress_cells(running, progress))
         return Group(grid, Text(self._summary(), no_wrap=True, overflow="ellipsis"))
 
     def _summary(self) -> str:
-        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`."""
-        counts = {"done": self.done, "cached": self.cached, "diverged": self.diverged, "failed": self.failed}
+        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`; of a search `2 of 12 ended, 1 running`."""
+        parts, counts = [], {}
+        if self.search:
+            run_cap, ended, _ = self.search()
+            parts.append(f"{ended} of {run_cap} ended")
+        else:
+            counts = {"done": self.done, "cached": self.cached}
+        counts |= {"diverged": self.diverged, "failed": self.failed}
         counts |= {"running": len(self.running), "waiting": len(self.waiting)}
-        parts = [f"{count} {state}" for state, count in counts.items() if count]
+        parts += [f"{count} {state}" for state, count in counts.items() if count]
         if self.waits:
             parts.append(self.waits)
         summary = f"{', '.join(parts)}; {format_duration(time.monotonic() - self.started_s)} so far"
@@ -190,10 +216,11 @@ class ProgressView:
         return summary + (f", about {format_duration(left)} left" if left else "")
 
 
-def _progress_cells(planned: PlannedTrial, progress: Progress | None) -> list[str]:
-    """Four cells: step, loss, tokens per second, time left."""
+def _progress_cells(running: RunningTrial, progress: Progress | None) -> list[str]:
+    """Four cells: step, loss, tokens per second, time left. Before the first steps, the first says what is done."""
+    planned = running.planned
     if not progress:
-        return ["starting", "", "", ""]
+        return [f"{_beginning(running)}, {format_duration(time.monotonic() - running.started)}", "", "", ""]
     steps = planned.config.steps
     left = ""
     if progress.step + planned.config.trainer.log_every > steps:  # no training line will follow
@@ -201,6 +228,14 @@ def _progress_cells(planned: PlannedTrial, progress: Progress | None) -> list[st
     elif progress.seconds_left is not None:
         left = f"{format_duration(progress.seconds_left)} left"
     return [f"{progress.step}/{steps}", f"loss {progress.loss:.3f}", f"{progress.tokens_per_s:.0f} tokens/s", left]
+
+
+def _beginning(running: RunningTrial) -> str:
+    """What a trial does that has not logged a step here. It states that it runs once its libraries are imported."""
+    status = running.planned.trial.status()
+    if status.get("time", 0.0) < running.started_at:  # of an earlier command
+        return "importing torch"
+    return "starting" if status["state"] == "running" else "ending"
 
 
 def format_duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_pl import components
-from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, nominal_sizes
+from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, is_section, nominal_sizes, unknown_key
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, merge, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError, suggestion
@@ -109,7 +109,7 @@ def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     """What is wrong with a sweep file outside its parameters, whatever its method."""
     unknown = [key for key in content if key not in TOP_LEVEL]
-    errors = [f"{path}: {key}: no key of a W&B sweep{suggestion(str(key), TOP_LEVEL)}" for key in unknown]
+    errors = [f"{path}: {key}: no key of a W&B sweep{_remedy(str(key), content[key])}" for key in unknown]
     names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
     for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
@@ -119,17 +119,29 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     return errors
 
 
+def _remedy(key: str, value: Any) -> str:
+    if is_known_key(key):
+        return f"; write it under `parameters`, as `{key}: {{value: {value}}}`"
+    return suggestion(key, TOP_LEVEL)
+
+
 def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
     """The values of every parameter of a grid, in the file's order; and the mistakes of the file itself."""
     errors = top_level_mistakes(path, content)
     if content.get("method") != "grid":
-        errors.append(f"{path}: method = {content.get('method')}: must be grid")
+        errors.append(
+            f"{path}: method = {content.get('method')}: must be grid (a table), or {', '.join(SEARCHES[:-1])} or "
+            f"{SEARCHES[-1]} (a search)"
+        )
     parameters = content.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         errors.append(f"{path}: parameters = {parameters}: must map keys to {{value: ...}} or {{values: [...]}}")
         return {}, errors
     values_by_key = {}
     for key, entry in parameters.items():
+        if is_section(key):
+            errors.append(f"{path}: parameters.{key}: {unknown_key(key, entry, KEYS)}")
+            continue
         if not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
             errors.append(f"{path}: parameters.{key} = {entry}: must be {{value: ...}} or {{values: [...]}} in a grid")
             continue
@@ -235,6 +247,7 @@ def _repeated_rows_and_seeds(path: Path, rows: Sequence[Row]) -> list[str]:
     """Error messages for rows that are the same trials, and for seeds given twice."""
     errors: list[str] = []
     first_by_identity: dict[str, Row] = {}
+    first_by_name: dict[str, Row] = {}
     for row in rows:
         seeds = [config.seed for config in row.configs]
         if len(set(seeds)) < len(seeds):
@@ -245,6 +258,9 @@ def _repeated_rows_and_seeds(path: Path, rows: Sequence[Row]) -> list[str]:
             same = nominal_sizes(first.configs[0].model) == nominal_sizes(config.model)
             why = "have the same settings" if same else "have the same sizes at this scale's width and depth"
             errors.append(f"{path}: rows `{first.name}` and `{row.name}` {why}; rows must differ: leave one out")
+        namesake = first_by_name.setdefault(row.name, row)
+        if first is row and namesake.configs[0].data.path != config.data.path:
+            errors.append(f"{path}: two rows have the name `{row.name}`; tell their texts apart with data.name")
     return errors
 
 

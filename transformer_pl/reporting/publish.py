@@ -8,6 +8,7 @@ from rich.console import Console
 
 from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.files import locked_file, write_atomically
+from transformer_pl.runtime.terminal import say
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.names import sweep_title
 
@@ -31,17 +32,16 @@ class Publisher:
         draw_page: writes `report.html` and returns the figures by their captions. It is called only if the table has
         changed, and never after an interruption (any exit code but 0 and 1), which must end soon.
         """
-        self.console.print(table.terminal())
+        self.console.print(table.terminal(self.console.width))
         try:
             with locked_file(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
                 self._write(table, draw_page, interrupted=exit_code not in (0, 1))
         except OSError as error:  # the results themselves are safe in the folders of the trials
-            self.console.print(
-                f"table: cannot be written to {self.folder}: {error}; run the same command again to write it"
-            )
+            remedy = "run the same command again to write it"
+            say(self.console, f"table: cannot be written to {self.folder}: {error}; {remedy}")
             return exit_code or 1
         suffix = f" (-{self.folder.name.rpartition('-')[2]}: {self.differs})" if self.differs else ""
-        self.console.print(f"table and results: {self.folder}{suffix}", soft_wrap=True)
+        say(self.console, f"table and results: {self.folder}{suffix}")
         return exit_code
 
     def _write(self, table: Table, draw_page: Callable[[], dict[str, Path]], interrupted: bool) -> None:
@@ -63,8 +63,8 @@ class Publisher:
         report.finish(0, wait=SEND_S)  # everything is still to be sent
 
 
-def mention_offline_runs(trial_folders: Iterable[Path], runs: Path, console: Console) -> None:
+def mention_offline_runs(folders: Iterable[Path], runs: Path, console: Console) -> None:
     """Print how to upload the W&B runs that were kept offline, if there are any."""
-    if any(any(folder.glob("wandb/offline-run-*")) for folder in trial_folders):
+    if any(any(folder.glob("wandb/offline-run-*")) for folder in folders):
         upload = f"wandb sync {runs}/*/*/wandb/offline-run-*"
-        console.print(f"W&B: some runs were kept offline; upload them with: {upload}", soft_wrap=True)
+        say(console, f"W&B: kept offline; to upload: {upload}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -40,13 +40,12 @@ class Table(NamedTuple):
     notes: list[str]
     rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
 
-    def terminal(self, width: int | None = None) -> Group:
-        """The table for a terminal of this width, by default the one it runs in.
+    def terminal(self, width: int) -> Group:
+        """The table for a terminal of this width.
 
         All columns are shown if they fit. Otherwise columns are dropped by their rank; if even that is too wide, the
         settings are joined into one column and, again, columns are dropped as needed.
         """
-        width = width or Console().width
         layouts = [*_ever_fewer(self.columns), *_ever_fewer(_join_settings(self.columns))]
         columns = next((layout for layout in layouts if _width(layout) <= width), layouts[-1])
         return Group(_grid(columns), *(Text(note, style="dim") for note in self.notes))
@@ -139,10 +138,15 @@ def _heading(column: Column) -> str:
 def _width(columns: list[Column]) -> int:
     """The characters that a grid of these columns needs."""
     widths = [
-        WRAPPED_WIDTH if column.wraps else max(map(cell_len, [*_heading(column).split("\n"), *column.cells]))
+        _wrapped_width(column) if column.wraps else max(map(cell_len, [*_heading(column).split("\n"), *column.cells]))
         for column in columns
     ]
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _wrapped_width(column: Column) -> int:
+    """The characters that a wrapping column needs: its longest word is not broken."""
+    return max(WRAPPED_WIDTH, *(cell_len(word) for cell in column.cells for word in cell.split()))
 
 
 def _grid(columns: list[Column]) -> Grid:

@@ -11,15 +11,18 @@ import optuna
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
-from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepare import Prepared, fingerprint_id
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
 from transformer_pl.experiments.launch import available_workers, check_machine, launch
 from transformer_pl.experiments.progress import ProgressView
+from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
+from transformer_pl.runtime.terminal import say
 from transformer_pl.search import samplers, storage
 from transformer_pl.search.page import write_search_page
 from transformer_pl.search.results import SearchResults
@@ -40,27 +43,29 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     samplers.try_out(search, sampler, pruner)
     check_machine(search.trainers())
     check_models(search.single_changes(), options.runs)
-    print_search(search, console)
     if options.plan:
+        _print_plan(search, options, console)
         return 0
+    print_search(search, console)
     check_writable(options.runs)
     folder = sweep_folder(search, options)
     with runs_lock(options.runs):
         make_folder(folder)
         study = storage.create_study(search, folder, options.storage, sampler, pruner)
-        prepare(search.base.data, options.runs)
+        prepare_texts([search.base.data], options.runs, console)
         try:
             exit_code = _train(search, study, folder, options, console)
         except storage.Unreachable as error:
-            console.print(f"the study cannot be reached: {error}; the same command resumes it", soft_wrap=True)
+            say(console, f"the study cannot be reached: {error}; the same command resumes it")
             return 1
         results = SearchResults(search, study, options.runs)
         if not results.records:
             return exit_code
         exit_code = _publish(results, folder, exit_code, options, console)
-    mention_offline_runs([options.runs / "trials" / one["folder"] for one in results.trained], options.runs, console)
+    trial_folders = [options.runs / "trials" / one["folder"] for one in results.trained]
+    mention_offline_runs([*trial_folders, folder], options.runs, console)
     url = storage.display_url(options.storage, folder)
-    console.print(f"to browse the study: optuna-dashboard {url}", soft_wrap=True)
+    say(console, f"to browse the study: optuna-dashboard {url}")
     return exit_code
 
 
@@ -71,14 +76,27 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
     return read_search(file, content, options.scale, options.seeds, options.set)
 
 
+def _print_plan(search: Search, options: argparse.Namespace, console: Console) -> None:
+    """Print the search, its text, and how many of its trials run at once."""
+    data = search.base.data
+    prepared = Prepared(options.runs / "data" / fingerprint_id(data, open_corpus(data)))
+    lines = survey_texts([(data, prepared)], console)
+    print_search(search, console)
+    workers = available_workers(options.parallel, search.trainers(), search.run_cap)
+    for line in (*lines, workers.describe([], search.run_cap)):
+        say(console, line)
+
+
 def _train(search: Search, study: optuna.Study, folder: Path, options: argparse.Namespace, console: Console) -> int:
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
     queue = SearchQueue(search, study, options.runs)
     set_wandb_group(search.name, search.project, folder.name)
     missing = search.run_cap - len(counted_trials(study))
     workers = available_workers(options.parallel, search.trainers(), missing)
+    if missing:
+        say(console, workers.describe([], missing))
     try:
-        with ProgressView(console, [], 0, workers.count, queue.estimates) as view:
+        with ProgressView(console, [], 0, workers.count, queue.estimates, queue.counts) as view:
             launch(queue, lambda planned: queue.argv(planned, options.runs), workers, view)
     except Stopped as stopped:
         queue.stopped()

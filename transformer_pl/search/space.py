@@ -7,11 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
-from transformer_pl.config import KEYS, Config, Trainer, is_known_key
+from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_key
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, merge, resolve, scale_level, type_errors
 from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search.distributions import (
     CategoricalDistribution,
     Distribution,
@@ -216,7 +217,7 @@ class _SearchReader:
     def _distribution(self, key: Any, parameter: Any) -> Distribution | None:
         """Read one parameter; None for a mistake."""
         if not isinstance(key, str) or not (is_known_key(key) or key in OWN_PARAMETERS):
-            self._mistake(f"parameters.{key}: no such key{suggestion(str(key), [*KEYS, *OWN_PARAMETERS])}")
+            self._mistake(f"parameters.{key}: {unknown_key(str(key), parameter, [*KEYS, *OWN_PARAMETERS])}")
             return None
         try:
             if not isinstance(parameter, dict):
@@ -273,7 +274,7 @@ def _mistakes_of_base(search: Search) -> list[str]:
 def print_search(search: Search, console: Console) -> None:
     """Print the size of a search, its goals, and its space with the base's values."""
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
-    console.print(f"{search.name} at scale {search.scale}: {search.run_cap} trials, {goals}", soft_wrap=True)
+    say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
     base = search.base_draw
     for key, values in search.space.items():
-        console.print(f"  {key}: {describe(values)} (base {base[key]})", soft_wrap=True)
+        say(console, f"  {key}: {describe(values)} (base {base[key]})")

@@ -22,7 +22,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.launch import Ending
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
+from transformer_pl.experiments.progress import SearchCounts
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import states
 from transformer_pl.search.heartbeat import Heartbeats, process_id
 from transformer_pl.search.space import Search
@@ -64,6 +66,7 @@ class SearchQueue:
         self._past_results = finished_results(runs)  # for the estimates
         self._clock = clock
         self._next_draw = -math.inf
+        self._counts = SearchCounts(search.run_cap, 0, search.run_cap)
         trials = study.get_trials(deepcopy=False)
         if not trials:
             study.enqueue_trial(search.base_draw, user_attrs={states.BASE: True})
@@ -105,7 +108,7 @@ class SearchQueue:
             if self.held:
                 return f"{self.held.planned.name}: waiting for another process, which trains it"
             if others := self._trials_of_others():
-                return f"waiting for {len(others)} trials of other processes"
+                return f"waiting for {counted(len(others), 'trial')} of other processes"
             return "drawing trials that were put back" if self._has_more() else None
         except UNANSWERED as error:
             self.patience.unanswered(error)
@@ -147,6 +150,14 @@ class SearchQueue:
         """Return the command line of `train` for a trial."""
         keys = [f"--{key}={value}" for key, value in self.draws[planned.trial.folder.name].keys.items()]
         return [f"--scale={self.search.scale}", *keys, f"--seed={self.search.seed}", f"--runs={runs}"]
+
+    def counts(self) -> SearchCounts:
+        """How far the study is; as when it was last read, where its storage does not answer."""
+        with suppress(*UNANSWERED):
+            trials = counted_trials(self.study)
+            ended = sum(trial.state != TrialState.RUNNING for trial in trials)
+            self._counts = SearchCounts(self.search.run_cap, ended, max(0, self.search.run_cap - len(trials)))
+        return self._counts
 
     # -----------------------------------------------------------------------------------------------------------------
     # Drawing

@@ -208,7 +208,7 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
         run = wandb.init(mode=mode, **options)
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
-    if mode == "offline":
+    if mode == "offline" and job_type != "report":  # the sweep's command says it of the report and all trials at once
         print(f"W&B: offline ({reason}); later: wandb sync {folder}/wandb/offline-run-*", flush=True)
     return run
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from transformer_pl.component_sources import changed_files, own_components
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.recognise import (
     SweepPlan,
@@ -57,7 +58,9 @@ def list_runs(runs: Path, console: Console) -> None:
         table.add_row(name, state_of[name], _ago(trial.folder), _bytes(_size([trial.folder])), score)
     console.print(table)
     total = _size([*(trial.folder for trial in trials), *sweeps, *filter(is_data, _folders(runs / "data"))])
-    console.print(f"{len(trials)} trials, {_bytes(total)} under {runs}, vocabularies and token arrays included")
+    console.print(
+        f"{counted(len(trials), 'trial')}, {_bytes(total)} under {runs}, vocabularies and token arrays included"
+    )
 
 
 class Removable(NamedTuple):
@@ -73,9 +76,7 @@ def clean(runs: Path, console: Console) -> int:
     candidates = find_removable(runs)
     for item in candidates:
         if item.objection:
-            console.print(
-                f"left alone: {item.path.relative_to(runs)} ({item.reason}): {item.objection}", soft_wrap=True
-            )
+            say(console, f"left alone: {item.path.relative_to(runs)} ({item.reason}): {item.objection}")
     waste = [item for item in candidates if not item.objection]
     if not waste:
         console.print(f"{runs}: nothing to clean")

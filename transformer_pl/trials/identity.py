@@ -34,7 +34,9 @@ def describe_difference(config: Config, base: Config, with_modules: bool = False
     """
     changes = []
     for key, (value, _) in config_difference(config, base).items():
-        if key in RESULT_TRAINER_KEYS or (key != "seed" and not key.startswith("trainer.")):
+        if key in _NAMING_THE_CORPUS:
+            changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
+        elif key in RESULT_TRAINER_KEYS or (key != "seed" and not key.startswith("trainer.")):
             name = without_section(key)
             is_shortened = name in SLOTS and not with_modules
             changes.append(f"{name}={str(value).rpartition('.')[2] if is_shortened else value}")
@@ -52,6 +54,7 @@ class Identity:
 
 # The fingerprint of the data identifies the text better than these keys do.
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
+_NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
 
@@ -67,7 +70,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
         key: value
         for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
-        and key not in (*_OF_THE_CORPUS, *_AS_PRODUCTS)
+        and key not in (*_OF_THE_CORPUS, "data.name", *_AS_PRODUCTS)
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}

@@ -1,0 +1,93 @@
+"""The texts of a sweep, as its command shows them: their size, their mistakes, the progress of their preparation."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from transformer_pl.config import Data
+from transformer_pl.data.prepare import Prepared, prepare
+from transformer_pl.data.sources import open_corpus
+from transformer_pl.data.survey import Tell, survey
+from transformer_pl.data.tokenizer import VocabularyError
+from transformer_pl.runtime.errors import collect_errors
+from transformer_pl.runtime.terminal import say
+
+
+def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
+    """Prepare what is not prepared yet, show the progress, and print a line for each text. Raises an InputError."""
+    with _stages(console) as tell:
+        prepared = collect_errors(lambda data: prepare(data, runs, tell=tell), dict.fromkeys(texts))
+    for line in dict.fromkeys(_describe_prepared(data, folder) for data, folder in prepared.items()):
+        say(console, line)
+
+
+def survey_texts(texts: Iterable[tuple[Data, Prepared]], console: Console) -> list[str]:
+    """Read the texts that are not prepared yet, and return a line for each text.
+
+    Raises an InputError for text that cannot be used, and for a vocabulary that it does not allow.
+    """
+    with _stages(console) as tell:
+        lines = collect_errors(lambda text: _describe(*text, tell), dict.fromkeys(texts))
+    return list(dict.fromkeys(lines.values()))
+
+
+def _describe(data: Data, prepared: Prepared, tell: Tell) -> str:
+    if prepared.is_counted():
+        return _describe_prepared(data, prepared)
+    corpus = open_corpus(data)
+    if not corpus.is_local:
+        return f"text: {corpus.describe}; it is loaded and counted when it is prepared"
+    found = survey(corpus, tell)
+    bounds = ""
+    if found.vocabulary:
+        least, greatest = found.vocabulary
+        if not least <= data.vocab_size <= greatest:
+            raise VocabularyError(data.vocab_size, least, greatest)
+        bounds = f"; data.vocab_size may be {least:,} to {greatest:,}"
+    return _line(data, corpus.describe, found.pairs, found.blank, "words", found.words) + bounds
+
+
+def _describe_prepared(data: Data, prepared: Prepared) -> str:
+    splits = prepared.meta["splits"]
+    pairs = {name: split["pairs"] for name, split in splits.items()}
+    tokens = prepared.mean_length("train", "source"), prepared.mean_length("train", "target")
+    return _line(data, prepared.meta["corpus"], pairs, splits["train"].get("blank", 0), "tokens", tokens)
+
+
+def _line(data: Data, corpus: str, pairs: dict[str, int], blank: int, unit: str, lengths: tuple[float, float]) -> str:
+    left_out = f" ({blank:,} with an empty sentence are left out)" if blank else ""
+    counts = f"{pairs['train']:,} training pairs{left_out}, {pairs['val']:,} for validation, {pairs['test']:,} for test"
+    source, target = lengths
+    return f"text: {corpus}: {counts}; {unit} in a sentence: {data.source} {source:.1f}, {data.target} {target:.1f}"
+
+
+@contextmanager
+def _stages(console: Console) -> Iterator[Tell]:
+    """Shows what is being done: in a terminal a line with a bar and the time, elsewhere a line for each stage."""
+    now = ""
+    if not console.is_terminal:
+
+        def print_stage(stage: str, done: int, total: int | None) -> None:
+            nonlocal now
+            if stage != now:
+                now = stage
+                say(console, stage)
+
+        yield print_stage
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def draw_stage(stage: str, done: int, total: int | None) -> None:
+            nonlocal now
+            if stage != now:
+                now = stage
+                for task in progress.task_ids:
+                    progress.remove_task(task)
+                progress.add_task(stage, total=total)
+            progress.update(progress.task_ids[0], completed=done)
+
+        yield draw_stage

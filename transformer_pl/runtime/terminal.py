@@ -1,0 +1,24 @@
+"""What commands print to: a terminal, or a pipe or a file, where no line is broken."""
+
+import os
+import sys
+
+from rich.console import Console
+
+UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
+
+
+def command_console() -> Console:
+    """The console of a command's standard output. COLUMNS, where it is set, is its width."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def say(console: Console, line: object) -> None:
+    """Print a line of text. A terminal breaks it between words; elsewhere it stays whole."""
+    console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=not console.is_terminal)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
