@@ -1,5 +1,8 @@
 """Fixtures that several tests share. No test uses a network or an account."""
 
+import fcntl
+import os
+import pickle
 import shutil
 import sys
 
@@ -20,11 +23,27 @@ def browser():
         browser.close()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Run the tests of a file in one process, because they share what its fixtures have trained."""
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # files with few tests are the slowest here, and must not come last
+    return LoadFileScheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory):
-    """The runs folder of sweeps/smoke.yaml, and what the command said."""
-    runs = tmp_path_factory.mktemp("smoke") / "runs"
-    return runs, command("sweep", "sweeps/smoke.yaml", "--runs", runs)
+    """The runs folder of sweeps/smoke.yaml, and what the command said. Several processes of pytest share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "smoke"
+    folder.mkdir(exist_ok=True)
+    runs, completed = folder / "runs", folder / "completed.pickle"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not completed.exists():
+            completed.write_bytes(pickle.dumps(command("sweep", "sweeps/smoke.yaml", "--runs", runs)))
+    return runs, pickle.loads(completed.read_bytes())
 
 
 @pytest.fixture
