@@ -6,6 +6,7 @@ this file imports wandb.
 """
 
 import fcntl
+import io
 import json
 import netrc
 import os
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 import uuid
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -206,6 +207,9 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
         mode, reason, _server = "offline", f"{type(error).__name__}: {error}", None
         wandb.teardown()  # frees the run's id
         run = wandb.init(mode=mode, **options)
+    with redirect_stderr(io.StringIO()):  # W&B warns that it makes links
+        for source in sorted(Path(folder, "sources").rglob("*.py")):  # of the trial's components
+            run.save(source, base_path=folder, policy="now")
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     if mode == "offline" and job_type != "report":  # the sweep's command says it of the report and all trials at once
