@@ -14,7 +14,8 @@ import tempfile
 import time
 import traceback
 import warnings
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -27,11 +28,16 @@ POLL_S = 0.02
 CRASHED = 70  # the exit code where this file fails, not the command
 
 
-def command(name: str, *argv: object, **environment: str) -> subprocess.CompletedProcess:
-    """Run `python -m transformer_pl.<name> ARGV`. A sweep forks its trials, too."""
+def start(name: str, *argv: object, output: Any, errors: Any = None, **environment: str) -> "ForkedProcess":
+    """Start `python -m transformer_pl.<name> ARGV`. A sweep forks its trials, too. output, errors: files."""
     words = [sys.executable, "-m", f"transformer_pl.{name}", *map(str, argv)]
+    return ForkedProcess(words, output, errors or output, os.environ | environment, cwd=ROOT)
+
+
+def command(name: str, *argv: object, **environment: str) -> subprocess.CompletedProcess:
+    """Run a command to its end."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = ForkedProcess(words, stdout=out, stderr=err, env=os.environ | environment, cwd=ROOT)
+        process = start(name, *argv, output=out, errors=err, **environment)
         process.stdin.close()
         try:
             process.wait(300)
@@ -40,7 +46,7 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
             raise
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(words, process.returncode or 0, out.read(), err.read())
+        return subprocess.CompletedProcess([name, *argv], process.returncode or 0, out.read(), err.read())
 
 
 class ForkedProcess:
@@ -48,6 +54,8 @@ class ForkedProcess:
 
     Its standard input is a pipe.
     """
+
+    _pipes: ClassVar[set[int]] = set()  # the ends that this process holds; a fork must not keep them open
 
     def __init__(self, words: list[str], stdout: Any, stderr: Any, env: Any, **options: Any):
         self.returncode: int | None = None
@@ -57,10 +65,25 @@ class ForkedProcess:
             warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads, which a fork lacks
             self.pid = os.fork()
         if not self.pid:
-            os.close(writing)
+            for pipe in (writing, *self._pipes):
+                with suppress(OSError):
+                    os.close(pipe)
             _run([stdin, stdout.fileno(), stderr.fileno()], words, env, **options)
         os.close(stdin)
         self.stdin = os.fdopen(writing, "wb", buffering=0)
+        self._pipes.add(writing)
+
+    def __enter__(self) -> "ForkedProcess":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stdin.close()
+        if error[0]:
+            self.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def send_signal(self, signum: int) -> None:
+        os.kill(self.pid, signum)
 
     def poll(self) -> int | None:
         if self.returncode is None:

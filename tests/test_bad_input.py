@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from helpers import ROOT, a_result, command, wait_for
+from forked import command
+from helpers import ROOT, a_result, wait_for
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep

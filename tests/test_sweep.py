@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 
+import forked
 import pytest
 import yaml
 from helpers import ROOT, command, read_back
@@ -62,14 +63,14 @@ def test_metrics_are_logged_on_their_schedule(smoke):
 def test_the_same_command_trains_nothing_again(smoke):
     runs, _ = smoke
     before = {path: path.stat().st_mtime_ns for path in (runs / "trials").glob("*/*") if path.name != "lock"}
-    again = command("sweep", "sweeps/smoke.yaml", "--runs", runs)
+    again = forked.command("sweep", "sweeps/smoke.yaml", "--runs", runs)
     assert again.returncode == 0 and "0 to train" in again.stdout
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
 def test_the_plan_estimates_time_from_other_seeds(smoke):
     runs, _ = smoke
-    completed = command("sweep", "sweeps/smoke.yaml", "--plan", "--seeds", "2", "--runs", runs)
+    completed = forked.command("sweep", "sweeps/smoke.yaml", "--plan", "--seeds", "2", "--runs", runs)
     assert completed.returncode == 0 and "4 to train" in completed.stdout and "unknown" not in completed.stdout
     assert "~" not in completed.stdout and "about" not in completed.stdout
 
@@ -78,7 +79,7 @@ def test_the_plan_estimates_time_from_the_flops_of_other_rows(smoke):
     """It does so for rows without a finished seed. Trials with other batches say nothing about the time."""
     runs, _ = smoke
     longer = ["--set", "optim.max_steps=200", "--plan", "--runs", runs]
-    completed = command("sweep", "sweeps/smoke.yaml", *longer)
+    completed = forked.command("sweep", "sweeps/smoke.yaml", *longer)
     base = next(line for line in completed.stdout.splitlines() if line.startswith("base"))
     past = list(results(runs).values())
     is_base = {"model.h": 8, "model.position": "transformer_pl.model.SinusoidalPosition"}.items()
@@ -86,14 +87,14 @@ def test_the_plan_estimates_time_from_the_flops_of_other_rows(smoke):
     by_hand *= statistics.median(result["wall_s"] / result["flops"] for result in past)
     assert completed.returncode == 0 and float(re.search(r" ~(\d+) s", base)[1]) == pytest.approx(by_hand, abs=0.51)
     assert re.search(r"^about \d+ min of training left to do", completed.stdout, re.M)
-    completed = command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
+    completed = forked.command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
     assert completed.returncode == 0 and "training left to do: unknown" in completed.stdout
 
 
 def test_report_prints_the_table_the_sweep_wrote(smoke):
     runs, _ = smoke
     for form, name in (("md", "table.md"), ("csv", "results.csv")):
-        completed = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", form)
+        completed = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", form)
         assert completed.returncode == 0 and completed.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
 
 
@@ -155,7 +156,7 @@ class Broken(SinusoidalPosition):
         self.end = {"fails": (1).__truediv__, "exits": sys.exit, "vanishes": os._exit}[how]
 
     def forward(self, x, start=0):
-        if x.shape[0] > 4:
+        if self.training and x.shape[0] > 4:
             self.end(0)
         return x
 """
@@ -166,7 +167,7 @@ def failing(tmp_path):
     """A sweep with base and three rows whose component fails at the first training step.
 
     It raises an error, or ends its process with exit code 0: by sys.exit, or by os._exit, which Python cannot catch.
-    The dry run does not see it: its batch is too small.
+    The checks do not see it: their batches are too small.
     """
     (tmp_path / "broken_component.py").write_text(BROKEN)
     sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
@@ -179,7 +180,7 @@ def failing(tmp_path):
 
 
 def test_a_failed_trial_is_named_with_its_log_and_the_others_run_on(failing):
-    completed = command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
+    completed = forked.command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
     assert completed.returncode == 1
     place = f"error: {failing / 'broken_component.py'}, line 13: "
     for error in ("ZeroDivisionError: ", "RuntimeError: a component must raise errors only, but raised SystemExit(0)"):

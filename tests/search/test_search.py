@@ -1,18 +1,15 @@
 """Searches: how their files are read, what is drawn, and that no trial is lost or trained twice."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import optuna
 import pytest
 import yaml
-from forked import command
-from helpers import ROOT, a_result, processes, wait_for
+from forked import command, start
+from helpers import a_result, processes, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
@@ -31,6 +28,7 @@ from transformer_pl.search.storage import create_study
 from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.recognise import reason_to_stay, sweep_plan
 from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
@@ -243,19 +241,18 @@ def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(write, tmp_path)
     assert len(study_of(runs).get_trials()) == 4
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])  # 65 s
 def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
     """No process is left and no trial is lost: each is drawn again and resumes from its checkpoint."""
     runs = tmp_path / "runs"
     path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 200})
-    words = [sys.executable, "-m", "transformer_pl.sweep", str(path), "--runs", str(runs)]
-    environment = os.environ | {"WANDB_MODE": "disabled"}
-    with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
+    words = ["sweep", path, "--runs", runs]
+    with (tmp_path / "out").open("w") as out, start(*words, output=out, WANDB_MODE="disabled") as process:
         wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/last.sha256"))) == 2, 90)
         folders = {path.name for path in (runs / "trials").iterdir()}
         process.send_signal(signum)
         assert process.wait(20) in (143, -9)
-    wait_for(lambda: not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes()), 15)
+        wait_for(lambda: not any(trial.locked() for trial in map(Trial, (runs / "trials").iterdir())), 15)
     finished = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     folder = runs / "sweeps" / "try@demo"
@@ -276,7 +273,7 @@ class PruneAlways(optuna.pruners.BasePruner):
         return True
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])  # 32 s
 def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, monkeypatch, devices):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     steps = {"optim.max_steps": 200, "trainer.val_every": 20, "trainer.accelerator": "cpu", "trainer.devices": devices}

@@ -87,7 +87,7 @@ def by_worker(study, pid):
     )
 
 
-@pytest.mark.parametrize("kind", ["journal", "postgres"])
+@pytest.mark.parametrize("kind", ["journal", pytest.param("postgres", marks=pytest.mark.slow)])  # 70 s
 def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, request):
     """Four processes; SIGKILL ends one of them in the middle of a trial, which another process trains again, once."""
     runs = tmp_path / "runs"
@@ -186,7 +186,7 @@ def test_a_trial_with_heartbeats_is_not_retried(alone, clock):
         clock.now += HEARTBEAT_TIMEOUT_S - 1
         queue.retry_orphans()
         assert other.number in {trial.number for trial in with_state(queue, TrialState.RUNNING)}
-    assert "waiting for 1 trials of other processes" in queue.waits()
+    assert "waiting for 1 trial of other processes" in queue.waits()
 
 
 def test_a_trial_without_heartbeats_is_retried_once(alone, clock):

@@ -93,7 +93,7 @@ def test_each_process_has_the_threads_that_the_config_says(text, tmp_path, monke
     assert len(counts) >= 4 and set(counts) == {"3"}  # at least the encoder's and the decoder's, of two processes
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])  # 55 s
 def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
     argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]
     whole, whole_lines = train(text, tmp_path / "whole", *argv, steps=60)

@@ -16,6 +16,7 @@ from helpers import ROOT, a_result, read_back
 from lightning import Callback
 
 from tests.training.test_training import Asks, config, fit, prepared  # noqa: F401
+from transformer_pl.component_sources import keep_sources
 from transformer_pl.evaluation.evaluate import Likelihood
 from transformer_pl.evaluation.evaluate_trial import evaluate_trial
 from transformer_pl.training.bleu_sample import BleuSample
@@ -117,6 +118,7 @@ def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, monkeypatc
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings, trial = config(model__position="late.Late"), Trial(tmp_path)
+    keep_sources(settings.model, trial.sources)
     trial.save_weights(TransformerModule(settings, len(prepared.tokenizer)).model.state_dict())
     with pytest.raises(Diverged, match="at step 12"):
         evaluate_trial(settings, trial, prepared)

@@ -170,7 +170,7 @@ def test_the_end_of_a_trial_waits_five_seconds_for_w_and_b_that_hangs(w_and_b_of
     assert "W&B: lost (it has not ended in time); everything is on disk" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("end", ["stop", "done"])
+@pytest.mark.parametrize("end", ["stop", pytest.param("done", marks=pytest.mark.slow)])  # 32 s
 def test_a_trial_ends_within_ten_seconds_where_w_and_b_hangs(w_and_b_of, tmp_path, end):
     """From the signal, or from its result. It leaves no process behind.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 import lightning as L
 import numpy as np
 import pytest
@@ -300,27 +301,24 @@ def test_a_checkpoint_is_gone_on_from_in_as_many_parts(tmp_path):
 # Interruption
 
 
+SMALL = ["--model.width=0.0625", "--trainer.threads=1", "--optim.max_steps=60", "--trainer.val_every=15"]
+SMALL += ["--trainer.log_every=5", "--decode.beam=1"]
+
+
 @contextmanager
-def train(runs: Path, *argv: str) -> Iterator[subprocess.Popen]:
-    words = [sys.executable, "-m", "transformer_pl.train", f"--runs={runs}", "--model.width=0.0625"]
-    words += [
-        "--trainer.threads=1",
-        "--optim.max_steps=60",
-        "--trainer.val_every=15",
-        "--trainer.log_every=5",
-        "--decode.beam=1",
-        *argv,
-    ]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+def train(runs: Path) -> Iterator[forked.ForkedProcess]:
+    with (
+        (runs / "output.txt").open("w") as file,
+        forked.start("train", f"--runs={runs}", *SMALL, output=file) as process,
+    ):
         yield process
 
 
 def train_on(runs: Path, *argv: str) -> str:
     """To the end, whatever is there already; returns what the command said."""
-    with train(runs, *argv) as process:
-        completed, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, completed
-    return completed
+    completed = forked.command("train", f"--runs={runs}", *SMALL, *argv)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 def outcome(runs: Path):
@@ -349,9 +347,9 @@ def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signu
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:
         wait_for(lambda: any(tmp_path.glob(f"trials/*/{when}")))
-        os.kill(process.pid, signum)
-        completed, _ = process.communicate(timeout=60)
-    assert process.returncode == (143 if signum == signal.SIGTERM else -9), completed
+        process.send_signal(signum)
+        exit_code = process.wait(60)
+    assert exit_code == (143 if signum == signal.SIGTERM else -9), (tmp_path / "output.txt").read_text()
     (folder,) = (tmp_path / "trials").iterdir()
     assert is_trial(folder) and reason_to_stay(folder, tmp_path) is None, "--clean must know every file"
     assert not any(tmp_path.glob("trials/*/result.json"))
@@ -369,7 +367,7 @@ def begin(words: list[str], environment: dict[str, str], runs: Path) -> None:
     assert not any(runs.glob("trials/*/result.json"))
 
 
-@pytest.mark.parametrize("tool", ["sweep", "train"])
+@pytest.mark.parametrize("tool", [pytest.param("sweep", marks=pytest.mark.slow), "train"])  # 23 s
 def test_an_interrupted_trial_keeps_the_threads_it_began_with(uninterrupted, tmp_path, monkeypatch, tool):
     """For the order of additions depends on them. It begins with one, and is resumed where it would have all cores."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
@@ -449,7 +447,7 @@ def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path, damage)
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:
         wait_for(lambda: any(tmp_path.glob("trials/*/checkpoints/previous.sha256")))
-        process.kill()
+        process.send_signal(signal.SIGKILL)
     (folder,) = tmp_path.glob("trials/*/checkpoints")
     wait_for(lambda: (folder / "last.ckpt").exists())
     damage(folder)
