@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import BaseModel, PositiveInt
 
 from transformer_pl.data.sources import SPLITS, Corpus, open_corpus
-from transformer_pl.data.survey import EVALUATION, MOST_PAIRS, Tell, count_pairs, silent, used_pairs
+from transformer_pl.data.survey import EVALUATION, MOST_PAIRS, OnProgress, count_pairs, no_progress, used_pairs
 from transformer_pl.data.tokenizer import Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import check_digest, load_json, sha256
@@ -221,10 +221,10 @@ def _settings(data: "Data") -> dict[str, Any]:
     return {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
 
 
-def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, tell: Tell = silent) -> Prepared:
+def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress: OnProgress = no_progress) -> Prepared:
     """Return the prepared corpus under `runs`. Prepares it first unless it is there and undamaged.
 
-    tell: is called with the progress of the preparation.
+    on_progress: is called with the progress of the preparation.
 
     Several processes may do this at the same time: the first to finish wins. Unfinished work has another name.
     Raises an InputError for text that cannot be used, for batches that are too small for every pair, and for a folder
@@ -237,7 +237,7 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, tell: Tell =
         if not is_new:
             warn(damage)
         try:
-            _make(folder, data, corpus, tell)
+            _make(folder, data, corpus, on_progress)
         except OSError as error:
             raise InputError(
                 f"{folder.parent}: must be writable, with room for the corpus, but: {error.strerror or error}; "
@@ -259,11 +259,11 @@ def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -
     )
 
 
-def _make(folder: Path, data: "Data", corpus: Corpus, tell: Tell) -> None:
+def _make(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> None:
     unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
         unfinished.mkdir(parents=True)
-        _fill(unfinished, data, corpus, tell)
+        _fill(unfinished, data, corpus, on_progress)
         try:
             unfinished.rename(folder)
         except OSError as error:
@@ -284,15 +284,15 @@ def _replace(folder: Path, new_files: Path) -> None:
         path.replace(folder / path.name)
 
 
-def _fill(folder: Path, data: "Data", corpus: Corpus, tell: Tell) -> None:
+def _fill(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> None:
     """Read all text once, to find every mistake in it before the work begins. Then learn the vocabulary and encode."""
-    splits = {name: count_pairs(name, corpus, tell) for name in SPLITS}
+    splits = {name: count_pairs(name, corpus, on_progress) for name in SPLITS}
     every = -(-2 * splits["train"]["pairs"] // BPE_SENTENCES)
 
     def sentences() -> Iterator[str]:
         return itertools.chain.from_iterable(itertools.islice(used_pairs("train", corpus), 0, None, every))
 
-    tell(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
+    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
     try:
         model = train_bpe(sentences(), data.vocab_size)
     except VocabularyError as error:
@@ -306,7 +306,7 @@ def _fill(folder: Path, data: "Data", corpus: Corpus, tell: Tell) -> None:
     def encoded(pairs: int) -> None:
         nonlocal done
         done += pairs
-        tell("encoding the text", done, total)
+        on_progress("encoding the text", done, total)
 
     for name in SPLITS:
         splits[name] |= _encode(folder, name, corpus, tokenizer, encoded)

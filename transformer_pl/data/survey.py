@@ -12,11 +12,11 @@ EVALUATION = ("val", "test")  # the splits that keep every pair, and whose text 
 MOST_PAIRS = 100_000  # in a larger training text, the bounds of the vocabulary take long to find and allow any usual
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 
-Tell = Callable[[str, int, int | None], None]  # progress: what is being done, how far, and how far in all, if known
+OnProgress = Callable[[str, int, int | None], None]  # what is being done, how far, and how far in all, if known
 
 
-def silent(stage: str, done: int, total: int | None) -> None:
-    """Tell nobody."""
+def no_progress(stage: str, done: int, total: int | None) -> None:
+    """Show no progress."""
 
 
 class Survey(NamedTuple):
@@ -28,15 +28,15 @@ class Survey(NamedTuple):
     vocabulary: tuple[int, int] | None  # the least and the greatest vocab_size; None for a text of over MOST_PAIRS
 
 
-def survey(corpus: Corpus, tell: Tell = silent) -> Survey:
+def survey(corpus: Corpus, on_progress: OnProgress = no_progress) -> Survey:
     """Read all of a text. Raises an InputError for every mistake in it."""
-    counts = {name: count_pairs(name, corpus, tell) for name in SPLITS}
+    counts = {name: count_pairs(name, corpus, on_progress) for name in SPLITS}
     pairs = {name: count["pairs"] for name, count in counts.items()}
     words = [sum(len(sentence.split()) for sentence in side) for side in zip(*used_pairs("train", corpus), strict=True)]
     source, target = (count / pairs["train"] for count in words)
     vocabulary = None
     if pairs["train"] <= MOST_PAIRS:
-        tell("finding the bounds of the vocabulary", 0, None)
+        on_progress("finding the bounds of the vocabulary", 0, None)
         vocabulary = vocabulary_bounds(list(itertools.chain.from_iterable(used_pairs("train", corpus))))
     return Survey(pairs, counts["train"]["blank"], (source, target), vocabulary)
 
@@ -46,12 +46,12 @@ def used_pairs(name: str, corpus: Corpus) -> Iterator[Pair]:
     return (pair for pair in corpus.pairs(name) if name in EVALUATION or _has_text(pair))
 
 
-def count_pairs(name: str, corpus: Corpus, tell: Tell = silent) -> dict[str, int]:
+def count_pairs(name: str, corpus: Corpus, on_progress: OnProgress = no_progress) -> dict[str, int]:
     """The number of `pairs` that a split uses, and of `blank` ones. Raises an InputError where it has no text."""
     pairs = blank = 0
     for pair in corpus.pairs(name):
         if pairs % COUNTED_EVERY == 0:
-            tell("reading the text", pairs, None)
+            on_progress("reading the text", pairs, None)
         pairs += 1
         blank += not _has_text(pair)
     used = pairs if name in EVALUATION else pairs - blank

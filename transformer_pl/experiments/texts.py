@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import Prepared, prepare
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.survey import Tell, survey
+from transformer_pl.data.survey import OnProgress, survey
 from transformer_pl.data.tokenizer import VocabularyError
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
@@ -18,8 +18,8 @@ from transformer_pl.runtime.terminal import say
 
 def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
     """Prepare what is not prepared yet, show the progress, and print a line for each text. Raises an InputError."""
-    with _stages(console) as tell:
-        prepared = collect_errors(lambda data: prepare(data, runs, tell=tell), dict.fromkeys(texts))
+    with _stages(console) as on_progress:
+        prepared = collect_errors(lambda data: prepare(data, runs, on_progress=on_progress), dict.fromkeys(texts))
     for line in dict.fromkeys(_describe_prepared(data, folder) for data, folder in prepared.items()):
         say(console, line)
 
@@ -29,18 +29,18 @@ def survey_texts(texts: Iterable[tuple[Data, Prepared]], console: Console) -> li
 
     Raises an InputError for text that cannot be used, and for a vocabulary that it does not allow.
     """
-    with _stages(console) as tell:
-        lines = collect_errors(lambda text: _describe(*text, tell), dict.fromkeys(texts))
+    with _stages(console) as on_progress:
+        lines = collect_errors(lambda text: _describe(*text, on_progress), dict.fromkeys(texts))
     return list(dict.fromkeys(lines.values()))
 
 
-def _describe(data: Data, prepared: Prepared, tell: Tell) -> str:
+def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     if prepared.is_counted():
         return _describe_prepared(data, prepared)
     corpus = open_corpus(data)
     if not corpus.is_local:
         return f"text: {corpus.describe}; it is loaded and counted when it is prepared"
-    found = survey(corpus, tell)
+    found = survey(corpus, on_progress)
     bounds = ""
     if found.vocabulary:
         least, greatest = found.vocabulary
@@ -65,7 +65,7 @@ def _line(data: Data, corpus: str, pairs: dict[str, int], blank: int, unit: str,
 
 
 @contextmanager
-def _stages(console: Console) -> Iterator[Tell]:
+def _stages(console: Console) -> Iterator[OnProgress]:
     """Shows what is being done: in a terminal a line with a bar and the time, elsewhere a line for each stage."""
     now = ""
     if not console.is_terminal:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_pl.reporting import cells
-from transformer_pl.reporting.notes import count, read_error_notes, untrained_notes
+from transformer_pl.reporting.notes import read_error_notes, untrained_notes
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, compare_with_base, mean
 from transformer_pl.reporting.table import comparison_record
+from transformer_pl.runtime.terminal import counted
 
 
 def compare_folders(
@@ -41,7 +42,7 @@ def compare_folders(
     test = "approximate randomisation" if randomise else "a t-test (approximate randomisation where rows have one seed)"
     notes = [
         f"Δ BLEU is BLEU in {places[0]} minus BLEU in {places[1]}.",
-        f"p is by {test}, with Holm's correction for {count(tested, 'row')}.",
+        f"p is by {test}, with Holm's correction for {counted(tested, 'row')}.",
         *untrained_notes([row for row in table_rows if row.is_untrained]),
         *read_error_notes([*rows, *other_rows]),
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from transformer_pl.config import Config, effective_sizes
 from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
 from transformer_pl.reporting.rows import ALPHA, LEARNED_BLEU, RowResults, TableRow, standard_deviation, text_settings
+from transformer_pl.runtime.terminal import counted
 
 GAPS = (0.5, 1.0, 2.0)  # differences in BLEU for which a note says how many seeds would detect them
 
@@ -24,11 +25,6 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
         *_exemption_notes(rows),
         *read_error_notes([row.results for row in rows]),
     ]
-
-
-def count(number: int, noun: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def read_error_notes(rows: Sequence[RowResults]) -> list[str]:
@@ -135,7 +131,7 @@ def _seed_notes(rows: Sequence[TableRow]) -> list[str]:
         notes.append(f"± is the sample standard deviation over {seeds}.")
     if diverged := sum(row.results.states.count("diverged") for row in rows):
         notes += [
-            f"{count(diverged, 'trial')} diverged. Means are over the finished seeds alone, so a row with diverged "
+            f"{counted(diverged, 'trial')} diverged. Means are over the finished seeds alone, so a row with diverged "
             "seeds looks better than it is."
         ]
     return notes
@@ -146,8 +142,8 @@ def untrained_notes(rows: Sequence[TableRow]) -> list[str]:
     if not rows:
         return []
     return [
-        f"Not trained enough to compare: {count(len(rows), 'row')}. Below {LEARNED_BLEU:g} BLEU, as base is too, a row "
-        "has learned next to nothing, so it has no test and no star. Train longer."
+        f"Not trained enough to compare: {counted(len(rows), 'row')}. Below {LEARNED_BLEU:g} BLEU, as base is too, a "
+        "row has learned next to nothing, so it has no test and no star. Train longer."
     ]
 
 
@@ -170,7 +166,7 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     by_seeds = any(difference.variance_by_seeds is not None for difference in differences)
     if not (number := sum(row.bleu is not None and row.bleu.p_value is not None for row in rows)):
         return notes
-    tested = count(number, "row")
+    tested = counted(number, "row")
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
     notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
     notes.append("P(better): probability that the row's true BLEU is above base's.")

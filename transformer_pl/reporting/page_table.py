@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from transformer_pl.experiments.cost import short_number
 from transformer_pl.reporting import cells
-from transformer_pl.reporting.notes import count
 from transformer_pl.reporting.published import PublishedRow, read_published
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import ALPHA, TableRow, mean
+from transformer_pl.runtime.terminal import counted
 
 
 class PageCell(NamedTuple):
@@ -99,7 +99,7 @@ def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Seq
             "",
             lambda row: PageCell(cells.p_value(row.bleu)),
             "The probability of a difference at least this large if the row were as good as base. It is raised for the "
-            f"number of tests (Holm): {count(tested, 'row')}.",
+            f"number of tests (Holm): {counted(tested, 'row')}.",
         ),
         column(
             "seeds",
