@@ -142,11 +142,11 @@ def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output
 
 def _check_shape_and_type(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
     """Raise an InputError unless the output is a float32 tensor of this shape."""
-    found = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
-    if found != (shape, torch.float32):
+    actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
+    if actual != (shape, torch.float32):
         raise InputError(
             f"{_name_and_place(slot, component)}: must return {shape} of {torch.float32} {where}, but returns "
-            f"{' of '.join(map(str, found))}"
+            f"{' of '.join(map(str, actual))}"
         )
 
 

@@ -95,9 +95,9 @@ class Files:
 
 def _folder(folder: Path, data: "Data") -> Corpus:
     names = _listing(folder)
-    found = _by_stem(folder, names, data)
-    chosen = _choose(found, data, f"folder {folder}", names)
-    splits = {role: found[name] for role, name in chosen.items()}
+    files = _by_stem(folder, names, data)
+    chosen = _choose(files, data, f"folder {folder}", names)
+    splits = {role: files[name] for role, name in chosen.items()}
     mistakes = [mistake for files in splits.values() for mistake in _incomplete(files, folder, data)]
     if mistakes:
         raise InputError(*mistakes)

@@ -158,8 +158,8 @@ def _without_seed(config: dict[str, Any]) -> str:
     Keys at their default are left out: then older results, which lack keys that were added later, still match.
     """
     left_out = ("seed", "data.path", "data.name", "trainer.threads")
-    kept = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
-    return json.dumps(kept, sort_keys=True)
+    relevant = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
+    return json.dumps(relevant, sort_keys=True)
 
 
 def _speed_settings(config: dict[str, Any]) -> str:

@@ -40,14 +40,14 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     corpus = open_corpus(data)
     if not corpus.is_local:
         return f"text: {corpus.describe}; it is loaded and counted when it is prepared"
-    found = survey(corpus, on_progress)
+    text = survey(corpus, on_progress)
     bounds = ""
-    if found.vocabulary:
-        least, greatest = found.vocabulary
+    if text.vocabulary:
+        least, greatest = text.vocabulary
         if not least <= data.vocab_size <= greatest:
             raise VocabularyError(data.vocab_size, least, greatest)
         bounds = f"; data.vocab_size may be {least:,} to {greatest:,}"
-    return _line(data, corpus.describe, found.pairs, found.blank, "words", found.words) + bounds
+    return _line(data, corpus.describe, text.pairs, text.blank, "words", text.words) + bounds
 
 
 def _describe_prepared(data: Data, prepared: Prepared) -> str:
