@@ -14,7 +14,6 @@ import tempfile
 import time
 import traceback
 import warnings
-from contextlib import suppress
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -55,7 +54,7 @@ class ForkedProcess:
     Its standard input is a pipe.
     """
 
-    _pipes: ClassVar[set[int]] = set()  # the ends that this process holds; a fork must not keep them open
+    _pipes: ClassVar[list[Any]] = []  # the ends that this process holds; a fork must not keep them open
 
     def __init__(self, words: list[str], stdout: Any, stderr: Any, env: Any, **options: Any):
         self.returncode: int | None = None
@@ -65,13 +64,13 @@ class ForkedProcess:
             warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads, which a fork lacks
             self.pid = os.fork()
         if not self.pid:
-            for pipe in (writing, *self._pipes):
-                with suppress(OSError):
-                    os.close(pipe)
+            os.close(writing)
+            for pipe in self._pipes:
+                pipe.close()
             _run([stdin, stdout.fileno(), stderr.fileno()], words, env, **options)
         os.close(stdin)
         self.stdin = os.fdopen(writing, "wb", buffering=0)
-        self._pipes.add(writing)
+        self._pipes.append(self.stdin)
 
     def __enter__(self) -> "ForkedProcess":
         return self
