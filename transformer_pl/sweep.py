@@ -24,7 +24,7 @@ from transformer_pl.experiments.cli import (
     refuse_options,
     sweep_folder,
 )
-from transformer_pl.experiments.launch import GridQueue, Workers, available_workers, check_machine, launch
+from transformer_pl.experiments.launch import GridQueue, launch
 from transformer_pl.experiments.plan import (
     COMPARED,
     Plan,
@@ -38,6 +38,7 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
+from transformer_pl.experiments.workers import Workers, available_workers, check_machine
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of

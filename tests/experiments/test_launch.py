@@ -11,7 +11,7 @@ import yaml
 from helpers import ROOT, a_result, little_text
 from tiny_trials import TINY
 
-from transformer_pl.experiments import launch
+from transformer_pl.experiments import launch, workers
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
@@ -41,7 +41,7 @@ def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
     monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
     sweep, planned = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), planned_trials(tmp_path, keys, begun)[0]
     with planned.trial.take_lock() as lock:
-        launch._start_process(planned, argv(sweep, planned, tmp_path, False), launch.Workers(1, 3, []), 0, lock)
+        launch._start_process(planned, argv(sweep, planned, tmp_path, False), workers.Workers(1, 3, []), 0, lock)
     ((words, environment),) = started
     assert environment["OMP_NUM_THREADS"] == str(threads)
     _, (_, (_, keys_given)) = read_argv(words[3:])
@@ -53,7 +53,7 @@ def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
 def test_a_finished_trial_that_is_trained_again_gets_its_share_of_threads(tmp_path):
     planned = planned_trials(tmp_path, {}, {0: 1})[0]
     (planned.trial.folder / "result.json").write_text(json.dumps(a_result()))
-    assert launch.Workers(1, 3, []).threads_of(planned) == 3
+    assert workers.Workers(1, 3, []).threads_of(planned) == 3
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_a_finished_trial_that_is_trained_again_gets_its_share_of_threads(tmp_pa
 )
 def test_a_sweep_prints_how_many_threads_its_trials_have(tmp_path, keys, begun, words):
     share = counted(len(os.sched_getaffinity(0)) // 2, "CPU core")
-    parts = launch.Workers(2, 3, []).describe(planned_trials(tmp_path, keys, begun)).split("; ")
+    parts = workers.Workers(2, 3, []).describe(planned_trials(tmp_path, keys, begun)).split("; ")
     assert len(parts) == len(words) and parts[0] == f"4 trials to train, 2 at a time, each on {share}, with {words[0]}"
     assert all(part.startswith(word) for part, word in zip(parts[1:], words[1:], strict=True))
 
 
 @pytest.mark.parametrize(
-    ("workers", "words"),
+    ("shares", "words"),
     [
-        (launch.Workers(8, 1, []), "8 at a time, each on 1 CPU core, with 1 thread"),
-        (launch.Workers(2, 4, []), "2 at a time, each on 4 CPU cores, with 4 threads"),
-        (launch.Workers(9, 1, []), "9 at a time, each on a CPU core that it shares, with 1 thread"),
-        (launch.Workers(2, 4, ["0", "1"]), "2 at a time, each on 1 GPU, with 4 threads"),
-        (launch.Workers(2, 2, ["0,1", "2,3"]), "2 at a time, each on 2 GPUs, with 2 threads"),
-        (launch.Workers(2, 4, ["0", "0"]), "2 at a time, each on 1 GPU that it shares, with 4 threads"),
+        (workers.Workers(8, 1, []), "8 at a time, each on 1 CPU core, with 1 thread"),
+        (workers.Workers(2, 4, []), "2 at a time, each on 4 CPU cores, with 4 threads"),
+        (workers.Workers(9, 1, []), "9 at a time, each on a CPU core that it shares, with 1 thread"),
+        (workers.Workers(2, 4, ["0", "1"]), "2 at a time, each on 1 GPU, with 4 threads"),
+        (workers.Workers(2, 2, ["0,1", "2,3"]), "2 at a time, each on 2 GPUs, with 2 threads"),
+        (workers.Workers(2, 4, ["0", "0"]), "2 at a time, each on 1 GPU that it shares, with 4 threads"),
     ],
     ids=str,
 )
-def test_a_sweep_prints_what_its_trials_run_on(monkeypatch, workers, words):
-    monkeypatch.setattr(launch.os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert workers.describe([], 1) == f"1 trial to train, {words}"
+def test_a_sweep_prints_what_its_trials_run_on(monkeypatch, shares, words):
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert shares.describe([], 1) == f"1 trial to train, {words}"
 
 
 def trainers(*keys):
@@ -108,18 +108,18 @@ def trainers(*keys):
     ids=str,
 )
 def test_each_worker_gets_as_many_gpus_as_its_trials_need(monkeypatch, keys, parallel, gpus):
-    monkeypatch.setattr(launch, "gpus", lambda: ["0", "1", "2", "3"])
-    workers = launch.available_workers(parallel, trainers(*keys), 9)
-    assert workers.gpus == gpus and workers.count == (parallel or len(gpus))
+    monkeypatch.setattr(workers, "gpus", lambda: ["0", "1", "2", "3"])
+    shares = workers.available_workers(parallel, trainers(*keys), 9)
+    assert shares.gpus == gpus and shares.count == (parallel or len(gpus))
 
 
 def test_without_a_gpu_each_worker_gets_its_share_of_cores(monkeypatch):
-    monkeypatch.setattr(launch, "gpus", lambda: [])
-    monkeypatch.setattr(launch.os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert launch.available_workers(None, trainers({}), 9) == launch.Workers(8, 1, [])
-    assert launch.available_workers(None, trainers({}, {"devices": 2}), 9) == launch.Workers(4, 1, [])
-    assert launch.available_workers(2, trainers({"devices": 2}), 9) == launch.Workers(2, 2, [])
-    assert launch.available_workers(None, trainers({}), 1) == launch.Workers(1, 8, [])
+    monkeypatch.setattr(workers, "gpus", lambda: [])
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert workers.available_workers(None, trainers({}), 9) == workers.Workers(8, 1, [])
+    assert workers.available_workers(None, trainers({}, {"devices": 2}), 9) == workers.Workers(4, 1, [])
+    assert workers.available_workers(2, trainers({"devices": 2}), 9) == workers.Workers(2, 2, [])
+    assert workers.available_workers(None, trainers({}), 1) == workers.Workers(1, 8, [])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Told:
 def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_read(tmp_path, monkeypatch):
     planned = planned_trials(tmp_path, {}, {})[:1]
     queue, view = launch.GridQueue(planned), Told()
-    scheduler = launch._Scheduler(queue, lambda one: [], launch.Workers(1, 1, []), view)
+    scheduler = launch._Scheduler(queue, lambda one: [], workers.Workers(1, 1, []), view)
     monkeypatch.setattr(launch.subprocess, "Popen", None)  # nothing is started
     found = queue.next
     with planned[0].trial.lock():

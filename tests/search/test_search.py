@@ -15,9 +15,10 @@ from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from transformer_pl.data.prepare import prepare
-from transformer_pl.experiments.launch import Workers, launch
+from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
+from transformer_pl.experiments.workers import Workers
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.distributions import distribution
 from transformer_pl.search.results import SearchResults

@@ -14,9 +14,10 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import Prepared, fingerprint_id
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
-from transformer_pl.experiments.launch import available_workers, check_machine, launch
+from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
+from transformer_pl.experiments.workers import available_workers, check_machine
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
