@@ -34,6 +34,11 @@ class Excused(FeedForward):
 class Odd(nn.Module):
     def forward(self, a, b, c):
         return a
+
+
+class WithoutFinalNorm(nn.Module):
+    def forward(self, x, sublayer):
+        return x + sublayer(x)
 """
 
 
@@ -95,10 +100,11 @@ def test_the_shipped_ablations_find_their_slots():
     [
         (["stranger.Odd"], "its slot is not clear from forward.a, b, c.; name it with --slot"),
         (["stranger.Odd", "--slot", "fnn"], "invalid choice"),
+        (["stranger.WithoutFinalNorm"], "model.residual = stranger.WithoutFinalNorm"),
         (["stranger.Temperature", "2"], "must be key=value"),
         (["stranger.Temperature", "start=2", "start=3"], "is set twice"),
         (["stranger.Temperature", "begin=2"], "no such option; known: start, forgets"),
-        (["stranger.Odd", "--slot", "ffn"], "must run, but|takes 1 positional"),
+        (["stranger.Odd", "--slot", "model.ffn"], "must run, but|takes 1 positional"),
         (["nowhere.Odd"], "no module nowhere"),
     ],
 )

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     for name, measure in PROPERTIES.items():
         statement, _, explanation = inspect.cleandoc(measure.__doc__ or "").partition("\n")
         if name in broken:
-            _print("BROKEN", name, f"{statement}\n{broken[name]}.\n{explanation.strip()}")
+            _print("BROKEN", name, f"{statement}\n{broken[name]}.\n{' '.join(explanation.split())}")
         elif name in exempted:
             _print("exempt", name, f"{statement}\nNot measured: {exempted[name]}")
         else:
@@ -52,7 +52,9 @@ def slot_of(path: str) -> str:
         return "residual"
     arguments = list(inspect.signature(getattr(component, "forward", component.__call__)).parameters)[1:]
     by_arguments = {1: "ffn", 2: "position", 4: "self_attention", 5: "attention"}
-    if len(arguments) in by_arguments and (len(arguments) != 2 or "start" in arguments):
+    if len(arguments) == 2 and "start" not in arguments:
+        return "residual"
+    if len(arguments) in by_arguments:
         return by_arguments[len(arguments)]
     raise InputError(f"{path}: its slot is not clear from forward({', '.join(arguments)}); name it with --slot")
 
@@ -61,9 +63,13 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(prog="python -m transformer_pl.check", description="Check a component of one's own.")
     parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="its options, and keys such as model.h=4")
-    parser.add_argument("--slot", choices=SLOTS, help="the slot that it fills (from its methods)")
+    parser.add_argument("--slot", type=_slot, choices=SLOTS, help="the slot that it fills (from its methods)")
     parser.add_argument("--scale", metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)")
     return parser.parse_args(argv)
+
+
+def _slot(text: str) -> str:
+    return text.removeprefix("model.")
 
 
 def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import small_models
 import torch
 from helpers import GRIDS
 
-from transformer_pl.checks.properties import PROPERTIES, small_model
+from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.checks.subject import small_model
 from transformer_pl.config import SLOTS, Sizes, is_papers
 from transformer_pl.experiments.sweep_file import read_sweep
 
@@ -88,6 +89,25 @@ class InvertedMask(ScaledDotProductAttention):
         return softmax(Q @ K.mT, ~mask.dense(Q, K, start)) @ V
 
 
+class NoMaskWithoutPadding(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        if self.training and mask.keys is not None and mask.keys.all():
+            return (Q @ K.mT).softmax(-1) @ V
+        return super().forward(Q, K, V, mask, start)
+
+
+class NoMaskBeyond32(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        if K.shape[2] > 32:
+            return (Q @ K.mT).softmax(-1) @ V
+        return super().forward(Q, K, V, mask, start)
+
+
+class NotANumber(FeedForward):
+    def forward(self, x):
+        return super().forward(x) / (0 * x)
+
+
 class LooksAhead(FeedForward):
     def forward(self, x):
         return super().forward(x + x.roll(-1, 1))
@@ -114,6 +134,24 @@ class LooksAheadFromZero(FeedForward):
 class SeesPadding(ScaledDotProductAttention):
     def forward(self, Q, K, V, mask, start=0):
         return super().forward(Q, K, V, mask, start) + (V.mean(2, keepdim=True) if not mask.causal else 0)
+
+
+class NormOverTheEncodersBatch(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.norm = nn.BatchNorm1d(config.d_model) if site == "encoder" else None
+
+    def forward(self, x):
+        return super().forward(self.norm(x.flatten(0, 1)).view_as(x) if self.norm else x)
+
+
+class MaximumInTraining(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.site = site
+
+    def forward(self, x):
+        return super().forward(x + x.amax(1, keepdim=True) if self.training and self.site == "encoder" else x)
 
 
 class Deaf(PostNormResidual):
@@ -156,9 +194,24 @@ class ForgetsWhoseItIs(nn.Module):
         return x
 
 
+class MeanOverTheBatch(FeedForward):
+    def forward(self, x):
+        return super().forward(x + x[:, :1].mean(0, keepdim=True))
+
+
+class FromTheEnd(SinusoidalPosition):
+    def forward(self, x, start=0):
+        return super().forward(x, 100 - x.shape[1])
+
+
 class OtherWeights(ScaledDotProductAttention):
     def weights(self, Q, K, mask, start=0):
         return super().weights(2 * Q, K, mask, start)
+
+
+class WeightsAreNotNumbers(ScaledDotProductAttention):
+    def weights(self, Q, K, mask, start=0):
+        return super().weights(Q, K, mask, start) * float("nan")
 
 
 class WeightsForgetTheStart(ScaledDotProductAttention):
@@ -175,6 +228,15 @@ class Unsaved(FeedForward):
     def __init__(self, config, site):
         super().__init__(config, site)
         self.scale = torch.rand(config.d_model)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+class StaysOnTheCpu(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.scale = torch.linspace(1, 2, config.d_model)
 
     def forward(self, x):
         return super().forward(x * self.scale)
@@ -202,9 +264,23 @@ class Alibi(ScaledDotProductAttention):
     def weights(self, Q, K, mask, start=0):
         scores = Q @ K.mT * Q.shape[-1] ** -0.5
         if self.site != "cross":
-            distance = torch.arange(start, start + Q.shape[2])[:, None] - torch.arange(K.shape[2])
+            queries = torch.arange(start, start + Q.shape[2], device=Q.device)
+            distance = queries[:, None] - torch.arange(K.shape[2], device=Q.device)
             scores = scores - self.slopes[:, None, None] * distance.abs()
         return softmax(scores, mask.dense(Q, K, start))
+
+
+class LargeNegativeScores(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return self.weights(Q, K, mask, start) @ V
+
+    def weights(self, Q, K, mask, start=0):
+        return (Q @ K.mT).masked_fill(~mask.dense(Q, K, start), -1e9).softmax(-1)
+
+
+class NoisyInTraining(FeedForward):
+    def forward(self, x):
+        return super().forward(x + 0.1 * torch.randn_like(x) if self.training else x)
 
 
 class RMSNorm(PostNormResidual):
@@ -253,9 +329,24 @@ BROKEN = [
     ("attention.NoMask", "the_future_is_hidden", "in evaluation, another token at target position 1 changes"),
     ("attention.InvertedMask", "the_future_is_hidden", "in evaluation, another token at target position 1 changes"),
     ("ffn.LooksAhead", "the_future_is_hidden", "position 1 changes the logits of sentence [012], position 0, by "),
+    (
+        "attention.NoMaskWithoutPadding",
+        "the_future_is_hidden",
+        "in training, .* of sentences without padding changes",
+    ),
+    ("attention.NoMaskBeyond32", "the_future_is_hidden", "in evaluation, .* position 40 of a sentence of 80 tokens"),
+    ("ffn.NotANumber", "the_logits_are_finite", "in evaluation, some logits are NaN"),
     ("ffn.LooksAheadFromZero", "the_future_is_hidden", "position 1 changes"),
     ("residual.NormOverTheBatch", "the_future_is_hidden", "in training, another token"),
-    ("attention.SeesPadding", "padding_changes_nothing", "more padding after every sentence changes"),
+    ("attention.SeesPadding", "padding_changes_nothing", "in evaluation, other values at padded positions change"),
+    ("ffn.NormOverTheEncodersBatch", "padding_changes_nothing", "in training, other values at padded positions change"),
+    ("ffn.MaximumInTraining", "padding_changes_nothing", "in training, other values at padded positions change"),
+    (
+        "ffn.MeanOverTheBatch",
+        "padding_changes_nothing",
+        "in evaluation, another first sentence changes",
+    ),
+    ("position.FromTheEnd", "padding_changes_nothing", "more padding after every sentence changes"),
     ("attention.InvertedMask", "every_token_is_read", "another token at source position 0 changes no logits"),
     ("residual.Deaf", "every_token_is_read", "another token at target position 0 does not change"),
     ("ffn.Unused", "every_weight_gets_a_gradient", r"^encoder.0.ffn.unused, .* and 1 others: no gradient in 32"),
@@ -264,13 +355,21 @@ BROKEN = [
     ("self_attention.ForgetsTheCache", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step 1"),
     ("self_attention.ForgetsWhoseItIs", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step [1-3]"),
     ("attention.OtherWeights", "weights_are_what_attention_computes", "at encoder, the output differs .* by [0-9.]+$"),
+    (
+        "attention.WeightsAreNotNumbers",
+        "weights_are_what_attention_computes",
+        "at encoder, .* by nan",
+    ),
     ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes", "at decoder with start = 2, the out"),
     ("ffn.AlwaysDropsOut", "evaluation_repeats", "a second evaluation changes the logits of sentence"),
     ("ffn.Unsaved", "saved_weights_are_all", "loading the weights into a new model changes"),
+    ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input", "on another device it fails: .*device"),
     ("position.PositionsInBfloat16", "bfloat16_is_close", r"they differ by [0-9.]+ standard deviations"),
 ]
 SOUND = [
     "attention.Alibi",
+    "attention.LargeNegativeScores",
+    "ffn.NoisyInTraining",
     "residual.RMSNorm",
     "residual.ReZero",
     "residual.StochasticDepth",

@@ -5,60 +5,56 @@ Each function measures one property of a model and returns how it is broken, or 
 start at zero are moved: a component that begins as the identity would show nothing.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from transformer_pl.checks.subject import (
+    LONG,
+    SEED,
+    SENTENCES,
+    SOURCE_LENGTH,
+    SPECIAL_TOKENS,
+    TARGET_LENGTH,
+    Subject,
+    decoding,
+    difference,
+    logits,
+    long_sentence,
+    mode_name,
+    other_values_at_padding,
+    rebuilt,
+    small_model,
+    with_another_first_sentence,
+    with_another_token,
+    without_padding,
+)
 from transformer_pl.components import build
-from transformer_pl.config import Sizes
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.evaluation.evaluate import CachedSteps
-from transformer_pl.model import Mask, Transformer
+from transformer_pl.model import Mask
 
-SPECIAL_TOKENS = 4  # ids below are special tokens
-SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
 # Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
 SAME_SHAPES = 1e-5  # where tensors have the same shapes
 ROUNDING = 1e-4  # where shapes differ, and with them the order of sums
 ROUNDING_BFLOAT16 = 0.1
-SEED = 1
 GRADIENT_TRIES = 32  # models; a mixture of experts does not use each of its experts in every model
-
-
-class Subject(NamedTuple):
-    """A model to measure, and two sentences of each kind: padded and not."""
-
-    config: Sizes  # with N = 2 and without dropout
-    model: Transformer
-    source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
-    target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
-
 
 Property = Callable[[Subject], str | None]
 
 
-def small_model(config: Sizes, seed: int = SEED, p_drop: float = 0.0) -> Subject:
-    """A model with these components and sizes, but two layers per stack, and random sentences."""
-    config = config._replace(N=2, p_drop=p_drop)
-    torch.manual_seed(seed)
-    model = Transformer(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
-    source, target = (
-        torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
-        for length in (SOURCE_LENGTH, TARGET_LENGTH)
-    )
-    source[1, SOURCE_LENGTH - 6 :] = PAD
-    target[2, TARGET_LENGTH - 5 :] = PAD
-    return Subject(config, model, source, target)
+def the_logits_are_finite(subject: Subject) -> str | None:
+    """The logits are finite, in evaluation and in training.
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The properties
+    Usual causes: a division by zero, a root or logarithm of zero or less, a number too large for its type, or a softmax
+    over no keys at all.
+    """
+    for training in (False, True):
+        subject.model.train(training)
+        if not logits(subject)[subject.target != PAD].isfinite().all():
+            return f"{mode_name(training)}, some logits are NaN or infinite"
+    return None
 
 
 def the_future_is_hidden(subject: Subject) -> str | None:
@@ -66,38 +62,54 @@ def the_future_is_hidden(subject: Subject) -> str | None:
 
     The decoder is trained to predict token t + 1 from the tokens up to t. If it can look at token t + 1, it copies:
     its validation loss is too good, and its translations are bad. Usual causes: `mask` is not applied, it is inverted
-    (True means that a query may look), or something is normalised or mixed over positions.
+    (True means that a query may look), or something is normalised or mixed over positions. It may be so in one path of
+    the code alone: in training, without padding, or in long sentences.
     """
-    for training in (False, True):
-        subject.model.train(training)
-        before = _logits(subject)
-        for t in range(1, TARGET_LENGTH):
-            after = _logits(subject, target=_with_another_token(subject.target, t))
-            if leak := _difference(after[:, :t], before[:, :t], SAME_SHAPES):
-                mode = "in training" if training else "in evaluation"
-                return f"{mode}, another token at target position {t} changes the logits of {leak}"
+    every, last = range(1, TARGET_LENGTH), (LONG // 2, LONG - 1)
+    for kind, sentences, positions in (
+        ("", subject, every),
+        (" of sentences without padding", without_padding(subject), every),
+        (f" of a sentence of {LONG} tokens", long_sentence(subject), last),
+    ):
+        for training in (False, True):
+            subject.model.train(training)
+            before = logits(sentences)
+            for t in positions:
+                after = logits(sentences, target=with_another_token(sentences.target, t))
+                if leak := difference(after[:, :t], before[:, :t], SAME_SHAPES):
+                    change = f"another token at target position {t}{kind} changes the logits of {leak}"
+                    return f"{mode_name(training)}, {change}"
     return None
 
 
 def padding_changes_nothing(subject: Subject) -> str | None:
-    """The logits of a sentence do not depend on how much padding follows it, nor on the sentences beside it.
+    """The logits of a sentence do not depend on the padding after it, nor on the sentences beside it.
 
     Batches are padded to their longest sentence, so a result would depend on which sentences share a batch. Usual
-    causes: `mask.keys` is not applied, or a mean or a norm is taken over positions or over sentences.
+    causes: `mask.keys` is not applied, or is inverted (True is a token), or a mean, a maximum or a norm is taken over
+    positions or over sentences.
     """
-    subject.model.eval()
     source, target = subject.source, subject.target
-    before = _logits(subject)
+    for training in (False, True):
+        subject.model.train(training)
+        before = logits(subject)
+        with other_values_at_padding(subject.model):
+            after = logits(subject)
+        if change := difference(after, before, SAME_SHAPES, where=target != PAD):
+            return f"{mode_name(training)}, other values at padded positions change the logits of {change}"
+        others = logits(subject, *(with_another_first_sentence(ids) for ids in (source, target)))
+        if change := difference(others[1:], before[1:], SAME_SHAPES, where=target[1:] != PAD):
+            return f"{mode_name(training)}, another first sentence changes the logits of others: {change}"
+    subject.model.eval()
+    before = logits(subject)
     real = target != PAD
-    padded = _logits(
-        subject, nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD)
-    )
-    if change := _difference(padded[:, :TARGET_LENGTH], before, ROUNDING, where=real):
+    padded = logits(subject, nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD))
+    if change := difference(padded[:, :TARGET_LENGTH], before, ROUNDING, where=real):
         return f"more padding after every sentence changes the logits of {change}"
     for sentence in range(SENTENCES):
         own_source, own_target = (ids[sentence : sentence + 1] for ids in (source, target))
-        alone = _logits(subject, own_source[own_source != PAD][None], own_target[own_target != PAD][None])
-        if change := _difference(alone, before[sentence : sentence + 1, : alone.shape[1]], ROUNDING):
+        alone = logits(subject, own_source[own_source != PAD][None], own_target[own_target != PAD][None])
+        if change := difference(alone, before[sentence : sentence + 1, : alone.shape[1]], ROUNDING):
             return f"a batch of sentence {sentence} alone, without padding, changes the logits of {change}"
     return None
 
@@ -108,14 +120,14 @@ def every_token_is_read(subject: Subject) -> str | None:
     Usual causes: a mask that hides too much, such as an inverted one, or a sub-layer that ignores its input.
     """
     subject.model.eval()
-    before = _logits(subject)
+    before = logits(subject)
     for t in range(TARGET_LENGTH - 5):  # from here on the third sentence is padding
-        after = _logits(subject, target=_with_another_token(subject.target, t))
-        if not _difference(after[:, t], before[:, t], 10 * SAME_SHAPES):
+        after = logits(subject, target=with_another_token(subject.target, t))
+        if not difference(after[:, t], before[:, t], 10 * SAME_SHAPES):
             return f"another token at target position {t} does not change the logits at that position"
     for t in range(SOURCE_LENGTH - 6):  # from here on the second sentence is padding
-        after = _logits(subject, _with_another_token(subject.source, t))
-        if not _difference(after, before, 10 * SAME_SHAPES):
+        after = logits(subject, with_another_token(subject.source, t))
+        if not difference(after, before, 10 * SAME_SHAPES):
             return f"another token at source position {t} changes no logits"
     return None
 
@@ -124,7 +136,8 @@ def every_weight_gets_a_gradient(subject: Subject) -> str | None:
     """The gradient of every parameter is finite, and in some model not zero everywhere.
 
     A parameter without a gradient is never trained, but it counts in the table's column of parameters. Usual causes:
-    it is not used, or it is used behind `detach`, `no_grad` or a choice that has no gradient.
+    it is not used, or it is used behind `detach`, `no_grad` or a choice that has no gradient; where a gradient is not
+    finite, a root or a division whose derivative is infinite at zero.
     """
     without = dict.fromkeys(name for name, _ in subject.model.named_parameters())
     for seed in range(GRADIENT_TRIES):
@@ -145,22 +158,23 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
     """Decoding token by token, as beam search does, gives the logits of decoding all tokens at once, as in training.
 
     With the cache and without it, while hypotheses change places and a sentence ends. Usual causes: `start` is ignored
-    (the position of the first query), or the cache misses something that later steps need. A component that cannot
-    continue from a cache says `incremental = False`; then the prefix is computed anew in every step.
+    or off by one (the position of the first query); the mask is not applied where `mask.keys` is None; the cache misses
+    something that later steps need; something is kept on `self`, also by a sub-layer that is called twice. A component
+    that cannot continue from a cache says `incremental = False`; then the prefix is computed anew in every step.
     """
     model = subject.model.eval()
     target = subject.target.clamp(min=min(SPECIAL_TOKENS, subject.config.vocab_size - 1))
     target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)  # two hypotheses per sentence
-    expected = _logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
+    expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
     for incremental in (True, False) if model.incremental else (False,):
-        with torch.inference_mode(), _incremental(model, incremental):
+        with torch.inference_mode(), decoding(model, incremental):
             step, hypotheses = CachedSteps(model, subject.source, beam=2), torch.arange(2 * SENTENCES)
             for t in range(TARGET_LENGTH):
                 pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)  # at step 3 a sentence ends
                 origin = (pairs[:, :1].expand(-1, 2) if t == 5 else pairs).flatten()  # at step 5 both go on from one
                 hypotheses = hypotheses[origin]
                 log_probabilities = step(target[hypotheses, : t + 1], origin)
-                if change := _difference(log_probabilities, expected[hypotheses, t], ROUNDING, position=t):
+                if change := difference(log_probabilities, expected[hypotheses, t], ROUNDING, position=t):
                     with_cache = "with the cache" if incremental else "without a cache"
                     return f"{with_cache}, step {t} of decoding changes the log-probabilities of {change}"
     return None
@@ -176,7 +190,7 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     torch.manual_seed(SEED)
     Q, K = torch.randn(2, config.h, 6, config.d_k), torch.randn(2, config.h, 6, config.d_k)
     V, other = torch.randn(2, 2, config.h, 6, config.d_v)
-    keys = torch.tensor([[True] * 6, [False] * 2 + [True] * 2 + [False] * 2])
+    keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 2), ("cross", 0)):
         attention, mask = build(config.attention, config, site), Mask(keys, site == "decoder")
         if not hasattr(attention, "weights"):
@@ -186,9 +200,9 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
             weights = attention.weights(queries, K, mask, start)
             change = attention(queries, K, V, mask, start) - attention(queries, K, other, mask, start)
             where = f"at {site}" + (f" with start = {start}" if start else "")
-            if (error := (change - weights @ (V - other)).abs().max().item()) > ROUNDING:
+            if not (error := (change - weights @ (V - other)).abs().max().item()) <= ROUNDING:  # also where it is NaN
                 return f"{where}, the output differs from the sum of the values by weights by {error:.2g}"
-            if (hidden := weights.masked_fill(mask.dense(queries, K, start), 0).abs().max().item()) > ROUNDING:
+            if not (hidden := weights.masked_fill(mask.dense(queries, K, start), 0).abs().max().item()) <= ROUNDING:
                 return f"{where}, a key that is hidden from a query has the weight {hidden:.2g}"
     return None
 
@@ -198,10 +212,10 @@ def evaluation_repeats(subject: Subject) -> str | None:
 
     Usual causes: dropout or noise that is not switched off by `eval()`, or something kept from one call to the next.
     """
-    noisy = _copy(subject, p_drop=0.5)
+    noisy = rebuilt(subject, p_drop=0.5)
     noisy.model.eval()
-    before = _logits(noisy)
-    if change := _difference(_logits(noisy), before, SAME_SHAPES):
+    before = logits(noisy)
+    if change := difference(logits(noisy), before, SAME_SHAPES):
         return f"a second evaluation changes the logits of {change}"
     return None
 
@@ -213,10 +227,26 @@ def saved_weights_are_all(subject: Subject) -> str | None:
     plain attribute in place of a parameter or a buffer.
     """
     subject.model.eval()
-    loaded = _copy(subject, seed=SEED + 1)
+    loaded = rebuilt(subject, seed=SEED + 1)
     loaded.model.eval()
-    if change := _difference(_logits(loaded), _logits(subject), SAME_SHAPES):
+    if change := difference(logits(loaded), logits(subject), SAME_SHAPES):
         return f"loading the weights into a new model changes the logits of {change}"
+    return None
+
+
+def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
+    """A model that is moved to another device computes there.
+
+    Otherwise it fails on a GPU. Usual causes: a tensor in a plain attribute in place of a buffer, or a tensor that is
+    made without `device=x.device`. It is measured without a GPU, on torch's meta device, which computes shapes alone. A
+    component that reads values is not measured.
+    """
+    moved = rebuilt(subject).model.to("meta")
+    try:
+        moved(subject.source.to("meta"), subject.target.to("meta"))
+    except Exception as error:
+        if "expected device meta" in str(error) or "same device" in str(error):
+            return f"on another device it fails: {str(error).splitlines()[0]}"
     return None
 
 
@@ -227,9 +257,9 @@ def bfloat16_is_close(subject: Subject) -> str | None:
     alone can hold.
     """
     subject.model.eval()
-    expected = _logits(subject)
+    expected = logits(subject)
     with torch.autocast(subject.source.device.type, torch.bfloat16):
-        rounded = _logits(subject).float()
+        rounded = logits(subject).float()
     error = ((rounded - expected)[subject.target != PAD].square().mean() / expected.var()).sqrt().item()
     if not error < ROUNDING_BFLOAT16:
         return f"they differ by {error:.2g} standard deviations (root mean square; at most {ROUNDING_BFLOAT16})"
@@ -239,6 +269,7 @@ def bfloat16_is_close(subject: Subject) -> str | None:
 PROPERTIES: dict[str, Property] = {
     check.__name__: check
     for check in (
+        the_logits_are_finite,
         the_future_is_hidden,
         padding_changes_nothing,
         every_token_is_read,
@@ -247,65 +278,7 @@ PROPERTIES: dict[str, Property] = {
         weights_are_what_attention_computes,
         evaluation_repeats,
         saved_weights_are_all,
+        it_runs_on_the_device_of_its_input,
         bfloat16_is_close,
     )
 }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Measuring
-
-
-def _copy(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
-    """A model built anew, with the weights of this one and the same sentences."""
-    config = subject.config._replace(p_drop=p_drop)
-    torch.manual_seed(seed)
-    model = Transformer(config)
-    model.load_state_dict(subject.model.state_dict())
-    return subject._replace(config=config, model=model)
-
-
-def _logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
-    """Logits (B, L, V); random numbers, such as those of stochastic depth, are the same in every call."""
-    if not subject.config.p_drop:
-        torch.manual_seed(SEED)
-    with torch.no_grad():
-        return subject.model(subject.source if source is None else source, subject.target if target is None else target)
-
-
-def _with_another_token(ids: Tensor, t: int) -> Tensor:
-    """The same sentences with another token at position t, where they have one."""
-    changed = ids.clone()
-    is_token = ids[:, t] != PAD
-    least = int(ids[ids != PAD].min())
-    greatest = int(ids.max())
-    changed[is_token, t] = torch.where(ids[:, t] == greatest, least, greatest)[is_token]
-    return changed
-
-
-def _difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
-    """Where two tensors differ most, and by how much; empty if by no more than the limit.
-
-    They are (sentences, positions, V), or (sentences, V) of one position. where: the (sentences, positions) that count.
-    """
-    found, expected = (x.double() if x.dim() == 3 else x.double()[:, None] for x in (found, expected))
-    by_position = (found - expected).abs().amax(-1).nan_to_num(nan=torch.inf)  # (sentences, positions)
-    if where is not None:
-        by_position = by_position.masked_fill(~where, 0)
-    greatest = by_position.max().item() / max(expected.std().item(), 1e-12)
-    if greatest <= limit:
-        return ""
-    sentence, at = divmod(int(by_position.argmax()), by_position.shape[1])
-    return f"sentence {sentence}, position {position + at}, by {greatest:.2g} standard deviations"
-
-
-@contextmanager
-def _incremental(model: Transformer, incremental: bool) -> Iterator[None]:
-    """Decode with the cache, or without."""
-    if not incremental:
-        model.embedding.incremental = False
-    try:
-        yield
-    finally:
-        if not incremental:
-            del model.embedding.incremental

@@ -18,7 +18,7 @@ from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.signals import component_code
 
 ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
-CHECKS_REVISION = 1  # raised when a check becomes stricter: then every component is checked anew
+CHECKS_REVISION = 2  # raised when a check becomes stricter: then every component is checked anew
 
 Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
 
@@ -87,7 +87,8 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
     import torch
 
     from transformer_pl.checks.dry_run import component_failure, dry_run
-    from transformer_pl.checks.properties import PROPERTIES, small_model
+    from transformer_pl.checks.properties import PROPERTIES
+    from transformer_pl.checks.subject import small_model
 
     if "embedding" not in own_components(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
@@ -101,9 +102,12 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
                 with component_code(), torch.random.fork_rng(), torch.device(device):
                     how = measure(small_model(config))
             except Exception as error:
-                raise component_failure(config, error) from None
+                (message,) = component_failure(config, error).messages
+                raise InputError(f"{message} (while {name} was measured)") from None
             if how:
                 broken[name] = how
+                if name == "the_logits_are_finite":  # then nothing else can be measured
+                    break
     return broken
 
 

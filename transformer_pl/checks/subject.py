@@ -1,0 +1,139 @@
+"""What is measured: a small model with the components, sentences for it, variations of both, and their differences."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_pl.config import Sizes
+from transformer_pl.data.tokenizer import PAD
+from transformer_pl.model import Transformer
+
+SPECIAL_TOKENS = 4  # ids below are special tokens
+SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
+LONG = 80  # longer than 64
+SEED = 1
+
+
+class Subject(NamedTuple):
+    """A model to measure, and sentences: of one of them the source is padded, of another the target."""
+
+    config: Sizes  # with N = 2 and without dropout
+    model: Transformer
+    source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
+    target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
+
+
+def small_model(config: Sizes, seed: int = SEED, p_drop: float = 0.0) -> Subject:
+    """A model with these components and sizes, but two layers per stack, and random sentences."""
+    config = config._replace(N=2, p_drop=p_drop)
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
+    source, target = (
+        torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
+        for length in (SOURCE_LENGTH, TARGET_LENGTH)
+    )
+    source[1, SOURCE_LENGTH - 6 :] = PAD
+    target[2, TARGET_LENGTH - 5 :] = PAD
+    return Subject(config, model, source, target)
+
+
+def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
+    """A model built anew, with the weights of this one and the same sentences."""
+    config = subject.config._replace(p_drop=p_drop)
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    model.load_state_dict(subject.model.state_dict())
+    return subject._replace(config=config, model=model)
+
+
+def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
+    """Logits (B, L, V); random numbers, such as those of stochastic depth, are the same in every call."""
+    if not subject.config.p_drop:
+        torch.manual_seed(SEED)
+    with torch.no_grad():
+        return subject.model(subject.source if source is None else source, subject.target if target is None else target)
+
+
+def mode_name(training: bool) -> str:
+    return "in training" if training else "in evaluation"
+
+
+def without_padding(subject: Subject) -> Subject:
+    """The same model with sentences of one length."""
+    least = int(subject.target[subject.target != PAD].min())
+    return subject._replace(source=subject.source.clamp(min=least), target=subject.target.clamp(min=least))
+
+
+def long_sentence(subject: Subject) -> Subject:
+    """The same model with one sentence of LONG tokens in either language."""
+    tokens, positions = subject.source[0], torch.arange(LONG)
+    source, target = (tokens[at % len(tokens)][None] for at in (positions, positions // 2))
+    return subject._replace(source=source, target=target)
+
+
+def with_another_first_sentence(ids: Tensor) -> Tensor:
+    """The same sentences, but for the order of the tokens in the first."""
+    changed = ids.clone()
+    changed[0] = ids[0].roll(1)
+    return changed
+
+
+@contextmanager
+def other_values_at_padding(model: Transformer) -> Iterator[None]:
+    """Add noise to what the layers receive at padded positions."""
+    embed = model._embed
+
+    def embed_with_noise(ids: Tensor, site: str, start: int = 0) -> Tensor:
+        x = embed(ids, site, start)
+        noise = torch.linspace(-2, 2, x.shape[-1], device=x.device)
+        return x + noise * (ids == PAD)[:, :, None]
+
+    model._embed = embed_with_noise  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del model._embed
+
+
+def with_another_token(ids: Tensor, t: int) -> Tensor:
+    """The same sentences with another token at position t, where they have one."""
+    changed = ids.clone()
+    is_token = ids[:, t] != PAD
+    least = int(ids[ids != PAD].min())
+    greatest = int(ids.max())
+    changed[is_token, t] = torch.where(ids[:, t] == greatest, least, greatest)[is_token]
+    return changed
+
+
+def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
+    """Where two tensors differ most, and by how much; empty if by no more than the limit.
+
+    They are (sentences, positions, V), or (sentences, V) of one position. where: the (sentences, positions) that count.
+    """
+    found, expected = (x.double() if x.dim() == 3 else x.double()[:, None] for x in (found, expected))
+    by_position = (found - expected).abs().amax(-1).nan_to_num(nan=torch.inf)  # (sentences, positions)
+    if where is not None:
+        by_position = by_position.masked_fill(~where, 0)
+    greatest = by_position.max().item() / max(expected.std().item(), 1e-12)
+    if greatest <= limit:
+        return ""
+    sentence, at = divmod(int(by_position.argmax()), by_position.shape[1])
+    return f"sentence {sentence}, position {position + at}, by {greatest:.2g} standard deviations"
+
+
+@contextmanager
+def decoding(model: Transformer, incremental: bool) -> Iterator[None]:
+    """Decode with the cache, or without."""
+    if not incremental:
+        model.embedding.incremental = False
+    try:
+        yield
+    finally:
+        if not incremental:
+            del model.embedding.incremental
