@@ -193,7 +193,7 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 2), ("cross", 0)):
         attention, mask = build(config.attention, config, site), Mask(keys, site == "decoder")
-        if not hasattr(attention, "weights"):
+        if not callable(getattr(attention, "weights", None)):
             continue
         with torch.no_grad():
             queries = Q[:, :, start:]
