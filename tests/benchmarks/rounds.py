@@ -35,13 +35,15 @@ def errors_of(parser: argparse.ArgumentParser) -> Iterator[None]:
 
 
 def compare(what: str, settings: dict[str, Callable[[], float]], rounds: int, references: Sequence[str] = ()) -> None:
-    """Alternate the settings, after one round of each that does not count, and print a table of their rates.
+    """Alternate the settings, which are warm, and print a table of their rates.
 
     Ratios are to the first setting, or to each of `references`, within a round: they hold where the machine drifts.
     """
-    for run in settings.values():
-        run()
-    rates = [{name: run() for name, run in settings.items()} for _ in range(rounds)]
+    rates = []
+    for number in range(1, rounds + 1):
+        rates.append({name: run() for name, run in settings.items()})
+        measured = ", ".join(f"{name} {rate:.1f}" for name, rate in rates[-1].items())
+        print(f"round {number} of {rounds}: {measured}", file=sys.stderr, flush=True)
     references = references or [next(iter(settings))]
     print(f"\n| {what}; {rounds} rounds, median (lowest to highest) | rate |", end="")
     print("".join(f" ratio to {reference} |" for reference in references))
@@ -49,6 +51,12 @@ def compare(what: str, settings: dict[str, Callable[[], float]], rounds: int, re
     for name in settings:
         ratios = [spread([rate[name] / rate[reference] for rate in rates], 2) for reference in references]
         print(f"| {name} | {spread([rate[name] for rate in rates], 1)} | {' | '.join(ratios)} |", flush=True)
+
+
+def warm_up(settings: dict[str, Callable[[], float]]) -> None:
+    """Run each once: the first call allocates memory and chooses kernels."""
+    for run in settings.values():
+        run()
 
 
 def spread(values: list[float], digits: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rounds import compare, first, sentences_per_s, trained_model
+from rounds import compare, first, sentences_per_s, trained_model, warm_up
 
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import TrainStream
@@ -42,6 +42,7 @@ def main() -> None:
     print(f"{where['cpu']}, {where['cores']} cores, {options.threads} thread(s), torch {where['packages']['torch']}")
 
     trainings = {name: training(config, prepared, name, options.steps) for name in ("bf16-mixed", "32-true")}
+    warm_up(trainings)
     compare("training, target pieces/s", trainings, options.rounds)
 
     model = trained_model(config, prepared, options.runs)
@@ -55,6 +56,7 @@ def main() -> None:
         "beam 4, no cache": decoding(model, source, beams[0], config, cached=False),
         "beam 1": decoding(model, source, beams[1], config, cached=True),
     }
+    warm_up(decodings)
     compare("decoding in fp32, sentences/s", decodings, options.rounds)
 
 

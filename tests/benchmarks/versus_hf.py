@@ -107,8 +107,8 @@ def marian_training(
 ) -> Callable[[], float]:
     """A function that trains a MarianMTModel for `steps` more, and returns its target tokens a second.
 
-    The batches of a round are those of `train_command` in its round. The loss is the project's, which is faster than
-    Hugging Face's own label smoothing.
+    The batches of a round are those of `train_command` in its round, warm-up included. The loss is the project's,
+    which is faster than Hugging Face's own label smoothing.
     """
     torch.manual_seed(1)
     model_sizes = sizes(config.model, len(prepared.tokenizer))
@@ -123,10 +123,9 @@ def marian_training(
     def run() -> float:
         data, seed = config.data, next(seeds)
         stream = TrainStream(prepared.split("train"), data.batch_tokens, data.max_length, seed, 2 * steps)
-        batches = itertools.islice(stream, steps, None)
-        tokens, began = 0, 0.0
-        for batch in batches:
-            began = began or time.perf_counter()
+        for step, batch in enumerate(stream):
+            if step in (0, steps):
+                tokens, began = 0, time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 logits = marian_logits(peer, batch.source, batch.target_in)
                 loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
@@ -153,7 +152,7 @@ def compare_decoding(config: Config, prepared: Prepared, options: argparse.Names
     batch = collate(split, eval_batches_of(config, prepared, options.sentences)[-1])
     check_logits(model, peer, batch.source, batch.target_in)
     with TemporaryDirectory() as folder:
-        translator = ctranslate2_model(peer, vocabulary, Path(folder) / "model", options.threads)
+        translator = ctranslate2_model(peer, vocabulary, Path(folder), options.threads)
         check_scores(model, translator, batch, vocabulary)
         budget = max(1, config.trainer.eval_tokens // decode.beam)
         batches = eval_batches(split.source.lengths_with_special, None, budget)
