@@ -82,15 +82,15 @@ def train_command(tree: Path, runs: Path, keys: dict[str, object], steps: int, t
     def run() -> float:
         arguments = [f"--{key}={value}" for key, value in (once | keys | {"seed": next(seeds), "runs": runs}).items()]
         command = [sys.executable, "-m", "transformer_pl.train", *arguments]
-        known = set(runs.glob("trials/*"))
+        known = set(runs.glob("trials/*/metrics.jsonl"))
         environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": str(threads)}
         with (runs / "log.txt").open("wb") as log:
             process = subprocess.Popen(command, cwd=tree, env=environment, stdout=log, stderr=log)
         try:
             while True:
                 ended = process.poll() is not None  # asked before the file is read: then it is whole
-                for trial in set(runs.glob("trials/*")) - known:
-                    lines = [line for line in read_metrics(trial / "metrics.jsonl") if "tokens_per_s" in line]
+                for metrics in set(runs.glob("trials/*/metrics.jsonl")) - known:
+                    lines = [line for line in read_metrics(metrics) if "tokens_per_s" in line]
                     if lines and lines[-1]["step"] == 2 * steps:
                         return lines[-1]["tokens_per_s"]
                 if ended:

@@ -5,7 +5,7 @@
 
 Training: target tokens a second, on the same batches, sizes, dropout, loss and threads. Hugging Face's model is in a
 plain loop with fused Adam, as shipped (fp32) and at its best setting on a CPU (bf16 autocast, attention written out).
-This project is the train command: Lightning, log, checkpoints, W&B. Both have the memory allocator set as this project
+This project is the train command: Lightning, its log and W&B. Both have the memory allocator set as this project
 sets it.
 
 Decoding in fp32: sentences a second, with the weights of a finished base trial under --runs, copied over; the script
