@@ -1,6 +1,8 @@
 """The benchmarks compare like with like, and measure what they say."""
 
+import os
 import sys
+import time
 from pathlib import Path
 
 import history
@@ -65,6 +67,11 @@ def test_rounds_are_in_turn_and_ratios_are_within_a_round(capsys):
     assert "| b | 30.0 (2.0 to 100.0) | 2.00 (1.00 to 3.00) |" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc")
+def test_the_time_of_the_processor_is_that_of_a_process():
+    assert rounds.cpu_seconds(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="these sources are no git repository")
 def test_a_commit_is_checked_out_and_removed(tmp_path):
     with history.checked_out("HEAD", tmp_path / "tree") as tree:
@@ -83,10 +90,10 @@ def test_the_rate_of_the_train_command_is_read(tmp_path: Path):
     runs = tmp_path / "runs"
     runs.mkdir()
     keys = {key: value for key, value in TINY.items() if not key.startswith(("optim.max", "trainer"))}
-    rate = rounds.train_command(ROOT, runs, keys | {"data.path": tmp_path / "text"}, steps=2, threads=1)
+    rate = rounds.train_command(ROOT, runs, keys | {"data.path": tmp_path / "text"}, steps=2, threads=1, clock="wall")
     assert rate() > 0
     with pytest.raises(InputError, match=r"trainer\.log_every: the benchmark sets it itself"):
-        rounds.train_command(ROOT, runs, {"trainer.log_every": 1}, steps=2, threads=1)
-    wrong = rounds.train_command(ROOT, runs, {"model.heads": 4}, steps=2, threads=1)
+        rounds.train_command(ROOT, runs, {"trainer.log_every": 1}, steps=2, threads=1, clock="wall")
+    wrong = rounds.train_command(ROOT, runs, {"model.heads": 4}, steps=2, threads=1, clock="wall")
     with pytest.raises(InputError, match=r"model\.heads"):
         wrong()

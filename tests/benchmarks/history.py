@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rounds import ROOT, compare, errors_of, train_command
+from rounds import CLOCK_HELP, CLOCKS, ROOT, compare, errors_of, train_command
 
 from transformer_pl.levels import parse_variant
 from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="training steps a round, after as many of warm-up")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help=CLOCK_HELP)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the config, for both")
     options = parser.parse_args()
     with errors_of(parser):
@@ -47,8 +48,8 @@ def measure(options: argparse.Namespace) -> None:
             stack.enter_context(checked_out(revision, tree))
             runs.mkdir()
             name = f"{side}: {git(tree, 'log', '-1', '--format=%h').strip()}"
-            settings[name] = train_command(tree, runs, keys, options.steps, options.threads)
-        compare(f"training at scale {options.scale}, target tokens/s", settings, options.rounds)
+            settings[name] = train_command(tree, runs, keys, options.steps, options.threads, options.clock)
+        compare(f"training at scale {options.scale}, target tokens/s ({options.clock} time)", settings, options.rounds)
 
 
 @contextmanager

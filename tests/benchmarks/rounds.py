@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -23,6 +23,9 @@ from transformer_pl.trials.trial import Trial
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
+Clock = Callable[[], float]  # in seconds
+CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
+CLOCK_HELP = "rates by this time (%(default)s); cpu: what other work on the machine takes is left out"
 
 
 @contextmanager
@@ -65,13 +68,16 @@ def spread(values: list[float], digits: int) -> str:
     return f"{median} ({lowest} to {highest})"
 
 
-def train_command(tree: Path, runs: Path, keys: dict[str, object], steps: int, threads: int) -> Callable[[], float]:
+def train_command(
+    tree: Path, runs: Path, keys: dict[str, object], steps: int, threads: int, clock: str
+) -> Callable[[], float]:
     """The train command of the sources in `tree`: a function that returns its target tokens a second.
 
     Each call trains a new trial (the next seed) in a process of its own, through everything that a trial has. The rate
     is that of the steps from `steps` to 2 `steps`: the first ones are its warm-up. Then the process is ended. The
     command line and metrics.jsonl are all that is used of the sources, so that they may be of any age.
-    runs: an empty folder. keys: of the config, `scale` among them.
+    runs: an empty folder. keys: of the config, `scale` among them. clock: of CLOCKS; the time of the processor is that
+    of the training process alone, without W&B's.
     """
     once = {"optim.max_steps": 2 * steps, "trainer.val_every": 2 * steps, "trainer.log_every": steps}
     once |= {"trainer.threads": threads, "decode.average": 1}
@@ -86,13 +92,19 @@ def train_command(tree: Path, runs: Path, keys: dict[str, object], steps: int, t
         environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": str(threads)}
         with (runs / "log.txt").open("wb") as log:
             process = subprocess.Popen(command, cwd=tree, env=environment, stdout=log, stderr=log)
+        warm: tuple[float, float] | None = None  # the times of the clock and of the processor after the warm-up
         try:
             while True:
+                times = time.perf_counter(), cpu_seconds(process.pid)
                 ended = process.poll() is not None  # asked before the file is read: then it is whole
                 for metrics in set(runs.glob("trials/*/metrics.jsonl")) - known:
                     lines = [line for line in read_metrics(metrics) if "tokens_per_s" in line]
-                    if lines and lines[-1]["step"] == 2 * steps:
-                        return lines[-1]["tokens_per_s"]
+                    warm = warm or (times if lines else None)
+                    if warm and lines[-1]["step"] == 2 * steps:
+                        share = (times[1] - warm[1]) / max(POLL_S, times[0] - warm[0]) if clock == "cpu" else 1
+                        if not share:
+                            raise InputError(f"{steps} steps are too few to measure; raise --steps")
+                        return lines[-1]["tokens_per_s"] / share
                 if ended:
                     said = (runs / "log.txt").read_text(errors="replace").strip()[-2000:]
                     raise InputError(f"{' '.join(command)} in {tree} must train {2 * steps} steps, but said:\n{said}")
@@ -102,6 +114,14 @@ def train_command(tree: Path, runs: Path, keys: dict[str, object], steps: int, t
             process.wait()
 
     return run
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of the processor, itself and its threads; 0 where the system does not tell."""
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def trained_model(config: Config, prepared: Prepared, runs: Path) -> Transformer | None:
@@ -120,12 +140,12 @@ def first(split: Split, count: int) -> Split:
     return Split(*(Tokens(side.flat, side.offsets[: count + 1]) for side in split))
 
 
-def sentences_per_s(translate: Callable[[], object], sentences: int) -> Callable[[], float]:
+def sentences_per_s(translate: Callable[[], object], sentences: int, clock: Clock) -> Callable[[], float]:
     """Time a function that translates so many sentences."""
 
     def run() -> float:
-        began = time.perf_counter()
+        began = clock()
         translate()
-        return sentences / (time.perf_counter() - began)
+        return sentences / (clock() - began)
 
     return run

@@ -88,7 +88,7 @@ def decoding(model: Transformer, source: Tokens, decode: Decode, config: Config,
         model.embedding.incremental = cached
         translate(model, source, decode, config.trainer.eval_tokens)
 
-    return sentences_per_s(run, len(source))
+    return sentences_per_s(run, len(source), time.perf_counter)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ The length penalties of the three differ a little, so a few translations do.
 import argparse
 import itertools
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +32,18 @@ from peers import (
     need_peers,
     texts,
 )
-from rounds import ROOT, compare, errors_of, first, sentences_per_s, train_command, trained_model
+from rounds import (
+    CLOCK_HELP,
+    CLOCKS,
+    ROOT,
+    Clock,
+    compare,
+    errors_of,
+    first,
+    sentences_per_s,
+    train_command,
+    trained_model,
+)
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, padded
@@ -60,6 +70,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=100, help="validation sentences a round; 0: no decoding")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help=CLOCK_HELP)
     parser.add_argument("--wandb", choices=("offline", "disabled"), default="offline", help="while training")
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, help="where the base trial lies (%(default)s)")
     parser.add_argument("--only", choices=("training", "decoding"), help="one of the two")
@@ -87,8 +98,8 @@ def measure(options: argparse.Namespace) -> None:
 def compare_training(config: Config, prepared: Prepared, options: argparse.Namespace) -> None:
     shipped, best = "HF fp32, as shipped", "HF bf16 autocast, eager"
     settings = {
-        shipped: marian_training(config, prepared, options.steps, None, bf16=False),
-        best: marian_training(config, prepared, options.steps, "eager", bf16=True),
+        shipped: marian_training(config, prepared, options.steps, None, False, CLOCKS[options.clock]),
+        best: marian_training(config, prepared, options.steps, "eager", True, CLOCKS[options.clock]),
     }
     with TemporaryDirectory() as folder:
         for precision in options.precisions:
@@ -97,13 +108,15 @@ def compare_training(config: Config, prepared: Prepared, options: argparse.Names
             (runs / "data").symlink_to(prepared.folder.parent.resolve())
             keys = {"scale": options.scale, "data.batch_tokens": config.data.batch_tokens}
             keys |= {"trainer.precision": precision, "trainer.accelerator": "cpu"}
-            settings[f"ours, {precision}"] = train_command(ROOT, runs, keys, options.steps, options.threads)
-        what = f"training, batches of {config.data.batch_tokens} tokens, target tokens/s"
+            settings[f"ours, {precision}"] = train_command(
+                ROOT, runs, keys, options.steps, options.threads, options.clock
+            )
+        what = f"training, batches of {config.data.batch_tokens} tokens, target tokens/s ({options.clock} time)"
         compare(what, settings, options.rounds, (shipped, best))
 
 
 def marian_training(
-    config: Config, prepared: Prepared, steps: int, attention: str | None, bf16: bool
+    config: Config, prepared: Prepared, steps: int, attention: str | None, bf16: bool, clock: Clock
 ) -> Callable[[], float]:
     """A function that trains a MarianMTModel for `steps` more, and returns its target tokens a second.
 
@@ -125,7 +138,7 @@ def marian_training(
         stream = TrainStream(prepared.split("train"), data.batch_tokens, data.max_length, seed, 2 * steps)
         for step, batch in enumerate(stream):
             if step in (0, steps):
-                tokens, began = 0, time.perf_counter()
+                tokens, began = 0, clock()
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 logits = marian_logits(peer, batch.source, batch.target_in)
                 loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
@@ -133,7 +146,7 @@ def marian_training(
             adam.step()
             adam.zero_grad()
             tokens += int((batch.target_out != PAD).sum())
-        return tokens / (time.perf_counter() - began)
+        return tokens / (clock() - began)
 
     return run
 
@@ -189,8 +202,8 @@ def compare_decoding(config: Config, prepared: Prepared, options: argparse.Names
             equal = sum(a == b for a, b in zip(same, settings[name](), strict=True))
             print(f"\n{name}: {equal} of {len(same)} translations are ours", end="")
         print(f"; {sum(map(len, same)) / len(same):.1f} tokens each")
-        timed = {name: sentences_per_s(run, len(same)) for name, run in settings.items()}
-        compare(f"decoding, beam {decode.beam}, fp32, sentences/s", timed, options.rounds)
+        timed = {name: sentences_per_s(run, len(same), CLOCKS[options.clock]) for name, run in settings.items()}
+        compare(f"decoding, beam {decode.beam}, fp32, sentences/s ({options.clock} time)", timed, options.rounds)
 
 
 def eval_batches_of(config: Config, prepared: Prepared, sentences: int = 64) -> list[Any]:
