@@ -6,16 +6,16 @@ sentences. The text is read as the scale says, so TRANSFORMER_PL_DATA works here
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from rounds import compare, first, sentences_per_s, trained_model, warm_up
 
-from transformer_pl.config import Config, sizes
+from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import TrainStream
-from transformer_pl.data.prepare import Prepared, Split, Tokens, prepare
+from transformer_pl.data.prepare import Prepared, Tokens, prepare
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level
@@ -23,8 +23,7 @@ from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
 
 def main() -> None:
@@ -43,15 +42,13 @@ def main() -> None:
     print(f"{where['cpu']}, {where['cores']} cores, {options.threads} thread(s), torch {where['packages']['torch']}")
 
     trainings = {name: training(config, prepared, name, options.steps) for name in ("bf16-mixed", "32-true")}
+    warm_up(trainings)
     compare("training, target pieces/s", trainings, options.rounds)
 
-    same = {key: value for key, value in config.flat().items() if not key.startswith(("data.path", "trainer.", "seed"))}
-    trained = [r for r in finished_results(options.runs) if same.items() <= r["config"].items()]
-    if not trained:
+    model = trained_model(config, prepared, options.runs)
+    if model is None:
         print(f"decoding: no finished base trial of scale multi30k under {options.runs}")
         return
-    model = Transformer(sizes(config.model, len(prepared.tokenizer))).eval()
-    model.load_state_dict(torch.load(Trial(trained[0]["folder"]).intact("weights.pt")))
     source = first(prepared.split("val"), options.sentences).source
     beams = [resolve([scale_level("multi30k"), Level("here", {"decode.beam": beam})]).decode for beam in (4, 1)]
     decodings = {
@@ -59,6 +56,7 @@ def main() -> None:
         "beam 4, no cache": decoding(model, source, beams[0], config, cached=False),
         "beam 1": decoding(model, source, beams[1], config, cached=True),
     }
+    warm_up(decodings)
     compare("decoding in fp32, sentences/s", decodings, options.rounds)
 
 
@@ -85,33 +83,12 @@ def training(config: Config, prepared: Prepared, precision: str, steps: int) -> 
     return run
 
 
-def decoding(model: Transformer, source: Tokens, decode, config: Config, cached: bool) -> Callable[[], float]:
-    def run() -> float:
+def decoding(model: Transformer, source: Tokens, decode: Decode, config: Config, cached: bool) -> Callable[[], float]:
+    def run() -> None:
         model.embedding.incremental = cached
-        began = time.perf_counter()
         translate(model, source, decode, config.trainer.eval_tokens)
-        return len(source) / (time.perf_counter() - began)
 
-    return run
-
-
-def first(split: Split, count: int) -> Split:
-    return Split(*(Tokens(side.flat, side.offsets[: count + 1]) for side in split))
-
-
-def compare(what: str, settings: dict[str, Callable[[], float]], rounds: int) -> None:
-    """Alternate the settings, after one round of each that does not count; ratios are to the first of them."""
-    for run in settings.values():
-        run()
-    rates = [{name: run() for name, run in settings.items()} for _ in range(rounds)]
-    reference = next(iter(settings))
-    print(f"\n{what} ({rounds} rounds: median, lowest to highest)")
-    for name in settings:
-        own, ratios = [rate[name] for rate in rates], [rate[name] / rate[reference] for rate in rates]
-        completed = f"{statistics.median(own):8.1f}  ({min(own):.1f} to {max(own):.1f})"
-        print(
-            f"  {name:18}{completed:32}ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
+    return sentences_per_s(run, len(source), time.perf_counter)
 
 
 if __name__ == "__main__":

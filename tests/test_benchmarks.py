@@ -1,0 +1,99 @@
+"""The benchmarks compare like with like, and measure what they say."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import history
+import peers
+import pytest
+import rounds
+import torch
+from helpers import ROOT, little_text
+from small_models import batch, built, small
+from tiny_trials import TINY
+
+from transformer_pl.runtime.errors import InputError
+
+
+@pytest.fixture
+def models():
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[bench]'")
+    sizes = small({"model.d_model": 24, "model.p_drop": 0.1})
+    model = built(sizes)
+    for weight in model.parameters():  # norms and biases too must differ from their first values
+        torch.nn.init.normal_(weight, std=0.3)
+    return model, sizes
+
+
+@pytest.mark.parametrize("attention", [None, "eager"])
+def test_copied_weights_give_equal_logits(models, attention):
+    model, sizes = models
+    peer = peers.marian(model, sizes, attention)
+    peers.check_logits(model, peer, *batch())
+    assert peer.training and model.training, "checking leaves the models as they were"
+
+
+def test_models_that_differ_are_not_compared(models):
+    model, sizes = models
+    peer = peers.marian(model, sizes)
+    with torch.no_grad():
+        peer.model.decoder.layers[1].encoder_attn.v_proj.weight[0, 0] += 0.5
+    with pytest.raises(InputError, match="logits of the copied weights must differ by less"):
+        peers.check_logits(model, peer, *batch())
+
+
+def test_components_that_marian_lacks_are_refused(models):
+    model, _ = models
+    with pytest.raises(InputError, match="the paper's components alone"):
+        peers.marian(model, small({"model.position": "ablations.no_position.NoPosition"}))
+
+
+def test_a_missing_peer_is_told_with_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(InputError, match=r"pip install -c constraints.txt -e '\.\[bench\]'"):
+        peers.need_peers()
+
+
+def test_rounds_are_in_turn_and_ratios_are_within_a_round(capsys):
+    order, speed = [], iter([1, 2, 10, 30, 100, 100])
+
+    def setting(name):
+        return lambda: order.append(name) or next(speed)
+
+    rounds.compare("x", {"a": setting("a"), "b": setting("b")}, 3)
+    assert "".join(order) == "ababab"
+    assert "| b | 30.0 (2.0 to 100.0) | 2.00 (1.00 to 3.00) |" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc")
+def test_the_time_of_the_processor_is_that_of_a_process():
+    assert rounds.cpu_seconds(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="these sources are no git repository")
+def test_a_commit_is_checked_out_and_removed(tmp_path):
+    with history.checked_out("HEAD", tmp_path / "tree") as tree:
+        assert (tree / "transformer_pl" / "train.py").exists()
+    assert not tree.exists()
+    with (
+        pytest.raises(InputError, match="no-such-commit: must be a commit"),
+        history.checked_out("no-such-commit", tree),
+    ):
+        pass
+
+
+def test_the_rate_of_the_train_command_is_read(tmp_path: Path):
+    (tmp_path / "text").mkdir()
+    little_text(tmp_path / "text", 60, 8, 6)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    keys = {key: value for key, value in TINY.items() if not key.startswith(("optim.max", "trainer"))}
+    rate = rounds.train_command(ROOT, runs, keys | {"data.path": tmp_path / "text"}, steps=2, threads=1, clock="wall")
+    assert rate() > 0
+    with pytest.raises(InputError, match=r"trainer\.log_every: the benchmark sets it itself"):
+        rounds.train_command(ROOT, runs, {"trainer.log_every": 1}, steps=2, threads=1, clock="wall")
+    wrong = rounds.train_command(ROOT, runs, {"model.heads": 4}, steps=2, threads=1, clock="wall")
+    with pytest.raises(InputError, match=r"model\.heads"):
+        wrong()
