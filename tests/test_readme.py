@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import tiny_trials
 import yaml
 from helpers import ROOT, little_text
 from tiny_trials import in_a_command
@@ -97,17 +98,11 @@ def commands():
 # A folder to run them in
 
 TEMPLATE = (ROOT / "transformer_pl" / "experiments" / "README.md", "# my_scale.yaml")  # a scale of one's own
-TINY = {
+TINY = tiny_trials.TINY | {
     "model.width": 0.0625,
     "model.depth": 0.5,
     "optim.warmup": 400,  # which a search has in its range
     "data.path": "text",
-    "data.vocab_size": 300,
-    "data.batch_tokens": 64,
-    "decode.extra": 3,
-    "trainer.val_every": 2,
-    "trainer.log_every": 1,
-    "trainer.threads": 1,
 }
 OWN_ABLATION = "model.position=my_ablation.NoPosition"
 PLACEHOLDERS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from transformer_pl.config import SLOTS, Component, Model, Sizes, is_papers
+from transformer_pl.config import Component, Model, Sizes, not_papers
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.signals import component_code
 
@@ -51,16 +51,14 @@ def import_component(path: str) -> type:
 def check_components(model: Model) -> list[str]:
     """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported."""
     messages: list[str] = []
-    for slot in SLOTS:
-        component = getattr(model, slot)
-        if not is_papers(slot, component):
-            try:
-                with component_code():
-                    _options(component, import_component(component.path))
-            except InputError as error:
-                messages += [f"model.{slot} = {message}" for message in error.messages]
-            except Exception as error:  # the signature cannot be read
-                messages.append(f"model.{slot} = {component.path}: {described(error)}")
+    for slot, component in not_papers(model).items():
+        try:
+            with component_code():
+                _options(component, import_component(component.path))
+        except InputError as error:
+            messages += [f"model.{slot} = {message}" for message in error.messages]
+        except Exception as error:  # the signature cannot be read
+            messages.append(f"model.{slot} = {component.path}: {described(error)}")
     return messages
 
 

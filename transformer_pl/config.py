@@ -302,6 +302,12 @@ def is_papers(slot: str, component: Component) -> bool:
     return component == Model.model_fields[slot].default
 
 
+def not_papers(model: "Model | Sizes") -> dict[str, Component]:
+    """By slot, the components that are not the paper's."""
+    components = {slot: getattr(model, slot) for slot in SLOTS}
+    return {slot: component for slot, component in components.items() if not is_papers(slot, component)}
+
+
 def effective_sizes(config: Config) -> dict[str, int]:
     """The sizes and steps of a config with its multipliers applied, under `effective.*`."""
     effective = sizes(config.model, 0)._asdict()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.components import definition_place, described, import_component
-from transformer_pl.config import SLOTS, Sizes, is_papers
+from transformer_pl.config import Sizes, not_papers
 from transformer_pl.data.tokenizer import BOS, PAD
 from transformer_pl.evaluation.evaluate import CachedSteps, attention_maps
 from transformer_pl.model import MultiHeadAttention, Transformer
@@ -51,8 +51,7 @@ def dry_run(config: Sizes) -> str:
 
 def component_failure(config: Sizes, error: Exception) -> InputError:
     """An error that names all components that are not the paper's, and where the exception came from."""
-    components = {slot: getattr(config, slot) for slot in SLOTS if not is_papers(slot, getattr(config, slot))}
-    names = ", ".join(_name_and_place(slot, import_component(c.path)) for slot, c in components.items())
+    names = ", ".join(_name_and_place(slot, import_component(c.path)) for slot, c in not_papers(config).items())
     return InputError(f"{names}: must run, but {described(error)}")
 
 

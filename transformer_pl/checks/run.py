@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from transformer_pl.component_sources import source_digests
 from transformer_pl.components import definition_place, import_component
-from transformer_pl.config import SLOTS, Component, Config, Model, is_papers, sizes
+from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.signals import component_code
@@ -36,7 +36,7 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
     What passed is kept in `runs/checks`, so that it is checked once for each source, sizes and version of torch.
     Raises an InputError for each property that is broken, and for a component that does not run.
     """
-    own = own_components(model)
+    own = not_papers(model)
     if not own:
         return {}
     path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
@@ -57,11 +57,6 @@ def check_models(configs: Iterable[Config], runs: Path) -> None:
     """Check the components of several configs. Raises one InputError for all that is broken."""
     different = {_digest(config.model, config.data.vocab_size): config for config in configs}
     collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
-
-
-def own_components(model: Model) -> dict[str, Component]:
-    """By slot, the components that are not the paper's."""
-    return {slot: getattr(model, slot) for slot in SLOTS if not is_papers(slot, getattr(model, slot))}
 
 
 def exempt(component: Component) -> dict[str, str]:
@@ -90,11 +85,11 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
     from transformer_pl.checks.properties import PROPERTIES
     from transformer_pl.checks.subject import small_model
 
-    if "embedding" not in own_components(model):
+    if "embedding" not in not_papers(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
     config = sizes(model, vocab_size)
     device = dry_run(config)
-    exempted = {name for component in own_components(model).values() for name in exempt(component)}
+    exempted = {name for component in not_papers(model).values() for name in exempt(component)}
     broken = {}
     for name, measure in PROPERTIES.items():
         if name not in exempted:
@@ -113,7 +108,7 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
 
 def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
     """The error for a broken property."""
-    breaking = _breaking_alone(model, vocab_size, name) or own_components(model)
+    breaking = _breaking_alone(model, vocab_size, name) or not_papers(model)
     places = ", ".join(
         f"model.{slot} = {component.path} ({definition_place(import_component(component.path))})"
         for slot, component in breaking.items()
@@ -127,7 +122,7 @@ def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
 
 def _breaking_alone(model: Model, vocab_size: int, name: str) -> dict[str, Component]:
     """By slot, the components that break a property also where all others are the paper's."""
-    own = own_components(model)
+    own = not_papers(model)
     papers = {slot: getattr(Model(), slot) for slot in own}
     breaking = {}
     for slot, component in own.items():

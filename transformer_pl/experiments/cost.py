@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from transformer_pl.config import SLOTS, Sizes, is_papers
+from transformer_pl.config import Sizes, not_papers
 
 ASSUMED_LENGTH = 25  # tokens per sentence, where the text is not known
 
@@ -24,7 +24,7 @@ def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cos
     Other models make a dry run and are counted on the meta device. Raises an InputError that names a component which
     does not run.
     """
-    if all(is_papers(slot, getattr(config, slot)) for slot in SLOTS):
+    if not not_papers(config):
         return _cost_by_formula(config, sentences, source, target)
     return _counted_cost(config, sentences, source, target)
 
