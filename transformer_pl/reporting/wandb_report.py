@@ -3,6 +3,7 @@
 Only this file imports wandb-workspaces, which is optional.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,8 @@ class WandbReport:
 def _library() -> ModuleType:
     """The API of reports. Raises an InputError where the package is not installed."""
     try:
-        from wandb_workspaces.reports import v2
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # it uses an API of pydantic 1
+            from wandb_workspaces.reports import v2
     except ImportError:
         raise InputError(
             "--format wandb: needs the package wandb-workspaces; install it: "
