@@ -1,9 +1,15 @@
 """Cross-entropy of the next token: smoothed for training (Section 5.4), plain for perplexity."""
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_pl.data.tokenizer import PAD
+
+CHUNK = 2048  # tokens whose logits exist at once
+BLOCK = 2**18  # logits that a CPU works on at once: its cache holds them
 
 
 def smoothed_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
@@ -14,6 +20,58 @@ def smoothed_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
     return F.cross_entropy(
         logits.flatten(0, 1).float(), target.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=eps_ls
     )
+
+
+def projected_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float) -> Tensor:
+    """`smoothed_loss` of the embedding's logits of x (B, L, d_model), without the logits of all sentences at once.
+
+    It goes through the batch in chunks of sentences, and computes the gradient of a chunk while its logits exist. At
+    37,000 subwords and 25,000 tokens the logits alone would take 3.7 GB in float32.
+    """
+    weights = [weight for weight in embedding.parameters() if weight.requires_grad]
+    return _ProjectedLoss.apply(embedding.logits, x, target, eps_ls, *weights)
+
+
+class _ProjectedLoss(torch.autograd.Function):
+    """The gradients are computed in the forward pass. The backward pass multiplies them by the gradient of the loss."""
+
+    @staticmethod
+    def forward(ctx: Any, project: Any, x: Tensor, target: Tensor, eps_ls: float, *weights: Tensor) -> Tensor:
+        losses, of_x = [], []
+        of_weights: list[Tensor | None] = [None for _ in weights]
+        sentences = max(1, CHUNK // x.shape[1])
+        for part, wanted in zip(x.detach().split(sentences), target.split(sentences), strict=True):
+            with torch.enable_grad():
+                logits = project(part.requires_grad_())
+            loss, slope = _loss_and_gradient(logits.detach(), wanted, eps_ls)
+            gradient, *gradients = torch.autograd.grad(logits, [part, *weights], slope, allow_unused=True)
+            losses.append(loss)
+            of_x.append(gradient)
+            of_weights = [new if old is None else old.add_(new) for old, new in zip(of_weights, gradients, strict=True)]
+        ctx.save_for_backward(torch.cat(of_x), *of_weights)
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, *of_weights = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
+        return None, of_x, None, None, *of_weights
+
+
+def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
+    """The summed loss of logits (B, L, V), and its gradient by the logits: softmax less the smoothed target."""
+    V = logits.shape[-1]
+    rows, index = logits.flatten(0, 1), target.flatten().unsqueeze(1)  # (B L, V), (B L, 1)
+    real = (index != PAD).float()
+    gradient = torch.empty_like(rows, dtype=torch.float32)
+    losses = []
+    block = len(rows) if rows.is_cuda else max(1, BLOCK // V)
+    for scores, out, true, weight in zip(*(x.split(block) for x in (rows, gradient, index, real)), strict=True):
+        torch.sub(scores, scores.amax(-1, keepdim=True), out=out)
+        expected = (1 - eps_ls) * out.gather(-1, true) + eps_ls / V * out.sum(-1, keepdim=True)
+        total = out.exp_().sum(-1, keepdim=True)
+        losses.append(((total.log() - expected) * weight).sum())
+        out.mul_(weight / total).sub_(eps_ls / V * weight).scatter_add_(-1, true, (eps_ls - 1) * weight)
+    return torch.stack(losses).sum(), gradient.view_as(logits).type_as(logits)
 
 
 def negative_log_likelihood(logits: Tensor, target: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import Batch
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.loss import negative_log_likelihood, smoothed_loss
+from transformer_pl.loss import negative_log_likelihood, projected_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
@@ -44,6 +44,7 @@ class TransformerModule(L.LightningModule):
                     register_fsdp_forward_method(layer.cross_attention, "keys_values")
                 fully_shard(layer, **shards)
             fully_shard(self.model, **shards)
+            register_fsdp_forward_method(self.model, "states")
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
@@ -60,7 +61,8 @@ class TransformerModule(L.LightningModule):
         `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
-        loss = smoothed_loss(self.model(batch.source, batch.target_in), batch.target_out, self.config.optim.eps_ls)
+        states = self.model.states(batch.source, batch.target_in)
+        loss = projected_loss(self.model.embedding, states, batch.target_out, self.config.optim.eps_ls)
         step = self.trainer.global_step + 1
         # Only a tensor operation, so that no step waits for a GPU. `stop_if_diverged` reads the value.
         self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))

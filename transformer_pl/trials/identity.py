@@ -10,7 +10,7 @@ from transformer_pl.config import CORPUS, KEYS, SIZE_NAMES, SLOTS, Config, effec
 
 # Of the trainer's keys, these change a result: precision its numbers, bleu_sample which numbers are measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample")
-CORE_REVISION = 1  # raised whenever the core's numerics change: older results are then no longer reused
+CORE_REVISION = 2  # raised whenever the core's numerics change: older results are then no longer reused
 
 
 def config_difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
