@@ -1,6 +1,7 @@
 """Searches: how their files are read, what is drawn, and that no trial is lost or trained twice."""
 
 import json
+import os
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from forked import command, start
+from forked import command, running
 from helpers import a_result, processes, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
@@ -248,10 +249,10 @@ def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
     runs = tmp_path / "runs"
     path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 200})
     words = ["sweep", path, "--runs", runs]
-    with (tmp_path / "out").open("w") as out, start(*words, output=out, WANDB_MODE="disabled") as process:
+    with (tmp_path / "out").open("w") as out, running(*words, output=out, WANDB_MODE="disabled") as process:
         wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/last.sha256"))) == 2, 90)
         folders = {path.name for path in (runs / "trials").iterdir()}
-        process.send_signal(signum)
+        os.kill(process.pid, signum)
         assert process.wait(20) in (143, -9)
         wait_for(lambda: not any(trial.locked() for trial in map(Trial, (runs / "trials").iterdir())), 15)
     finished = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")

@@ -309,7 +309,7 @@ SMALL += ["--trainer.log_every=5", "--decode.beam=1"]
 def train(runs: Path) -> Iterator[forked.ForkedProcess]:
     with (
         (runs / "output.txt").open("w") as file,
-        forked.start("train", f"--runs={runs}", *SMALL, output=file) as process,
+        forked.running("train", f"--runs={runs}", *SMALL, output=file) as process,
     ):
         yield process
 
@@ -347,7 +347,7 @@ def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signu
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:
         wait_for(lambda: any(tmp_path.glob(f"trials/*/{when}")))
-        process.send_signal(signum)
+        os.kill(process.pid, signum)
         exit_code = process.wait(60)
     assert exit_code == (143 if signum == signal.SIGTERM else -9), (tmp_path / "output.txt").read_text()
     (folder,) = (tmp_path / "trials").iterdir()
@@ -447,7 +447,7 @@ def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path, damage)
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:
         wait_for(lambda: any(tmp_path.glob("trials/*/checkpoints/previous.sha256")))
-        process.send_signal(signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)
     (folder,) = tmp_path.glob("trials/*/checkpoints")
     wait_for(lambda: (folder / "last.ckpt").exists())
     damage(folder)
