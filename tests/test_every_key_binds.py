@@ -42,6 +42,7 @@ from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.reporting import rows as table_rows
+from transformer_pl.runtime import fork_server
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -474,10 +475,11 @@ def test_a_plan_starts_nothing_and_tells_how_far_rows_are_from_base(rows, tmp_pa
 @pytest.fixture
 def processes(monkeypatch, tmp_path):
     """In place of a trial's process, a script that a test writes; `said` beside it has its arguments, a line each."""
+    no_server = f'[ "$2" = {fork_server.__name__} ] && exit 1'  # so trials are not forked
 
     def write(script: str) -> Path:
         program = tmp_path / "program"
-        program.write_text(f'#!/bin/sh\ncd {tmp_path}\necho "$@" >> said\n{script}\n')
+        program.write_text(f'#!/bin/sh\ncd {tmp_path}\n{no_server}\necho "$@" >> said\n{script}\n')
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
         return tmp_path / "said"

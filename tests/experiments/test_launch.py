@@ -154,9 +154,7 @@ def test_a_forked_trial_comes_to_what_a_new_process_comes_to_and_starts_at_once(
             while server and not server.is_ready():
                 time.sleep(0.02)
             view, began = Told(), time.monotonic()
-            launch.launch(
-                launch.GridQueue(planned), lambda one, runs=runs: argv(sweep, one, runs, False), share, view, server
-            )
+            launch.launch(launch.GridQueue(planned), lambda one, words=words: words, share, view, server)
             seconds[name] = time.monotonic() - began
         ((_, ending, description),) = view.endings
         assert ending == "done", description

@@ -36,6 +36,7 @@ from typing import IO, NamedTuple
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # variables: else OpenBLAS starts threads at once
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by the server: it ends when its parent does
 MOST_FILES = 16  # that a process is given
+PID_BYTES = 16  # of the message with a pid, which an exit code may follow at once
 TITLE_BYTES = 4096  # as much of a command line as Linux shows where a process has set its own title
 
 
@@ -111,7 +112,7 @@ class ForkServer:
                 sent = [theirs.fileno(), reading, output.fileno(), *(file.fileno() for file in files.values())]
                 socket.send_fds(self._control, [b"+"], sent)
             channel.sendall(json.dumps([list(argv), dict(environment), list(files)]).encode() + b"\n")
-            if not (answer := channel.recv(16)):
+            if not (answer := channel.recv(PID_BYTES)):
                 raise OSError("the server has ended")
             return ForkedProcess(int(answer), stdin, channel)
         except BaseException:  # such as a signal: the fork ends when it finds its channel closed
@@ -204,7 +205,7 @@ def _become(start: _Start, module: str) -> None:
         with suppress(OSError):
             _set_title([sys.executable, "-m", module, *argv])
         try:
-            start.channel.send(str(os.getpid()).encode())
+            start.channel.send(str(os.getpid()).ljust(PID_BYTES).encode())
         except OSError:
             sys.exit()
 
