@@ -5,6 +5,7 @@ itself. Tests of a start from nothing (passwords in the title, imports) use `hel
 """
 
 import atexit
+import fcntl
 import functools
 import os
 import runpy
@@ -12,17 +13,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 from helpers import ROOT
+from lightning.fabric.utilities.rank_zero import _get_rank
+from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.runtime import fork_server
 from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
 
+TRAIN = "transformer_pl.train"
 IMPORTED = ("training.fit", "evaluation.evaluate_trial", "sweep", "search.cli", "report", "complexity", "translate")
 
 
@@ -30,23 +35,28 @@ IMPORTED = ("training.fit", "evaluation.evaluate_trial", "sweep", "search.cli", 
 def server() -> ForkServer:
     """The server of this process of pytest."""
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")])):
-        started = ForkServer("forked", ["transformer_pl.train", *(f"transformer_pl.{name}" for name in IMPORTED)])
+        started = ForkServer("forked", [TRAIN, *(f"transformer_pl.{name}" for name in IMPORTED)])
     atexit.register(started.close)
     while not started.is_ready():
         time.sleep(0.02)
     return started
 
 
-def start(name: str, *argv: object, output: Any, errors: Any = None, **environment: str) -> ForkedProcess:
-    """Start `python -m transformer_pl.<name> ARGV`. output, errors: files."""
-    files = {"ERRORS": errors or output}
+def start(
+    name: str, *argv: object, output: Any, errors: Any = None, terminal: Any = None, **environment: str
+) -> ForkedProcess:
+    """Start `python -m transformer_pl.<name> ARGV` in a session of its own.
+
+    output, errors: files. terminal: a file; then the process is controlled by that terminal and prints there.
+    """
+    files = {"ERRORS": errors or output} | ({"TERMINAL": terminal} if terminal else {})
     return server().start([f"transformer_pl.{name}", *map(str, argv)], os.environ | environment, output, files)
 
 
 @contextmanager
-def running(name: str, *argv: object, output: Any, **environment: str) -> Iterator[ForkedProcess]:
+def running(name: str, *argv: object, output: Any, **options: Any) -> Iterator[ForkedProcess]:
     """A command, which has ended afterwards: killed if there is an error."""
-    process = start(name, *argv, output=output, **environment)
+    process = start(name, *argv, output=output, **options)
     try:
         yield process
     except BaseException:
@@ -72,35 +82,45 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
         return subprocess.CompletedProcess([name, *argv], process.returncode or 0, out.read(), err.read())
 
 
-class _ForkedServer:
-    """In place of the `Popen` of a sweep's server: a fork of the sweep, which has imported everything already."""
+class _Fork:
+    """In place of a `Popen` of Python: a fork of this process, which has imported everything already."""
 
-    def __init__(self, words: list[str], env: dict[str, str], pass_fds: list[int], **_: Any):
+    def __init__(self, run: Callable[[], object], words: list[str], env: Mapping[str, str], keep: Collection[int] = ()):
+        self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid:
             return
-        os.setsid()
-        for number in range(3):
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-        for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *pass_fds}:
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *keep}:
             with suppress(OSError):  # the one that listed them
                 os.close(number)
+        os.environ.clear()
         os.environ.update(env)
         sys.argv = words[2:]
-        _end_with(fork_server.main)
+        _end_with(run)
 
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
 
     def wait(self) -> None:
-        os.waitpid(self.pid, 0)
+        while self.poll() is None:
+            time.sleep(0.02)
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
-def _end_with(function: Any) -> None:
-    """End this process as Python ends after that function, but for what the code above it on the stack would do."""
+def _end_with(run: Callable[[], object]) -> None:
+    """End this process as Python does after `run`, but without what the code below it on the stack would do."""
     code: Any = 0
     try:
-        function()
+        run()
     except SystemExit as error:
         code = error.code
     except BaseException as error:
@@ -113,23 +133,49 @@ def _end_with(function: Any) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+def _popen(popen: Callable[..., Any]) -> Callable[..., Any]:
+    """`subprocess.Popen`, but a sweep's server and the ranks of a trial are forked, where only one thread runs."""
+
+    def serve() -> None:
+        os.setsid()
+        for number in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        fork_server.main()
+
+    def start(words: Any, *arguments: Any, **options: Any) -> Any:
+        module = words[2] if isinstance(words, list) and words[1] == "-m" else None
+        if module == fork_server.__name__:
+            return _Fork(serve, words, options["env"], options["pass_fds"])
+        if module == TRAIN and len(os.listdir("/proc/self/task")) == 1:
+            return _Fork(functools.partial(_run, module), words, options["env"])
+        return popen(words, *arguments, **options)
+
+    return start
+
+
+def _run(module: str) -> None:
+    fork_server._set_title([sys.executable, "-m", module, *sys.argv[1:]])
+    rank_zero_only.rank = _get_rank() or 0  # Lightning reads it from the environment when it is imported
+    sys.modules.pop(module, None)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
 def main() -> None:
-    """What a fork runs."""
-    module = sys.argv[1]
-    os.dup2(int(os.environ.pop("ERRORS")), 2)
+    """What a fork of the server runs."""
+    if terminal := os.environ.pop("TERMINAL", None):  # it becomes the terminal of this session
+        fcntl.ioctl(int(terminal), termios.TIOCSCTTY, 0)
+        for number in range(3):
+            os.dup2(int(terminal), number)
+        os.close(int(terminal))
+    errors = int(os.environ.pop("ERRORS"))
+    if not terminal:
+        os.dup2(errors, 2)
+    os.close(errors)
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     del sys.argv[0]
-    fork_server._set_title([sys.executable, "-m", *sys.argv])
-    sys.modules.pop(module, None)
-    popen = subprocess.Popen
-
-    def begin(words: Any, *arguments: Any, **options: Any) -> Any:
-        is_server = isinstance(words, list) and words[1:3] == ["-m", fork_server.__name__]
-        return _ForkedServer(words, **options) if is_server else popen(words, *arguments, **options)
-
-    with mock.patch.object(fork_server.subprocess, "Popen", begin):
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    with mock.patch.object(subprocess, "Popen", _popen(subprocess.Popen)):
+        _run(sys.argv[0])
 
 
 if __name__ == "__main__":

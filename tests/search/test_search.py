@@ -10,7 +10,7 @@ import optuna
 import pytest
 import yaml
 from forked import command, running
-from helpers import a_result, processes, wait_for
+from helpers import a_result, processes, shared_text, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
@@ -33,6 +33,7 @@ from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
+SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
 
 

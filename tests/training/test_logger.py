@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 import yaml
+from forked import running
 from helpers import GRIDS, ROOT, command, descendants, little_text, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
@@ -181,14 +182,13 @@ def test_a_trial_ends_within_ten_seconds_where_w_and_b_hangs(w_and_b_of, tmp_pat
     keys = {"model.width": 0.0625, "decode.beam": 1, "decode.extra": 2, "trainer.log_every": 1, "trainer.threads": 1}
     keys |= {"data.path": little_text(tmp_path, 400, 30, 20), "data.vocab_size": 400}
     keys |= {"optim.max_steps": 10**6, "trainer.val_every": 10**6} if end == "stop" else {"optim.max_steps": 40}
-    words = [sys.executable, "-m", "transformer_pl.train", *(f"--{key}={value}" for key, value in keys.items())]
+    words = ["train", *(f"--{key}={value}" for key, value in keys.items())]
     trials, started = {}, {}
     with ExitStack() as stack:
         for seed, victim in enumerate(("none", "core", "own"), 1):
             log = stack.enter_context((tmp_path / victim).open("wb"))
             seeded = [*words, f"--runs={runs}", f"--seed={seed}"]
-            trials[victim] = stack.enter_context(subprocess.Popen(seeded, cwd=ROOT, stdout=log, stderr=log))
-            stack.callback(trials[victim].kill)
+            trials[victim] = stack.enter_context(running(*seeded, output=log))
         for victim, trial in trials.items():
             own, (service, *others) = w_and_b_of(trial.pid)
             if victim != "none":
@@ -198,7 +198,7 @@ def test_a_trial_ends_within_ten_seconds_where_w_and_b_hangs(w_and_b_of, tmp_pat
             wait_for(lambda: sum(path.stat().st_size > 0 for path in runs.glob("trials/*/metrics.jsonl")) == 3, 120)
             began = dict.fromkeys(trials, time.time())
             for trial in trials.values():
-                trial.send_signal(signal.SIGTERM)
+                os.kill(trial.pid, signal.SIGTERM)
         took, waiting = {}, dict(trials)
         deadline = time.monotonic() + 240
         while waiting and time.monotonic() < deadline:
