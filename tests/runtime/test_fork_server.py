@@ -156,13 +156,13 @@ def test_processes_do_not_keep_the_files_of_each_other(run, folder):
 
 
 def test_a_server_that_is_killed_serves_no_more_and_its_processes_count_as_killed(run, server):
-    process = run("sys.stdin.read()")
-    (number,) = descendants(os.getpid())[:1]
-    os.kill(number, signal.SIGKILL)
-    assert process.wait(10) == -9
+    both = [run("sys.stdin.read()") for _ in range(2)]
+    os.kill(server._process.pid, signal.SIGKILL)
+    assert [process.wait(10) for process in both] == [-9, -9]
     with pytest.raises(OSError):
         run("pass")
-    os.kill(process.pid, signal.SIGKILL)
+    for process in both:
+        os.kill(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

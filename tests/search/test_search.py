@@ -16,7 +16,7 @@ from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from transformer_pl.data.prepare import prepare
-from transformer_pl.experiments.launch import launch
+from transformer_pl.experiments.launch import launch, trial_server
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.workers import Workers
@@ -287,8 +287,8 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, m
     prepare(search.base.data, runs)
     study = create_study(search, folder, None, optuna.samplers.RandomSampler(), PruneAlways())
     queue = SearchQueue(search, study, runs)
-    with ProgressView(Console(), [], 0, 1, queue.estimates) as view:
-        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view)
+    with ProgressView(Console(), [], 0, 1, queue.estimates) as view, trial_server(2) as server:
+        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view, server)
     base, pruned = study_of(runs).get_trials()
     assert (base.state, pruned.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     kept = runs / "trials" / pruned.user_attrs["folder"]
