@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,10 +174,14 @@ def test_a_forked_trial_comes_to_what_a_new_process_comes_to_and_starts_at_once(
 def test_trials_are_forked_on_the_cpus_of_linux(monkeypatch, gpus, platform, forks):
     monkeypatch.setattr(launch, "gpus", lambda: gpus)
     monkeypatch.setattr(launch.sys, "platform", platform)
+    monkeypatch.delenv("OMP_WAIT_POLICY")
     with launch.trial_server(1) as server:
         assert bool(server) == forks
-    with launch.trial_server(0) as server:
-        assert server is None  # there is nothing to train
+        if server:  # OpenMP reads this when it is loaded
+            assert b"OMP_WAIT_POLICY=PASSIVE\0" in Path(f"/proc/{server._process.pid}/environ").read_bytes()
+    for count in (0, -1):  # there is nothing to train, or more than a search may train was trained
+        with launch.trial_server(count) as server:
+            assert server is None
 
 
 def test_without_its_server_a_sweep_starts_new_processes(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 from transformer_pl.trials.trial import LOCK_FD
 
 POLL_S = 0.2  # between two looks at the running trials
+SLEEPING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin while they wait starve the other trials
 TRAIN = "transformer_pl.train"  # what a trial's process runs, and the modules that it imports later
 TRAIN_LATER = ("transformer_pl.training.fit", "transformer_pl.evaluation.evaluate_trial")
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
@@ -107,11 +108,14 @@ class GridQueue:
 
 @contextmanager
 def trial_server(trial_count: int) -> Iterator[ForkServer | None]:
-    """The server that trials are forked from; None where they are not. Enter it early: it takes seconds to be ready."""
-    if not trial_count or sys.platform != "linux" or gpus():
+    """The server that trials are forked from; None where they are not. Enter it early: it takes seconds to be ready.
+
+    trial_count: how many trials are to be trained; without any, there is no server.
+    """
+    if trial_count <= 0 or sys.platform != "linux" or gpus():
         yield None
         return
-    with closing(ForkServer(TRAIN, TRAIN_LATER)) as server:
+    with closing(ForkServer(TRAIN, TRAIN_LATER, SLEEPING_THREADS)) as server:
         yield server
 
 
@@ -235,14 +239,17 @@ class _Scheduler:
 
 def trial_environment(planned: PlannedTrial, workers: Workers, worker: int) -> dict[str, str]:
     """The environment variables of a trial's process."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(workers.threads_of(planned)),
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
-        "PYTHONUNBUFFERED": "1",
-        "WANDB_NAME": planned.name,
-        ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
-        ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
-    }
+    environment = (
+        os.environ
+        | SLEEPING_THREADS
+        | {
+            "OMP_NUM_THREADS": str(workers.threads_of(planned)),
+            "PYTHONUNBUFFERED": "1",
+            "WANDB_NAME": planned.name,
+            ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
+            ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
+        }
+    )
     if workers.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = workers.gpus[worker]
     return environment

@@ -71,19 +71,22 @@ class ForkedProcess:
 class ForkServer:
     """The parent's side of a server. Close it only when all processes have ended: nobody else knows how they ended."""
 
-    def __init__(self, module: str, also: Sequence[str] = ()):
-        """module: what the processes run. also: more modules to import, which `module` itself imports later."""
+    def __init__(self, module: str, also: Sequence[str] = (), environment: Mapping[str, str] | None = None):
+        """module: what the processes run. also: more modules to import, which `module` itself imports later.
+
+        environment: more variables, for libraries that read them when they are imported, as OpenMP does.
+        """
         self.module = module
         self._control, control = socket.socketpair()
         command = [sys.executable, "-m", __name__, str(control.fileno()), module, *also, "-" * TITLE_BYTES]
-        environment = os.environ | ONE_THREAD | {"PYTHONUNBUFFERED": "1"}
+        variables = os.environ | ONE_THREAD | {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
         with control:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env=variables,
                 pass_fds=[control.fileno()],
                 start_new_session=True,
             )
