@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import tiny_trials
 import torch
 import watching_component
 import yaml
+from forked import start
 from helpers import ROOT, a_result, command, little_text
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -308,7 +310,7 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
     (tmp_path / "seen").mkdir()
     keys = tiny_trials.TINY | watching_component.WATCHED | {"data.path": write_text(tmp_path / "text", 60)}
     keys |= {"trainer.num_nodes": 2, "trainer.strategy": "fsdp2", "trainer.accelerator": "cpu"}
-    words = [sys.executable, "-m", "transformer_pl.train", f"--runs={tmp_path / 'runs'}"]
+    words = [f"--runs={tmp_path / 'runs'}"]
     words += [f"--{key}={value}" for key, value in keys.items()]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -323,13 +325,14 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
         for node in "01":
             own = {"RANK": node, "GROUP_RANK": node, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             with (tmp_path / f"{node}.txt").open("w") as log:
-                environment = os.environ | shared | own
-                nodes.append(subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=log))
+                nodes.append(start("train", *words, output=log, **shared, **own))
         codes = [node.wait(120) for node in nodes]
     finally:
         for node in nodes:
-            node.kill()
-            node.wait()
+            node.stdin.close()
+            if node.poll() is None:
+                os.kill(node.pid, signal.SIGKILL)
+                node.wait(20)
     assert codes == [0, 0], "".join(path.read_text() for path in tmp_path.glob("?.txt"))
     processes = watching_component.notes(tmp_path / "seen")
     first, second = (next(note for note in notes if note["world"] > 1) for notes in processes)  # after the dry run
