@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from transformer_pl.experiments import launch, workers
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep import argv
 from transformer_pl.train import read_argv
@@ -182,6 +184,15 @@ def test_trials_are_forked_on_the_cpus_of_linux(monkeypatch, gpus, platform, for
     for count in (0, -1):  # there is nothing to train, or more than a search may train was trained
         with launch.trial_server(count) as server:
             assert server is None
+
+
+def test_no_trial_is_drawn_before_its_server_is_ready(tmp_path):
+    """A search would hold it, and other commands would wait for it."""
+    queue, view = launch.GridQueue(planned_trials(tmp_path, {}, {})), Told()
+    with closing(ForkServer("time")) as server:  # which Python takes a moment to start
+        scheduler = launch._Scheduler(queue, lambda one: [], workers.Workers(1, 1, []), view, server)
+        assert scheduler.fill_free_workers() and view.waits == "importing torch"
+        assert len(queue.waiting) == 4 and not scheduler.running
 
 
 def test_without_its_server_a_sweep_starts_new_processes(tmp_path, monkeypatch):
