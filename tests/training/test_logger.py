@@ -74,6 +74,16 @@ def test_the_user_has_the_last_word(server, monkeypatch):
     assert wandb_mode()[0] == "disabled"
 
 
+def test_w_and_b_has_no_process_where_it_is_turned_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    before = set(descendants(os.getpid()))
+    run = wandb_process.WandbRun(folder=str(tmp_path), name="name", tags=["tag"], config={})
+    assert set(descendants(os.getpid())) <= before
+    run.tell(log={"step": 1})
+    run.finish(0)
+    assert not (tmp_path / "wandb").exists()
+
+
 def test_what_a_trial_resulted_in_is_reported_once(tmp_path, monkeypatch):
     """Also where its process died after it had logged that, and before it wrote the result."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
