@@ -1,36 +1,70 @@
-"""Commands in processes that are forked from this one: without the seconds in which Python imports torch and Lightning.
+"""Commands in processes that are forked from a server: without the seconds in which Python imports torch and Lightning.
 
-They are real processes, with signals, files and exit codes of their own. Only their start differs, and each has one
-thread, because OpenMP's threads do not survive a fork. Tests of the start itself (process titles, imports, numbers of
-threads) use `helpers.command`.
+They are real processes, with signals, files, titles and exit codes of their own; a sweep forks its trials, too, from
+itself. Tests of a start from nothing (passwords in the title, imports) use `helpers.command`.
 """
 
+import atexit
+import fcntl
+import functools
 import os
 import runpy
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
-import traceback
-import warnings
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 from unittest import mock
 
-import torch
 from helpers import ROOT
+from lightning.fabric.utilities.rank_zero import _get_rank
+from lightning.pytorch.utilities import rank_zero_only
 
-import transformer_pl.training.fit  # noqa: F401  # before a fork, so that it is imported once
-from transformer_pl.experiments import launch
+from transformer_pl.runtime import fork_server
+from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
 
-POLL_S = 0.02
-CRASHED = 70  # the exit code where this file fails, not the command
+TRAIN = "transformer_pl.train"
+IMPORTED = ("training.fit", "evaluation.evaluate_trial", "sweep", "search.cli", "report", "complexity", "translate")
 
 
-def start(name: str, *argv: object, output: Any, errors: Any = None, **environment: str) -> "ForkedProcess":
-    """Start `python -m transformer_pl.<name> ARGV`. A sweep forks its trials, too. output, errors: files."""
-    words = [sys.executable, "-m", f"transformer_pl.{name}", *map(str, argv)]
-    return ForkedProcess(words, output, errors or output, os.environ | environment, cwd=ROOT)
+@functools.cache
+def server() -> ForkServer:
+    """The server of this process of pytest."""
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")])):
+        started = ForkServer("forked", [TRAIN, *(f"transformer_pl.{name}" for name in IMPORTED)])
+    atexit.register(started.close)
+    while not started.is_ready():
+        time.sleep(0.02)
+    return started
+
+
+def start(
+    name: str, *argv: object, output: Any, errors: Any = None, terminal: Any = None, **environment: str
+) -> ForkedProcess:
+    """Start `python -m transformer_pl.<name> ARGV` in a session of its own.
+
+    output, errors: files. terminal: a file; then the process is controlled by that terminal and prints there.
+    """
+    files = {"ERRORS": errors or output} | ({"TERMINAL": terminal} if terminal else {})
+    return server().start([f"transformer_pl.{name}", *map(str, argv)], os.environ | environment, output, files)
+
+
+@contextmanager
+def running(name: str, *argv: object, output: Any, **options: Any) -> Iterator[ForkedProcess]:
+    """A command, which has ended afterwards: killed if there is an error."""
+    process = start(name, *argv, output=output, **options)
+    try:
+        yield process
+    except BaseException:
+        os.kill(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        process.stdin.close()
+        process.wait(300)
 
 
 def command(name: str, *argv: object, **environment: str) -> subprocess.CompletedProcess:
@@ -48,41 +82,21 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
         return subprocess.CompletedProcess([name, *argv], process.returncode or 0, out.read(), err.read())
 
 
-class ForkedProcess:
-    """`python -m MODULE ARGV` as a fork of this process, with the part of `subprocess.Popen` that a sweep uses.
+class _Fork:
+    """In place of a `Popen` of Python: a fork of this process, which has imported everything already."""
 
-    Its standard input is a pipe.
-    """
-
-    _pipes: ClassVar[list[Any]] = []  # the ends that this process holds; a fork must not keep them open
-
-    def __init__(self, words: list[str], stdout: Any, stderr: Any, env: Any, **options: Any):
+    def __init__(self, run: Callable[[], object], words: list[str], env: Mapping[str, str], keep: Collection[int] = ()):
         self.returncode: int | None = None
-        stdin, writing = os.pipe()
-        sys.stdout.flush()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads, which a fork lacks
-            self.pid = os.fork()
-        if not self.pid:
-            os.close(writing)
-            for pipe in self._pipes:
-                pipe.close()
-            _run([stdin, stdout.fileno(), stderr.fileno()], words, env, **options)
-        os.close(stdin)
-        self.stdin = os.fdopen(writing, "wb", buffering=0)
-        self._pipes.append(self.stdin)
-
-    def __enter__(self) -> "ForkedProcess":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stdin.close()
-        if error[0]:
-            self.send_signal(signal.SIGKILL)
-        self.wait()
-
-    def send_signal(self, signum: int) -> None:
-        os.kill(self.pid, signum)
+        self.pid = os.fork()
+        if self.pid:
+            return
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *keep}:
+            with suppress(OSError):  # the one that listed them
+                os.close(number)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv = words[2:]
+        _end_with(run)
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -90,57 +104,79 @@ class ForkedProcess:
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
-    def wait(self, timeout: float = 3600) -> int | None:
-        deadline = time.monotonic() + timeout
+    def wait(self) -> None:
         while self.poll() is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("a forked command", timeout)
-            time.sleep(POLL_S)
-        return self.returncode
+            time.sleep(0.02)
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
-def _run(
-    files: list[int], words: list[str], env: Any, cwd: Any = None, start_new_session: bool = False, **_: Any
-) -> None:
-    """Make the forked process what `python -m` would make of a new one; run the command; end the process."""
-    code: Any = CRASHED
+def _end_with(run: Callable[[], object]) -> None:
+    """End this process as Python does after `run`, but without what the code below it on the stack would do."""
+    code: Any = 0
     try:
-        if start_new_session:
-            os.setsid()
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w", closefd=False) for n in range(3))
-        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.environ.clear()
-        os.environ.update(env)
-        os.chdir(cwd or os.getcwd())
-        sys.path[:0] = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        sys.argv = words[2:]
-        torch.set_num_threads(1)
-        torch.set_num_threads = lambda number: None
-        warnings.resetwarnings()
-        with mock.patch.object(launch.subprocess, "Popen", _popen(subprocess.Popen)):
-            runpy.run_module(words[2], run_name="__main__", alter_sys=True)
-        code = 0
+        run()
     except SystemExit as error:
         code = error.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else int(code is not None))
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _popen(popen: Any) -> Any:
-    """`subprocess.Popen`, but trials are forked."""
+def _popen(popen: Callable[..., Any]) -> Callable[..., Any]:
+    """`subprocess.Popen`, but a sweep's server and the ranks of a trial are forked, where only one thread runs."""
+
+    def serve() -> None:
+        os.setsid()
+        for number in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        fork_server.main()
 
     def start(words: Any, *arguments: Any, **options: Any) -> Any:
-        is_trial = isinstance(words, list) and words[1:3] == ["-m", "transformer_pl.train"]
-        return ForkedProcess(words, **options) if is_trial else popen(words, *arguments, **options)
+        module = words[2] if isinstance(words, list) and words[1] == "-m" else None
+        if module == fork_server.__name__:
+            return _Fork(serve, words, options["env"], options["pass_fds"])
+        if module == TRAIN and len(os.listdir("/proc/self/task")) == 1:
+            return _Fork(functools.partial(_run, module), words, options["env"])
+        return popen(words, *arguments, **options)
 
     return start
+
+
+def _run(module: str) -> None:
+    fork_server._set_title([sys.executable, "-m", module, *sys.argv[1:]])
+    rank_zero_only.rank = _get_rank() or 0  # Lightning reads it from the environment when it is imported
+    sys.modules.pop(module, None)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    """What a fork of the server runs."""
+    if terminal := os.environ.pop("TERMINAL", None):  # it becomes the terminal of this session
+        fcntl.ioctl(int(terminal), termios.TIOCSCTTY, 0)
+        for number in range(3):
+            os.dup2(int(terminal), number)
+        os.close(int(terminal))
+    errors = int(os.environ.pop("ERRORS"))
+    if not terminal:
+        os.dup2(errors, 2)
+    os.close(errors)
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    del sys.argv[0]
+    with mock.patch.object(subprocess, "Popen", _popen(subprocess.Popen)):
+        _run(sys.argv[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,12 @@
 """What several tests share: commands as their user runs them, little text, waiting, processes."""
 
+import atexit
+import functools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,6 +47,14 @@ def little_text(folder: Path, train: int, val: int, test: int) -> Path:
         (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
         (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
     return folder
+
+
+@functools.cache
+def shared_text() -> Path:
+    """The folder of a little text for the trials of several tests. 31 sentences for validation make batches uneven."""
+    folder = Path(tempfile.mkdtemp(prefix="text"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return little_text(folder, 800, 31, 21)
 
 
 def a_result(**keys: object) -> dict:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from forked import command
-from helpers import ROOT, a_result, wait_for
+from forked import command, start
+from helpers import a_result, wait_for
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
@@ -454,12 +453,12 @@ def test_a_trial_that_another_process_trains_is_waited_for(tmp_path, small_sweep
     """And by nobody trained beside it."""
     runs, log = tmp_path / "runs", tmp_path / "log.txt"
     (trial,) = trials(small_sweep, runs)
-    words = [sys.executable, "-m", "transformer_pl.sweep", str(small_sweep), "--runs", str(runs)]
     with log.open("wb") as file, trial.lock():
         with pytest.raises(InputError, match="another process trains this trial, and only one may; wait for it"):
             trial.lock().__enter__()
-        process = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file)
+        process = start("sweep", small_sweep, "--runs", runs, output=file)
         wait_for(lambda: "waiting for another command, which trains 1 of these" in log.read_text())
         assert process.poll() is None and not trial.metrics()
     assert process.wait(120) == 0, log.read_text()
+    process.stdin.close()
     assert trial.result() and "val/bleu" in log.read_text()

@@ -11,6 +11,7 @@ from helpers import ROOT
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_pl import complexity
 from transformer_pl.complexity import LENGTHS, growth, main, measure
 from transformer_pl.components import build
 from transformer_pl.config import sizes
@@ -103,9 +104,10 @@ def test_a_computation_too_large_for_memory_is_skipped_and_not_killed():
     assert completed.stdout == "None True\n", completed.stderr
 
 
-def test_the_command_times_every_layer_of_a_sweep(tmp_path):
-    completed = command("complexity", "sweeps/layers.yaml", "--scale", "demo", "--n", "16,8,512", "--runs", tmp_path)
-    assert completed.returncode == 0, completed.stderr
+def test_the_command_times_every_layer_of_a_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr(complexity, "RUN_S", 0.01)  # how long each is measured
+    layers = str(ROOT / "sweeps" / "layers.yaml")
+    assert main([layers, "--scale", "demo", "--n", "16,8,512", "--runs", str(tmp_path)]) == 0
     folder = tmp_path / "complexity" / "layers"
     assert {path.suffix for path in folder.glob("complexity.*")} == {".md", ".csv", ".svg", ".pdf", ".png"}
     with (folder / "complexity.csv").open() as file:

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import tiny_trials
 import torch
 import watching_component
 import yaml
+from forked import start
 from helpers import ROOT, a_result, command, little_text
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -42,6 +44,7 @@ from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.reporting import rows as table_rows
+from transformer_pl.runtime import fork_server
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -307,7 +310,7 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
     (tmp_path / "seen").mkdir()
     keys = tiny_trials.TINY | watching_component.WATCHED | {"data.path": write_text(tmp_path / "text", 60)}
     keys |= {"trainer.num_nodes": 2, "trainer.strategy": "fsdp2", "trainer.accelerator": "cpu"}
-    words = [sys.executable, "-m", "transformer_pl.train", f"--runs={tmp_path / 'runs'}"]
+    words = [f"--runs={tmp_path / 'runs'}"]
     words += [f"--{key}={value}" for key, value in keys.items()]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -322,13 +325,14 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
         for node in "01":
             own = {"RANK": node, "GROUP_RANK": node, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             with (tmp_path / f"{node}.txt").open("w") as log:
-                environment = os.environ | shared | own
-                nodes.append(subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=log))
+                nodes.append(start("train", *words, output=log, **shared, **own))
         codes = [node.wait(120) for node in nodes]
     finally:
         for node in nodes:
-            node.kill()
-            node.wait()
+            node.stdin.close()
+            if node.poll() is None:
+                os.kill(node.pid, signal.SIGKILL)
+                node.wait(20)
     assert codes == [0, 0], "".join(path.read_text() for path in tmp_path.glob("?.txt"))
     processes = watching_component.notes(tmp_path / "seen")
     first, second = (next(note for note in notes if note["world"] > 1) for notes in processes)  # after the dry run
@@ -474,10 +478,11 @@ def test_a_plan_starts_nothing_and_tells_how_far_rows_are_from_base(rows, tmp_pa
 @pytest.fixture
 def processes(monkeypatch, tmp_path):
     """In place of a trial's process, a script that a test writes; `said` beside it has its arguments, a line each."""
+    no_server = f'[ "$2" = {fork_server.__name__} ] && exit 1'  # so trials are not forked
 
     def write(script: str) -> Path:
         program = tmp_path / "program"
-        program.write_text(f'#!/bin/sh\ncd {tmp_path}\necho "$@" >> said\n{script}\n')
+        program.write_text(f'#!/bin/sh\ncd {tmp_path}\n{no_server}\necho "$@" >> said\n{script}\n')
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
         return tmp_path / "said"

@@ -11,7 +11,7 @@ import sys
 import forked
 import pytest
 import yaml
-from helpers import ROOT, command, read_back
+from helpers import ROOT, command, read_back, shared_text
 
 FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.pt", "log.txt")
 FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")
@@ -174,6 +174,7 @@ def failing(tmp_path):
     broken = [
         f"model.position=broken_component.Broken model.position.how={how}" for how in ("fails", "exits", "vanishes")
     ]
+    sweep["parameters"] |= {"data.path": {"value": str(shared_text())}, "data.vocab_size": {"value": 400}}
     sweep["parameters"]["variant"] = {"values": ["base", *broken]}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
     return tmp_path

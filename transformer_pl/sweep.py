@@ -24,7 +24,7 @@ from transformer_pl.experiments.cli import (
     refuse_options,
     sweep_folder,
 )
-from transformer_pl.experiments.launch import GridQueue, launch
+from transformer_pl.experiments.launch import GridQueue, launch, trial_server
 from transformer_pl.experiments.plan import (
     COMPARED,
     Plan,
@@ -45,6 +45,7 @@ from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -91,12 +92,13 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
         return 0
     check_writable(options.runs)
     with runs_lock(options.runs):
-        exit_code = command.train(plan)
-        if retuning:
-            if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
-                return exit_code
-            plan = command.show_plan(retuning.best(sweep, plan.trials))
-            exit_code = max(exit_code, command.train(plan))
+        with trial_server(len(command.trials_to_train(plan.trials))) as server:
+            exit_code = command.train(plan, server)
+            if retuning:
+                if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
+                    return exit_code
+                plan = command.show_plan(retuning.best(sweep, plan.trials))
+                exit_code = max(exit_code, command.train(plan, server))
         exit_code = command.publish(plan, exit_code)
     trial_folders = [planned.trial.folder for planned in plan.trials]
     mention_offline_runs([*trial_folders, command.folder], options.runs, console)
@@ -136,7 +138,7 @@ class GridCommand:
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
 
-    def train(self, plan: Plan) -> int:
+    def train(self, plan: Plan, server: ForkServer | None) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = self.trials_to_train(plan.trials)
         queue = GridQueue(missing)
@@ -146,7 +148,7 @@ class GridCommand:
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         try:
             if missing:
-                self._launch(plan, missing, queue)
+                self._launch(plan, missing, queue, server)
         except Stopped as stopped:
             self.console.print(stopped)
             return stopped.exit_code
@@ -162,13 +164,13 @@ class GridCommand:
         publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console, differs)
         return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
 
-    def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
+    def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue, server: ForkServer | None) -> None:
         options, sweep = self.options, plan.sweep
         workers = self.workers(missing)
         say(self.console, workers.describe(missing))
         cached = len(plan.trials) - len(missing)
         with ProgressView(self.console, missing, cached, workers.count, plan.estimates) as view:
-            launch(queue, lambda planned: argv(sweep, planned, options.runs, options.rerun), workers, view)
+            launch(queue, lambda planned: argv(sweep, planned, options.runs, options.rerun), workers, view, server)
 
     def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
         for planned in failed:

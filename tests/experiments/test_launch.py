@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from helpers import ROOT, a_result, little_text
 from tiny_trials import TINY
@@ -15,6 +18,7 @@ from transformer_pl.experiments import launch, workers
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep import argv
 from transformer_pl.train import read_argv
@@ -40,8 +44,9 @@ def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
     started = []
     monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
     sweep, planned = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), planned_trials(tmp_path, keys, begun)[0]
+    words = argv(sweep, planned, tmp_path, False)
     with planned.trial.take_lock() as lock:
-        launch._start_process(planned, argv(sweep, planned, tmp_path, False), workers.Workers(1, 3, []), 0, lock)
+        launch._Scheduler(None, lambda one: words, workers.Workers(1, 3, []), None)._start_process(planned, 0, lock)
     ((words, environment),) = started
     assert environment["OMP_NUM_THREADS"] == str(threads)
     _, (_, (_, keys_given)) = read_argv(words[3:])
@@ -120,6 +125,89 @@ def test_without_a_gpu_each_worker_gets_its_share_of_cores(monkeypatch):
     assert workers.available_workers(None, trainers({}, {"devices": 2}), 9) == workers.Workers(4, 1, [])
     assert workers.available_workers(2, trainers({"devices": 2}), 9) == workers.Workers(2, 2, [])
     assert workers.available_workers(None, trainers({}), 1) == workers.Workers(1, 8, [])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trials that are forked
+
+
+def small_grid(folder):
+    """A sweep file of two short trials that differ in their seed."""
+    text = folder / "text"
+    text.mkdir()
+    little_text(text, 60, 8, 6)
+    keys = {key: {"value": value} for key, value in (TINY | {"data.path": str(text)}).items()}
+    content = {"program": "transformer_pl/train.py", "name": "shared", "method": "grid"}
+    content |= {"parameters": keys | {"seed": {"values": [1, 2]}}}
+    (folder / "shared.yaml").write_text(yaml.safe_dump(content))
+    return folder / "shared.yaml"
+
+
+def test_a_forked_trial_comes_to_what_a_new_process_comes_to_and_starts_at_once(tmp_path, monkeypatch):
+    """Bit for bit, with two threads each: what OpenMP does in a fork is what it does elsewhere."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.delitem(TINY, "trainer.threads")
+    sweep, share = read_sweep(small_grid(tmp_path)), workers.Workers(1, 2, [])
+    kept, seconds = {}, {}
+    for name, count in (("forked", 1), ("new", 0)):
+        runs = tmp_path / name
+        planned = plan_trials(sweep, runs)[:1]
+        words = argv(sweep, planned[0], runs, False)
+        with launch.trial_server(count) as server:
+            while server and not server.is_ready():
+                time.sleep(0.02)
+            view, began = Told(), time.monotonic()
+            launch.launch(launch.GridQueue(planned), lambda one, words=words: words, share, view, server)
+            seconds[name] = time.monotonic() - began
+        ((_, ending, description),) = view.endings
+        assert ending == "done", description
+        folder = planned[0].trial.folder
+        environment = json.loads((folder / "env.json").read_text())
+        losses = [line["train/loss"] for line in planned[0].trial.metrics() if "train/loss" in line]
+        kept[name] = torch.load(folder / "weights.pt"), losses, description, environment["threads"]
+    assert all(torch.equal(kept["forked"][0][key], value) for key, value in kept["new"][0].items())
+    assert kept["forked"][1:] == kept["new"][1:] and kept["new"][3] == 2
+    assert seconds["forked"] < 0.6 * seconds["new"]  # which imports torch and Lightning
+
+
+@pytest.mark.parametrize(
+    ("gpus", "platform", "forks"), [([], "linux", True), (["0"], "linux", False), ([], "darwin", False)]
+)
+def test_trials_are_forked_on_the_cpus_of_linux(monkeypatch, gpus, platform, forks):
+    monkeypatch.setattr(launch, "gpus", lambda: gpus)
+    monkeypatch.setattr(launch.sys, "platform", platform)
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    with launch.trial_server(1) as server:
+        assert bool(server) == forks
+        if server:  # OpenMP reads this when it is loaded
+            assert b"OMP_WAIT_POLICY=PASSIVE\0" in Path(f"/proc/{server._process.pid}/environ").read_bytes()
+    for count in (0, -1):  # there is nothing to train, or more than a search may train was trained
+        with launch.trial_server(count) as server:
+            assert server is None
+
+
+def test_no_trial_is_drawn_before_its_server_is_ready(tmp_path):
+    """A search would hold it, and other commands would wait for it."""
+    queue, view = launch.GridQueue(planned_trials(tmp_path, {}, {})), Told()
+    with closing(ForkServer("time")) as server:  # which Python takes a moment to start
+        scheduler = launch._Scheduler(queue, lambda one: [], workers.Workers(1, 1, []), view, server)
+        assert scheduler.fill_free_workers() and view.waits == "importing torch"
+        assert len(queue.waiting) == 4 and not scheduler.running
+
+
+def test_without_its_server_a_sweep_starts_new_processes(tmp_path, monkeypatch):
+    """Where the server has failed to import, or was killed."""
+    started = []
+    planned = planned_trials(tmp_path, {}, {})[0]
+    with launch.trial_server(1) as server, planned.trial.take_lock() as lock:
+        scheduler = launch._Scheduler(None, lambda one: ["--seed=1"], workers.Workers(1, 1, []), None, server)
+        server._process.kill()
+        server._process.wait()
+        monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest)))
+        scheduler._start_process(planned, 0, lock)
+        ((words, rest),) = started
+        assert words == [sys.executable, "-m", "transformer_pl.train", "--seed=1"]
+        assert rest["start_new_session"] and rest["env"]["TRANSFORMER_PL_LOCK_FD"] == str(lock.fileno())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -207,14 +295,7 @@ def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_
 
 def test_two_commands_share_a_grid(tmp_path):
     """Started one after the other, as people do, or at once, as a job array does: every trial is trained once."""
-    text = tmp_path / "text"
-    text.mkdir()
-    little_text(text, 60, 8, 6)
-    keys = {key: {"value": value} for key, value in (TINY | {"data.path": str(text)}).items()}
-    content = {"program": "transformer_pl/train.py", "name": "shared", "method": "grid"}
-    content |= {"parameters": keys | {"seed": {"values": [1, 2]}}}
-    (tmp_path / "shared.yaml").write_text(yaml.safe_dump(content))
-    words = [sys.executable, "-m", "transformer_pl.sweep", str(tmp_path / "shared.yaml"), "--runs", str(tmp_path / "r")]
+    words = [sys.executable, "-m", "transformer_pl.sweep", str(small_grid(tmp_path)), "--runs", str(tmp_path / "r")]
     words += ["--parallel", "1"]
     environment = os.environ | {"WANDB_MODE": "disabled"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

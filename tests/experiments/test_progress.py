@@ -9,17 +9,17 @@ import random
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 import pyte
 import pytest
 import yaml
-from helpers import ROOT, processes, read_back
+from forked import start
+from helpers import ROOT, processes, read_back, shared_text
 from rich.console import Console
 
 from transformer_pl.experiments import progress
@@ -167,6 +167,7 @@ def test_durations_are_written_as_a_clock():
 def two_rows(tmp_path):
     """A sweep of two short trials."""
     sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
+    sweep["parameters"] |= {"data.path": {"value": str(shared_text())}, "data.vocab_size": {"value": 400}}
     sweep["parameters"]["variant"] = {"values": ["base", "model.h=4"]}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
     return tmp_path
@@ -175,19 +176,20 @@ def two_rows(tmp_path):
 @contextmanager
 def terminal(folder: Path, *argv: str, columns: int = 80):
     """The sweep command in a terminal of its own."""
-    words = [sys.executable, "-m", "transformer_pl.sweep", str(folder / "sweep.yaml"), "--runs", str(folder / "runs")]
     ours, theirs = pty.openpty()
     resize(ours, columns)
-    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | {"TERM": "xterm-256color"}
-    sides = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    words = ["setsid", "--ctty", *words, *argv]  # its controlling terminal: Ctrl-C is a key there
-    with subprocess.Popen(words, cwd=ROOT, env=environment, **sides) as process:
-        os.close(theirs)
-        try:
-            yield process, ours
-        finally:
-            os.close(ours)
-            process.kill()
+    words = [folder / "sweep.yaml", "--runs", folder / "runs", *argv]
+    with mock.patch.dict(os.environ, {"TERM": "xterm-256color"}), os.fdopen(theirs, "w") as terminal:
+        os.environ.pop("COLUMNS", None)
+        process = start("sweep", *words, output=terminal, terminal=terminal)
+    try:
+        yield process, ours
+    finally:
+        os.close(ours)
+        process.stdin.close()
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(20)
 
 
 def resize(fd: int, columns: int, lines: int = 24) -> None:
@@ -253,7 +255,7 @@ def test_a_stopped_sweep_saves_its_trials_and_leaves_no_process(two_rows, how):
                 sent += read(fd, 0.3)
                 os.write(fd, b"\x03")
         else:
-            process.send_signal(getattr(signal, how))
+            os.kill(process.pid, getattr(signal, how))
         while process.poll() is None or alive(leaders):
             sent += read(fd, 0.2)
             assert time.monotonic() - began < 10, (alive(leaders), sent.decode())

@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 from forked import command
-from helpers import a_result
+from helpers import a_result, shared_text
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import REACH, plan_retuning
@@ -17,6 +17,7 @@ from transformer_pl.trials.runs_folder import finished_results
 
 KEYS = ["optim.lr_scale", "optim.warmup"]
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
+SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Searches: how their files are read, what is drawn, and that no trial is lost or trained twice."""
 
 import json
+import os
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,14 +9,14 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from forked import command, start
-from helpers import a_result, processes, wait_for
+from forked import command, running
+from helpers import a_result, processes, shared_text, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from transformer_pl.data.prepare import prepare
-from transformer_pl.experiments.launch import launch
+from transformer_pl.experiments.launch import launch, trial_server
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.workers import Workers
@@ -32,6 +33,7 @@ from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
+SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
 
 
@@ -248,10 +250,10 @@ def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
     runs = tmp_path / "runs"
     path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 200})
     words = ["sweep", path, "--runs", runs]
-    with (tmp_path / "out").open("w") as out, start(*words, output=out, WANDB_MODE="disabled") as process:
+    with (tmp_path / "out").open("w") as out, running(*words, output=out, WANDB_MODE="disabled") as process:
         wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/last.sha256"))) == 2, 90)
         folders = {path.name for path in (runs / "trials").iterdir()}
-        process.send_signal(signum)
+        os.kill(process.pid, signum)
         assert process.wait(20) in (143, -9)
         wait_for(lambda: not any(trial.locked() for trial in map(Trial, (runs / "trials").iterdir())), 15)
     finished = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
@@ -285,8 +287,8 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, m
     prepare(search.base.data, runs)
     study = create_study(search, folder, None, optuna.samplers.RandomSampler(), PruneAlways())
     queue = SearchQueue(search, study, runs)
-    with ProgressView(Console(), [], 0, 1, queue.estimates) as view:
-        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view)
+    with ProgressView(Console(), [], 0, 1, queue.estimates) as view, trial_server(2) as server:
+        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view, server)
     base, pruned = study_of(runs).get_trials()
     assert (base.state, pruned.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     kept = runs / "trials" / pruned.user_attrs["folder"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
+from forked import start
 from helpers import ROOT, a_result, command, descendants, wait_for
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -92,13 +93,15 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
     """Four processes; SIGKILL ends one of them in the middle of a trial, which another process trains again, once."""
     runs = tmp_path / "runs"
     url = request.getfixturevalue("postgres") if kind == "postgres" else None
-    storage = ["--storage", url] if url else []
-    words = [sys.executable, "-m", "transformer_pl.sweep", str(search_file), "--runs", str(runs), "--parallel", "1"]
+    words = [str(search_file), "--runs", str(runs), "--parallel", "1"]
+    python = [sys.executable, "-m", "transformer_pl.sweep"]
     logs = [tmp_path / f"worker{i}.txt" for i in range(4)]
     workers = []
     for log in logs:
         with log.open("wb") as file:
-            workers.append(subprocess.Popen([*words, *storage], cwd=ROOT, stdout=file, stderr=file))
+            if url:  # a new process, which has to hide the password
+                new = subprocess.Popen([*python, *words, "--storage", url], cwd=ROOT, stdout=file, stderr=file)
+            workers.append(new if url else start("sweep", *words, output=file))
     try:
         name = "try@demo"
         journal = runs / "sweeps" / name / "study.journal"
@@ -126,12 +129,15 @@ def test_workers_share_a_study_and_one_is_killed(kind, search_file, tmp_path, re
                 with suppress(OSError):  # it has ended meanwhile
                     assert SHOWN not in Path("/proc", str(pid), "cmdline").read_text()
                     assert pid == worker.pid or SHOWN not in Path("/proc", str(pid), "environ").read_text()
-        victim.send_signal(signal.SIGKILL)
+        os.kill(victim.pid, signal.SIGKILL)
         for worker, log in zip(workers, logs, strict=True):
             assert worker.wait(240) == (-9 if worker is victim else 0), log.read_text()
     finally:
         for worker in workers:
-            worker.kill()
+            if worker.poll() is None:
+                os.kill(worker.pid, signal.SIGKILL)
+            if worker.stdin:
+                worker.stdin.close()
     trials = study().get_trials()
     assert [t.state for t in counted_trials(study())] == [TrialState.COMPLETE] * TRIALS
     assert not [t for t in trials if t.state in (TrialState.RUNNING, TrialState.WAITING)]

@@ -3,14 +3,19 @@
 import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from forked import running
 from helpers import ROOT, Process, little_text, processes, wait_for
+
+from transformer_pl.runtime.fork_server import ForkedProcess
 
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
 SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
@@ -24,19 +29,21 @@ def text(tmp_path_factory):
     return little_text(tmp_path_factory.mktemp("text"), 800, 31, 21)
 
 
-def start(text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10, path: Path = ROOT) -> subprocess.Popen:
-    """A trial in a session of its own, as a sweep starts it. `path`: a folder of parts."""
-    words = [sys.executable, "-m", "transformer_pl.train", *SMALL, f"--data.path={text}", f"--runs={runs}", *argv]
+@contextmanager
+def start(
+    text: Path, runs: Path, *argv: str, steps: int = 20, every: int = 10, path: Path = ROOT
+) -> Iterator[tuple[ForkedProcess, Path]]:
+    """A trial in a session of its own, as a sweep starts it, and the file that it prints to. `path`: of parts."""
+    words = [*SMALL, f"--data.path={text}", f"--runs={runs}", *argv]
     words += [f"--optim.max_steps={steps}", f"--trainer.val_every={every}"]
-    environment = os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(words, cwd=ROOT, env=environment, start_new_session=True, **pipes)
+    folders = f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with tempfile.NamedTemporaryFile() as file, running("train", *words, output=file, PYTHONPATH=folders) as process:
+        yield process, Path(file.name)
 
 
 def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, list[dict]]:
-    with start(text, runs, *argv, **schedule) as process:
-        completed, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, completed
+    with start(text, runs, *argv, **schedule) as (process, printed):
+        assert process.wait(120) == 0, printed.read_text()
     (folder,) = (runs / "trials").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     ids = {path.name.split("-", 3)[3] for path in folder.glob("wandb/offline-run-*")}
@@ -97,13 +104,12 @@ def test_each_process_has_the_threads_that_the_config_says(text, tmp_path, monke
 def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
     argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]
     whole, whole_lines = train(text, tmp_path / "whole", *argv, steps=60)
-    with start(text, tmp_path / "parts", *argv, steps=60) as process:
+    with start(text, tmp_path / "parts", *argv, steps=60) as (process, printed):
         wait_for(lambda: any((tmp_path / "parts").glob("trials/*/checkpoints/last.sha256")))
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGTERM)
-        completed, _ = process.communicate(timeout=30)
-    assert process.returncode == 143, completed
-    assert time.monotonic() - began < 10 and "the same command continues" in completed
+        assert process.wait(30) == 143, printed.read_text()
+        assert time.monotonic() - began < 10 and "the same command continues" in printed.read_text()
     wait_for(lambda: not in_session(process.pid), seconds=5)
     result, lines = train(text, tmp_path / "parts", *argv, steps=60)
     assert result["metrics"] == whole["metrics"]
@@ -115,13 +121,13 @@ def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
 
 
 def test_when_one_process_dies_the_trial_ends(text, tmp_path):
-    with start(text, tmp_path, *PAIR, "--trainer.strategy=ddp", steps=100_000, every=100_000) as process:
+    endless = {"steps": 100_000, "every": 100_000}
+    with start(text, tmp_path, *PAIR, "--trainer.strategy=ddp", **endless) as (process, printed):
         wait_for(lambda: any("train/loss" in p.read_text() for p in tmp_path.glob("trials/*/metrics.jsonl")))
         ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train " in one.command}
         (other,) = ranks - {process.pid}
         os.kill(other, signal.SIGKILL)
-        completed, _ = process.communicate(timeout=60)
-    assert process.returncode not in (0, 143), completed
+        assert process.wait(60) not in (0, 143), printed.read_text()
     wait_for(lambda: not in_session(process.pid), seconds=10)
 
 
@@ -138,9 +144,8 @@ def test_all_processes_stop_where_the_loss_of_one_is_not_finite(text, tmp_path):
         "        return super().forward(x, start) * (float('inf') if spoilt else 1)\n"
     )
     argv = [*PAIR, "--trainer.strategy=ddp", "--model.position=unlucky.Unlucky"]
-    with start(text, tmp_path / "runs", *argv, every=5, path=tmp_path) as process:
-        completed, _ = process.communicate(timeout=120)
-    assert process.returncode == 1 and "diverged at step 9:" in completed, completed
+    with start(text, tmp_path / "runs", *argv, every=5, path=tmp_path) as (process, printed):
+        assert process.wait(120) == 1 and "diverged at step 9:" in printed.read_text(), printed.read_text()
     wait_for(lambda: not in_session(process.pid), seconds=10)
     (folder,) = (tmp_path / "runs" / "trials").iterdir()
     assert json.loads((folder / "status.json").read_text()).items() >= {"state": "diverged", "step": 9}.items()

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +9,7 @@ import pytest
 import torch
 import yaml
 from forked import command
-from helpers import ROOT, a_result, read_back
+from helpers import ROOT, a_result, read_back, shared_text
 from lightning import Callback
 
 from tests.training.test_training import Asks, config, fit, prepared  # noqa: F401
@@ -185,6 +182,7 @@ def swept(tmp_path_factory):
     """The folder of a sweep of which one of two rows diverges, and what the command said."""
     folder = tmp_path_factory.mktemp("diverging")
     sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
+    sweep["parameters"] |= {"data.path": {"value": str(shared_text())}, "data.vocab_size": {"value": 400}}
     sweep["parameters"]["variant"] = {"values": ["base", "optim.lr_scale=1e30"]}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
     return folder, command("sweep", folder / "sweep.yaml", "--runs", folder / "runs")
@@ -251,13 +249,13 @@ def test_what_diverged_is_not_trained_again_unless_that_is_asked_for(swept):
 
     fixed = yaml.safe_load((folder / "sweep.yaml").read_text())["parameters"]
     keys = [f"--{key}={completed['value']}" for key, completed in fixed.items() if "value" in completed]
-    words = [sys.executable, "-m", "transformer_pl.train", *keys, "--optim.lr_scale=1e30", f"--runs={folder / 'runs'}"]
-    agent = os.environ | {"WANDB_SWEEP_ID": "abc12345", "WANDB_RUN_ID": "run4agent", "WANDB_DIR": str(folder)}
-    asked = subprocess.run(words, cwd=ROOT, env=agent, capture_output=True, text=True, timeout=120)
+    words = ["train", *keys, "--optim.lr_scale=1e30", f"--runs={folder / 'runs'}"]
+    agent = {"WANDB_SWEEP_ID": "abc12345", "WANDB_RUN_ID": "run4agent", "WANDB_DIR": str(folder)}
+    asked = command(*words, **agent)
     assert asked.returncode == 1 and f"diverged at step {step}; --rerun trains it anew" in asked.stdout, asked.stderr
     (run,) = trial.folder.glob("wandb/offline-run-*-run4agent")  # which the agent gave it
     assert json.loads(read_back(run, "--summary"))["summary"]["diverged_at_step"] == step
 
     before = trial.status()["time"]
-    anew = subprocess.run([*words, "--rerun"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    anew = command(*words, "--rerun")
     assert anew.returncode == 1 and trial.diverged_at() == step and trial.status()["time"] > before

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 import yaml
+from forked import running
 from helpers import GRIDS, ROOT, command, descendants, little_text, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
@@ -71,6 +72,16 @@ def test_a_key_without_a_server_is_reported_at_once(server, monkeypatch):
 def test_the_user_has_the_last_word(server, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert wandb_mode()[0] == "disabled"
+
+
+def test_w_and_b_has_no_process_where_it_is_turned_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    before = set(descendants(os.getpid()))
+    run = wandb_process.WandbRun(folder=str(tmp_path), name="name", tags=["tag"], config={})
+    assert set(descendants(os.getpid())) <= before
+    run.tell(log={"step": 1})
+    run.finish(0)
+    assert not (tmp_path / "wandb").exists()
 
 
 def test_what_a_trial_resulted_in_is_reported_once(tmp_path, monkeypatch):
@@ -181,14 +192,13 @@ def test_a_trial_ends_within_ten_seconds_where_w_and_b_hangs(w_and_b_of, tmp_pat
     keys = {"model.width": 0.0625, "decode.beam": 1, "decode.extra": 2, "trainer.log_every": 1, "trainer.threads": 1}
     keys |= {"data.path": little_text(tmp_path, 400, 30, 20), "data.vocab_size": 400}
     keys |= {"optim.max_steps": 10**6, "trainer.val_every": 10**6} if end == "stop" else {"optim.max_steps": 40}
-    words = [sys.executable, "-m", "transformer_pl.train", *(f"--{key}={value}" for key, value in keys.items())]
+    words = ["train", *(f"--{key}={value}" for key, value in keys.items())]
     trials, started = {}, {}
     with ExitStack() as stack:
         for seed, victim in enumerate(("none", "core", "own"), 1):
             log = stack.enter_context((tmp_path / victim).open("wb"))
             seeded = [*words, f"--runs={runs}", f"--seed={seed}"]
-            trials[victim] = stack.enter_context(subprocess.Popen(seeded, cwd=ROOT, stdout=log, stderr=log))
-            stack.callback(trials[victim].kill)
+            trials[victim] = stack.enter_context(running(*seeded, output=log))
         for victim, trial in trials.items():
             own, (service, *others) = w_and_b_of(trial.pid)
             if victim != "none":
@@ -198,7 +208,7 @@ def test_a_trial_ends_within_ten_seconds_where_w_and_b_hangs(w_and_b_of, tmp_pat
             wait_for(lambda: sum(path.stat().st_size > 0 for path in runs.glob("trials/*/metrics.jsonl")) == 3, 120)
             began = dict.fromkeys(trials, time.time())
             for trial in trials.values():
-                trial.send_signal(signal.SIGTERM)
+                os.kill(trial.pid, signal.SIGTERM)
         took, waiting = {}, dict(trials)
         deadline = time.monotonic() + 240
         while waiting and time.monotonic() < deadline:

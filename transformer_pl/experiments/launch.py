@@ -1,12 +1,16 @@
-"""Runs several trials at once. Each trial is a process in a session of its own with its share of cores and GPUs."""
+"""Runs several trials at once. Each trial is a process in a session of its own with its share of cores and GPUs.
+
+On Linux a trial is forked from a server that has imported its libraries, which takes seconds. On a GPU, and on other
+systems, it is a new process: CUDA and macOS's libraries do not survive a fork once something has used them.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import IO, Literal, NamedTuple, Protocol
 
 from transformer_pl.experiments.plan import PlannedTrial
@@ -14,12 +18,17 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.workers import Workers
 from transformer_pl.runtime.environment import ROW
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
+from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 from transformer_pl.trials.trial import LOCK_FD
 
 POLL_S = 0.2  # between two looks at the running trials
+SLEEPING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin while they wait starve the other trials
+TRAIN = "transformer_pl.train"  # what a trial's process runs, and the modules that it imports later
+TRAIN_LATER = ("transformer_pl.training.fit", "transformer_pl.evaluation.evaluate_trial")
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
 Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
 
@@ -97,12 +106,27 @@ class GridQueue:
 # The scheduling loop
 
 
-def launch(queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView) -> None:
+@contextmanager
+def trial_server(trial_count: int) -> Iterator[ForkServer | None]:
+    """The server that trials are forked from; None where they are not. Enter it early: it takes seconds to be ready.
+
+    trial_count: how many trials are to be trained; without any, there is no server.
+    """
+    if trial_count <= 0 or sys.platform != "linux" or gpus():
+        yield None
+        return
+    with closing(ForkServer(TRAIN, TRAIN_LATER, SLEEPING_THREADS)) as server:
+        yield server
+
+
+def launch(
+    queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView, server: ForkServer | None = None
+) -> None:
     """Train everything that the queue gives out.
 
-    A signal stops all trials, each after it has saved, and raises `Stopped`.
+    server: of `trial_server`. A signal stops all trials, each after it has saved, and raises `Stopped`.
     """
-    scheduler = _Scheduler(queue, argv, workers, view)
+    scheduler = _Scheduler(queue, argv, workers, view, server)
     try:
         while scheduler.fill_free_workers():
             view.refresh()
@@ -115,18 +139,23 @@ def launch(queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView) 
 class TrialProcess(NamedTuple):
     """A trial that a worker is training."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | ForkedProcess
     planned: PlannedTrial
     deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
 
 
 class _Scheduler:
-    def __init__(self, queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView):
-        self.queue, self.argv, self.workers, self.view = queue, argv, workers, view
+    def __init__(
+        self, queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView, server: ForkServer | None = None
+    ):
+        self.queue, self.argv, self.workers, self.view, self.server = queue, argv, workers, view, server
         self.running: dict[int, TrialProcess] = {}  # by worker, 0 to workers.count - 1
 
     def fill_free_workers(self) -> bool:
         """Start a trial on every free worker, as far as the queue has any. False: everything is done."""
+        if self.server and not self.server.is_ready():
+            self.view.waits = "importing torch"
+            return True
         started = False
         for worker in range(self.workers.count):
             if worker in self.running:
@@ -150,7 +179,7 @@ class _Scheduler:
                     kill(running.process.pid)
             elif self.queue.watch(running.planned):
                 self.running[worker] = running._replace(deadline=time.monotonic() + GRACE_S)
-                os.killpg(running.process.pid, signal.SIGTERM)
+                _terminate(running.process)
 
     def stop_all(self) -> None:
         if self.running:
@@ -170,12 +199,30 @@ class _Scheduler:
                 if ending := self.queue.ended_elsewhere(planned):
                     self._count(planned, ending, f"{_describe_ending(ending, planned)} (by another command)")
                 else:
-                    process = _start_process(planned, self.argv(planned), self.workers, worker, lock)
+                    process = self._start_process(planned, worker, lock)
                     self.running[worker] = TrialProcess(process, planned)
                     self.view.started(planned)
         except (InputError, OSError) as error:  # such as a disk that has become full
             self._count(planned, "failed", f"could not be started: {error}")
         return True
+
+    def _start_process(self, planned: PlannedTrial, worker: int, lock: IO) -> subprocess.Popen | ForkedProcess:
+        """lock: of the trial; the process keeps it until it ends."""
+        argv, environment = self.argv(planned), trial_environment(planned, self.workers, worker)
+        planned.trial.begin_log()
+        with planned.trial.log.open("ab") as log:
+            if self.server:
+                with suppress(OSError):  # the server has ended
+                    return self.server.start(argv, environment, log, {LOCK_FD: lock})
+            return subprocess.Popen(
+                [sys.executable, "-m", TRAIN, *argv],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment | {LOCK_FD: str(lock.fileno())},
+                pass_fds=[lock.fileno()],
+                start_new_session=True,
+            )
 
     def _count(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
         """Tell the queue and the view of a trial that was not started here."""
@@ -190,31 +237,22 @@ class _Scheduler:
         self.view.ended(running.planned, ending, _describe_ending(ending, running.planned, exit_code))
 
 
-def _start_process(planned: PlannedTrial, argv: list[str], workers: Workers, worker: int, lock: IO) -> subprocess.Popen:
-    """lock: of the trial; the process keeps it until it ends."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(workers.threads_of(planned)),
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
-        "PYTHONUNBUFFERED": "1",
-        "WANDB_NAME": planned.name,
-        ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
-        LOCK_FD: str(lock.fileno()),
-        ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
-    }
+def trial_environment(planned: PlannedTrial, workers: Workers, worker: int) -> dict[str, str]:
+    """The environment variables of a trial's process."""
+    environment = (
+        os.environ
+        | SLEEPING_THREADS
+        | {
+            "OMP_NUM_THREADS": str(workers.threads_of(planned)),
+            "PYTHONUNBUFFERED": "1",
+            "WANDB_NAME": planned.name,
+            ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
+            ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
+        }
+    )
     if workers.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = workers.gpus[worker]
-    command = [sys.executable, "-m", "transformer_pl.train", *argv]
-    planned.trial.begin_log()
-    with planned.trial.log.open("ab") as log:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            pass_fds=[lock.fileno()],
-            start_new_session=True,
-        )
+    return environment
 
 
 def _ending(exit_code: int, running: TrialProcess) -> Ending:
@@ -243,11 +281,11 @@ def _describe_ending(ending: Ending, planned: PlannedTrial, exit_code: int | Non
     return f"failed{how}; the end of {trial.log}:\n{log_end}"
 
 
-def _stop(processes: Sequence[subprocess.Popen]) -> None:
+def _stop(processes: Sequence[subprocess.Popen | ForkedProcess]) -> None:
     """Ask every process to save and end. Kill those that have not ended in time; kill all at a second signal."""
     for process in processes:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
+            _terminate(process)
     deadline = time.monotonic() + GRACE_S
     install_handler(raise_stopped)
     with suppress(subprocess.TimeoutExpired, Stopped):
@@ -260,7 +298,13 @@ def _stop(processes: Sequence[subprocess.Popen]) -> None:
     install_handler(raise_stopped)
 
 
-def _end_session(process: subprocess.Popen) -> None:
+def _terminate(process: subprocess.Popen | ForkedProcess) -> None:
+    """Ask a process and its helpers to save and end."""
+    with suppress(ProcessLookupError):  # it has ended
+        os.killpg(process.pid, signal.SIGTERM)
+
+
+def _end_session(process: subprocess.Popen | ForkedProcess) -> None:
     """Kill whatever the trial's process has left behind in its session."""
     kill(process.pid)
     if process.stdin:

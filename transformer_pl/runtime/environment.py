@@ -17,9 +17,10 @@ def avoid_spinning_threads() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def thread_count_is_set() -> bool:
-    """Whether the user, or the sweep that started this process, has set the number of threads."""
-    return "OMP_NUM_THREADS" in os.environ
+def chosen_thread_count() -> int | None:
+    """The number of threads that the user, or the sweep that started this process, has set; None where nobody has."""
+    number = os.environ.get("OMP_NUM_THREADS", "")
+    return int(number) if number.isdecimal() and int(number) else None
 
 
 def set_thread_count(threads: int) -> None:

@@ -14,7 +14,7 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import Prepared, fingerprint_id
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
-from transformer_pl.experiments.launch import launch
+from transformer_pl.experiments.launch import launch, trial_server
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.experiments.workers import available_workers, check_machine
@@ -22,6 +22,7 @@ from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import say
 from transformer_pl.search import samplers, storage
@@ -53,9 +54,10 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     with runs_lock(options.runs):
         make_folder(folder)
         study = storage.create_study(search, folder, options.storage, sampler, pruner)
-        prepare_texts([search.base.data], options.runs, console)
         try:
-            exit_code = _train(search, study, folder, options, console)
+            with trial_server(search.run_cap - len(counted_trials(study))) as server:
+                prepare_texts([search.base.data], options.runs, console)
+                exit_code = _train(search, study, folder, options, console, server)
         except storage.Unreachable as error:
             say(console, f"the study cannot be reached: {error}; the same command resumes it")
             return 1
@@ -88,7 +90,14 @@ def _print_plan(search: Search, options: argparse.Namespace, console: Console) -
         say(console, line)
 
 
-def _train(search: Search, study: optuna.Study, folder: Path, options: argparse.Namespace, console: Console) -> int:
+def _train(
+    search: Search,
+    study: optuna.Study,
+    folder: Path,
+    options: argparse.Namespace,
+    console: Console,
+    server: ForkServer | None,
+) -> int:
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
     queue = SearchQueue(search, study, options.runs)
     set_wandb_group(search.name, search.project, folder.name)
@@ -98,7 +107,7 @@ def _train(search: Search, study: optuna.Study, folder: Path, options: argparse.
         say(console, workers.describe([], missing))
     try:
         with ProgressView(console, [], 0, workers.count, queue.estimates, queue.counts) as view:
-            launch(queue, lambda planned: queue.argv(planned, options.runs), workers, view)
+            launch(queue, lambda planned: queue.argv(planned, options.runs), workers, view, server)
     except Stopped as stopped:
         queue.stopped()
         console.print(stopped)

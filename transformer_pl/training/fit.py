@@ -14,7 +14,7 @@ from transformer_pl.config import Config
 from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.runtime import machine, memory
-from transformer_pl.runtime.environment import set_thread_count, thread_count_is_set
+from transformer_pl.runtime.environment import chosen_thread_count, set_thread_count
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
@@ -138,9 +138,9 @@ def strategy(config: Config) -> str | Strategy:
 
 def use_threads(config: Config, trial: Trial) -> int:
     """Set torch's number of threads to the trial's, and return it."""
-    share = torch.get_num_threads()
-    if not thread_count_is_set():  # a number that is set is for each process
-        share = max(1, share // config.trainer.devices)
+    share = chosen_thread_count()  # for each process; torch has read it only if this process was not forked
+    if share is None:
+        share = max(1, torch.get_num_threads() // config.trainer.devices)
     begun, threads = trial.threads_begun(), trial.threads(config.trainer.threads, share)
     if begun not in (None, threads):
         print(f"trainer.threads = {threads}: this trial began with {begun}; its result may differ in the last digits")

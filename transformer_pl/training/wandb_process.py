@@ -42,6 +42,8 @@ class WandbRun:
     def __init__(self, **run: Any):
         """run: the arguments of `open_run`."""
         self._process: subprocess.Popen[bytes] | None = None
+        if os.environ.get("WANDB_MODE") == "disabled":
+            return
         self._answer, answer = os.pipe()  # the W&B process writes to it once the server has answered at the end
         command = [sys.executable, "-m", "transformer_pl.training.wandb_process", str(answer)]
         try:
