@@ -70,6 +70,16 @@ def test_a_row_without_validations_has_its_final_score_alone():
     assert [line.get_marker() for line in axes.lines] == ["*", "s"] and written(axes) == ["h=4", "base:3.25"]
 
 
+def test_a_curve_that_still_falls_is_marked():
+    falling, flat = one_curve_each([3.25, 5.0])
+    axes = drawn(curves([falling._replace(still_falls=True), flat], "steps", "PPL"))
+    stars = [line for line in axes.lines if line.get_marker() == "*"]
+    assert [star.get_markerfacecolor() == "white" for star in stars] == [True, False]
+    assert sorted(name.endswith("†") for name in written(axes)) == [False, True]
+    names = written(drawn(forest(points([0.0, 1.0]), {}, {NAMES[1]})))
+    assert [name.endswith("†") for name in names] == [False, True]
+
+
 def test_spread_apart():
     """Intervals that do not touch stay; others move as little as needed, within 0 and 1."""
     assert spread_apart([0.9, 0.5], [0.1, 0.1]) == [0.9, 0.5]

@@ -21,6 +21,7 @@ from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, mean, standard_deviation
 from transformer_pl.reporting.stats import BLEU, bleu, compare_rows, holm
 from transformer_pl.reporting.table import build_table
+from transformer_pl.trials.convergence import Convergence
 
 TABLE3 = read_published().rows
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
@@ -444,6 +445,61 @@ def test_rows_that_have_learned_nothing_are_not_compared():
     assert all(column(table, "p")[1:]) and not any("enough to compare" in note for note in table.notes)
     table = compare_folders(["h=8"], scaled(rows[:1], [0.1]), scaled(rows[1:2], [0.2]), ("new", "old"))
     assert "*" not in table.markdown() and any("enough to compare" in note for note in table.notes)
+
+
+# --- Rows that have not converged
+
+
+FALLING, FLAT = Convergence(0.05, 0.004, 9), Convergence(0.003, 0.004, 9)
+
+
+def ended(rows, *convergences):
+    return [one._replace(convergence=how) for one, how in zip(rows, convergences, strict=True)]
+
+
+def marked(table, name):
+    return ["†" in cell for cell in column(table, name)]
+
+
+def test_a_row_that_still_falls_is_marked_and_so_is_its_difference():
+    rows = measured([0.0, 0.3, 0.3, 0.0])
+    table = build_table(ended(rows, FLAT, FALLING, FLAT, None), config())
+    assert marked(table, "BLEU") == marked(table, "PPL") == [False, True, False, False]
+    first, second, third = column(table, "Δ BLEU")[1:]
+    assert first.endswith("*†") and second.endswith("*") and "†" not in third
+    (note,) = [note for note in table.notes if note.startswith("†")]
+    assert "1 row." in note and "fell by 4.9% over the last 20%" in note
+    assert any("by at most 1% (0.01 nats per token)" in note for note in table.notes)
+    assert any("not known: 1 row" in note and "trainer.val_every" in note for note in table.notes)
+    assert float(read_csv(table)[1]["val/loss.fall"]) == 0.05 and read_csv(table)[3]["val/loss.fall"] == ""
+    assert float(read_csv(table)[1]["val/loss.fall.noise"]) == 0.004
+
+
+def test_no_star_is_without_the_mark_where_base_still_falls():
+    table = build_table(ended(measured([0.0, 0.3, 0.0]), FALLING, FLAT, FLAT), config())
+    for name in ("Δ BLEU", "PPL"):
+        assert all("†" in cell for cell in column(table, name) if "*" in cell) and "*" in "".join(column(table, name))
+    assert marked(table, "BLEU") == [True, False, False] and marked(table, "Δ BLEU") == [False, True, True]
+
+
+def test_rows_that_have_converged_have_no_mark():
+    table = build_table(ended(measured([0.0, 0.3]), FLAT, FLAT), config())
+    assert "†" not in table.markdown()
+    assert any("No row is known not to have converged (2 rows measured)" in note for note in table.notes)
+    assert any("by at most 1%" in note for note in table.notes)
+    assert not any("onverged" in note for note in build_table([row(config(), None)], config()).notes)
+
+
+def test_two_folders_are_compared_with_the_mark():
+    rows, others = ended(measured([0.3, 0.3]), FLAT, FLAT), ended(measured([0.0, 0.0]), FALLING, FLAT)
+    table = compare_folders(["h=8", "h=1"], rows, others, ("new", "old"))
+    assert marked(table, "BLEU new") == [False, False] and marked(table, "BLEU old") == [True, False]
+    assert column(table, "Δ BLEU")[0].endswith("*†") and marked(table, "Δ BLEU") == [True, False]
+    assert any(note.startswith("†") for note in table.notes)
+
+
+def test_a_mark_is_latex():
+    assert r"$\dagger$" in build_table(ended(measured([0.0, 0.3]), FALLING, FLAT), config()).latex()
 
 
 # --- Beside the paper

@@ -5,9 +5,11 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from transformer_pl.config import Config, effective_sizes
+from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
 from transformer_pl.reporting.rows import ALPHA, LEARNED_BLEU, RowResults, TableRow, standard_deviation, text_settings
 from transformer_pl.runtime.terminal import counted
+from transformer_pl.trials.convergence import FALLEN, FITTED, LIMIT, NOISES
 
 GAPS = (0.5, 1.0, 2.0)  # differences in BLEU for which a note says how many seeds would detect them
 
@@ -20,6 +22,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
         *_paper_notes(rows, beside),
         *_metric_notes(rows),
         *_seed_notes(rows),
+        *convergence_notes([row.results for row in rows]),
         *untrained_notes([row for row in rows if row.is_untrained]),
         *_significance_notes(rows, randomise),
         *_exemption_notes(rows),
@@ -135,6 +138,38 @@ def _seed_notes(rows: Sequence[TableRow]) -> list[str]:
             "seeds looks better than it is."
         ]
     return notes
+
+
+def convergence_notes(rows: Sequence[RowResults]) -> list[str]:
+    """Which finished rows had converged, and by which rule."""
+    known = [row.convergence for row in rows if row.convergence]
+    falls = [converged.share for converged in known if converged.still_falls]
+    notes = []
+    if falls:
+        notes += [
+            f"{UNCONVERGED}: not converged: {counted(len(falls), 'row')}. More steps may change these rows, and their "
+            f"differences. Their validation perplexity still fell by {_range_of_shares(falls)} over the last "
+            f"{FALLEN:.0%} of the steps."
+        ]
+    elif known:
+        notes += [f"No row is known not to have converged ({counted(len(known), 'row')} measured)."]
+    if known:
+        notes += [
+            f"Converged: over the last {FALLEN:.0%} of the steps the validation perplexity, on the mean of the seeds, "
+            f"fell by at most {LIMIT:.0%} ({LIMIT:g} nats per token), or by at most {NOISES} standard errors. The fall "
+            f"is that of a line through the validations of the last {FITTED:.0%}, over the logarithm of the step."
+        ]
+    if unknown := sum(bool(row.done) and row.convergence is None for row in rows):
+        notes += [
+            f"Whether they have converged is not known: {counted(unknown, 'row')}, with fewer than two validations in "
+            f"the last {FITTED:.0%} of the steps. Lower trainer.val_every."
+        ]
+    return notes
+
+
+def _range_of_shares(shares: Sequence[float]) -> str:
+    low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
+    return low if low == high else f"{low} to {high}"
 
 
 def untrained_notes(rows: Sequence[TableRow]) -> list[str]:

@@ -165,6 +165,7 @@ def _grid(columns: list[Column]) -> Grid:
 
 
 _LATEX = {"\\": r"\textbackslash{}", "Δ": r"$\Delta$", "±": r"$\pm$", "²": "$^2$", "<": "$<$", ">": "$>$"}
+_LATEX |= {"†": r"$\dagger$"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"} | {c: "\\" + c for c in "&%$#_{}"}
 
 
