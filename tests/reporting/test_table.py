@@ -13,6 +13,7 @@ from chance import drawn
 from rich.console import Console
 
 from transformer_pl.config import Config
+from transformer_pl.experiments.regime import Regime
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.reporting import cells, stats
 from transformer_pl.reporting.compare import compare_folders
@@ -282,6 +283,14 @@ def test_notes_state_the_scale():
     assert f"width {c.model.width:g} (d_model 512 is {512 * c.model.width:.0f})" in sizes
     assert f"{c.steps:,} steps" in training
     assert "width" not in build_table([row(Config(), 26.0)], Config()).notes[0]
+
+
+def test_notes_state_the_regime_of_base_and_of_the_rows():
+    base, deep = row(config(), 60.0), row(config(model__N=8), 60.0)
+    rows = [deep._replace(regime=Regime(1.6, 0.4, 0.006)), base._replace(regime=Regime(1.6, 0.8, 0.006))]
+    (note,) = [note for note in build_table(rows, config()).notes if "regime" in note]
+    assert "1.6 epochs" in note and "0.8 target tokens per parameter (all rows: 0.4 to 0.8;" in note
+    assert not any("regime" in note for note in build_table([base], config()).notes)
 
 
 # --- Statistics

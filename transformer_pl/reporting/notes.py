@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from transformer_pl.config import Config, effective_sizes
+from transformer_pl.experiments.regime import describe_regime
 from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
 from transformer_pl.reporting.rows import ALPHA, LEARNED_BLEU, RowResults, TableRow, standard_deviation, text_settings
@@ -19,6 +20,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
     config = next((row.results.config for row in rows if row.is_base), rows[0].results.config)
     return [
         *_scale_notes(config),
+        *_regime_notes(rows),
         *_paper_notes(rows, beside),
         *_metric_notes(rows),
         *_seed_notes(rows),
@@ -62,6 +64,15 @@ def _scale_notes(config: Config) -> list[str]:
         f"Training: {config.steps:,} steps; {data.batch_tokens:,} tokens of each language in a batch; vocabulary "
         f"{data.vocab_size:,}; text: {text}.",
     ]
+
+
+def _regime_notes(rows: Sequence[TableRow]) -> list[str]:
+    """How the rows were trained, beside the paper's base."""
+    known = [(row.is_base, row.results.regime) for row in rows if row.results.regime]
+    if not known:
+        return []
+    base = next((one for is_base, one in known if is_base), known[0][1])
+    return [f"{describe_regime(base, (one for _, one in known))}."]
 
 
 def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.regime import Regime, regime
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
 from transformer_pl.runtime.errors import InputError
@@ -35,6 +36,7 @@ class RowResults(NamedTuple):
         str
     ] = ()  # why sentence statistics of a finished seed cannot be used; then `sentences` is None
     convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
+    regime: Regime | None = None  # None of a row without a finished seed
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -130,7 +132,9 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
             errors += error.messages
     states = [trial.status()["state"] for trial in trials]
     converged = of_seeds([of_trial(trial) for trial in trials])
-    return RowResults(config, results, states, None if errors else _stack_seeds(sentences), errors, converged)
+    done = next((result for result in results if result), None)
+    trained = regime(config, planned[0].prepared, done["params"]) if done else None
+    return RowResults(config, results, states, None if errors else _stack_seeds(sentences), errors, converged, trained)
 
 
 def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":
