@@ -125,7 +125,7 @@ class GridCommand:
         lines = survey_texts(texts, self.console) if self.options.plan else []  # else `train` prepares them
         plan = Plan(sweep, trials, estimate_costs(trials, finished_results(self.options.runs)))
         print_plan(plan, self.console, self.options.compare)
-        for line in [*plan_notes(plan), *lines]:
+        for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
         if self.options.plan and missing:
             say(self.console, self.workers(missing).describe(missing))

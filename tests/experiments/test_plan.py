@@ -13,6 +13,7 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
 
+PRE = "model.residual=ablations.pre_norm.PreNormResidual"
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 
 
@@ -76,6 +77,33 @@ def test_the_plan_says_which_finished_rows_have_not_converged(tmp_path, capsys):
     assert sweep.main([str(ROOT / "sweeps" / "table3_A.yaml"), "--plan", "--seeds=1,2", f"--runs={tmp_path}"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not converged")]
     assert "not converged: h=1 (2.0%); the perplexity still fell by more than 1%" in line
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "named"),
+    [
+        ("table3_A", [], []),
+        ("table3_B", [], []),
+        (
+            "table3_C",
+            [],
+            ["parameters 189K to 1.19M", "N 1 to 4", "peak learning rate 0.0044 to 0.0088", "--retune", PRE],
+        ),
+        ("table3_C", ["--set", PRE], ["parameters", "--retune"]),
+        ("table3_C", ["--retune", "optim.lr_scale", "--budget=2"], []),
+        ("table3_D", [], []),
+        ("normalisation", [], ["peak learning rate", "--retune"]),
+    ],
+)
+def test_the_plan_says_that_rows_of_other_size_or_rate_may_need_another_training(
+    file, options, named, tmp_path, capsys
+):
+    """And names what can be done: each row tuned, the norm before each sub-layer where it is not."""
+    assert sweep.main([str(ROOT / "sweeps" / f"{file}.yaml"), "--plan", f"--runs={tmp_path / 'runs'}", *options]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rows differ much")]
+    assert len(lines) == bool(named)
+    for line in lines:
+        assert all(words in line for words in named) and (PRE in line) == (PRE in named)
 
 
 @pytest.mark.parametrize("file", ["table3_A.yaml", "search_size.yaml"])
