@@ -327,6 +327,19 @@ def test_significant_differences_are_marked():
     assert "approximate randomisation" in " ".join(build_table(rows, config(), randomise=True).notes)
 
 
+def test_the_own_p_stands_beside_the_moderated_one():
+    """In a table of at least five rows."""
+    rows = measured([0.0, 0.3, 0.0, 0.05, 0.0])
+    table = build_table(rows, config())
+    expected = compare_rows([row.sentences for row in rows], 0, BLEU)
+    assert column(table, "p own") == [cells.own_p_value(one) for one in expected] and column(table, "p own")[1]
+    assert column(table, "p") == [cells.p_value(one) for one in expected] != column(table, "p own")
+    assert float(read_csv(table)[2]["val/bleu.difference.p_own"]) == pytest.approx(expected[2].own_p_value)
+    assert any("moderated variances" in note for note in table.notes)
+    four = build_table(rows[:4], config())
+    assert "p own" not in names(four) and not any("moderated" in note for note in four.notes)
+
+
 def test_one_seed_is_tested_over_sentences_only():
     table = build_table(measured([0.0, 0.3], seeds=1), config())
     notes = " ".join(table.notes)

@@ -80,9 +80,18 @@ def significance_mark(comparison: "RowComparison | None") -> str:
 
 
 def p_value(comparison: "RowComparison | None") -> str:
-    if comparison is None or comparison.p_value is None:
+    return _p_value(comparison and comparison.p_value)
+
+
+def own_p_value(comparison: "RowComparison | None") -> str:
+    """The p-value with the rows' own variances, where the other has moderated ones."""
+    return _p_value(comparison and comparison.own_p_value)
+
+
+def _p_value(p: float | None) -> str:
+    if p is None:
         return ""
-    return "<0.001" if comparison.p_value < 0.001 else f"{comparison.p_value:.3f}"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def probability_better(comparison: "RowComparison | None") -> str:

@@ -215,6 +215,11 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     tested = counted(number, "row")
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
     notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
+    if any(difference.parts for difference in differences):
+        notes.append(
+            "Intervals and p use the variances of all rows between seeds (moderated variances, after Smyth 2004). p "
+            "own: by each row's own variance."
+        )
     notes.append("P(better): probability that the row's true BLEU is above base's.")
     return notes + (_undecided_note(rows) if by_seeds else [])
 

@@ -160,6 +160,11 @@ def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
         ),
         column("chrF", lambda row: measured(row, "val/chrf", ".1f"), "F-score of characters; higher is better."),
         column(
+            "p own",
+            lambda row: cells.own_p_value(row.bleu),
+            "p by the spread of a row between its own seeds alone. For p and for the intervals all rows tell of it.",
+        ),
+        column(
             "P(better)",
             lambda row: cells.probability_better(row.bleu),
             "How probable it is that the row's true BLEU is above base's.",

@@ -76,6 +76,7 @@ def _columns(rows: list[TableRow], keys: list[str]) -> list[Column]:
         Column("Δ BLEU", _difference_cells(rows)),
         ours("Δ 95 %", lambda row: cells.difference_interval(row.bleu), drop_rank=8),
         ours("p", lambda row: cells.p_value(row.bleu), drop_rank=7),
+        ours("p own", lambda row: cells.own_p_value(row.bleu), drop_rank=0, in_latex=False),
         ours("P(better)", lambda row: cells.probability_better(row.bleu), drop_rank=2, in_latex=False),
         ours("seeds", lambda row: cells.seed_counts(row.results)),
         printed("paper PPL", lambda row: cells.number(row.ppl, ".2f")),
@@ -138,5 +139,6 @@ def comparison_record(metric: str, comparison: "RowComparison | None") -> dict[s
         f"{metric}.difference.low": difference_low,
         f"{metric}.difference.high": difference_high,
         f"{metric}.difference.p": comparison and comparison.p_value,
+        f"{metric}.difference.p_own": comparison and comparison.own_p_value,
         f"{metric}.difference.above": difference and difference.probability_positive,
     }
