@@ -24,8 +24,8 @@ CODE = {  # what decides a loss in its last digits, too: the beginning of the di
 }
 REVISION = 2  # of the core that these are of
 REMEDY = (
-    "Does the same seed still give the same weights, bit for bit? If not, raise CORE_REVISION in trials/identity.py, so "
-    "that no result of the old core is reused, and REVISION here. Then set what is pinned here."
+    "Does the same seed still give the same weights, bit for bit? If not, raise CORE_REVISION in trials/identity.py, "
+    "so that no result of the old core is reused, and REVISION here. Then set what is pinned here."
 )
 
 

@@ -72,7 +72,7 @@ def test_dropout_drops_at_its_rate_and_scales_what_it_keeps(p):
 
 
 def test_dropout_s_masks_are_independent_in_place_and_in_time():
-    """Neighbours come from one draw of 64 bits: no two places, and no two calls, may agree more often than by chance."""
+    """Neighbours come from one draw of 64 bits. No two places, and no two calls, agree more often than by chance."""
     torch.manual_seed(2)
     dropout = Dropout(0.5)
     first, second = ((dropout(torch.ones(1000, 1000)) > 0).double() - 0.5 for _ in range(2))

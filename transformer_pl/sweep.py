@@ -34,6 +34,7 @@ from transformer_pl.experiments.plan import (
     plan_trials,
     print_plan,
 )
+from transformer_pl.experiments.plan_notes import plan_notes
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
@@ -126,7 +127,7 @@ class GridCommand:
         lines = survey_texts(texts, self.console) if self.options.plan else []  # else `train` prepares them
         plan = Plan(sweep, trials, estimate_costs(trials, finished_results(self.options.runs)))
         print_plan(plan, self.console, self.options.compare)
-        for line in lines:
+        for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
         if self.options.plan and missing:
             say(self.console, self.workers(missing).describe(missing))

@@ -30,6 +30,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
+from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs_lock, why_unwritable
@@ -184,6 +185,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         metrics = evaluation.metrics
         sampled = [line["val/bleu_sample"] for line in trial.metrics() if "val/bleu_sample" in line]
         metrics |= {"val/bleu_sample": sampled[-1]} if sampled else {}
+        converged = convergence(trial.metrics(), config.steps)
         logger.log_metrics(metrics, config.steps)
         logger.log_translations(evaluation.examples)
         result = {
@@ -203,6 +205,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "tokens_per_s": training.tokens_per_s,
             "wall_s": round(training.earlier_s + time.perf_counter() - started, 1),
             "exempt": exempt,
+            "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
     except BaseException as error:

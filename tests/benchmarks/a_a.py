@@ -1,10 +1,11 @@
-"""Eight seeds of one config, held against each other: how often a table would call their halves different.
+"""Seeds of one config, held against each other: how often a table would call rows of them different.
 
-    python -m transformer_pl.sweep sweeps/a_a.yaml
-    python tests/benchmarks/a_a.py [--runs DIR]
+    python -m transformer_pl.sweep sweeps/a_a.yaml [--seeds 1,2,...,15]
+    python tests/benchmarks/a_a.py [--seeds 1,2,...,15] [--runs DIR]
 
-All 35 ways to split them in two. They share their trainings, so this is an illustration; the proof is a simulation
-(tests/test_stats.py).
+All 35 ways to split eight seeds in two. With at least 15 seeds also tables of five rows of three seeds, drawn at
+random, by the rows' own variances and by moderated ones. All share their trainings, so this is an illustration; the
+proof is a simulation (tests/benchmarks/chance.py).
 """
 
 import argparse
@@ -15,19 +16,31 @@ import numpy as np
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.stats import BLEU, difference, randomisation, sample
+from transformer_pl.reporting.stats import BLEU, difference, holm, randomisation, sample, seed_prior
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
 SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
+ROWS, SEEDS = 5, 3  # of a table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
-    planned = plan_trials(read_sweep(SWEEP), parser.parse_args().runs)
+    parser.add_argument("--seeds", help="other than those of the sweep file")
+    options = parser.parse_args()
+    seeds = options.seeds.split(",") if options.seeds else None
+    planned = plan_trials(read_sweep(SWEEP, seeds=seeds), options.runs)
     sentences = np.stack([one.trial.sentences("val")[..., BLEU.columns] for one in planned])
     scores = sample(sentences, BLEU.score).scores
     print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")
+    compare_halves(sentences[:8])
+    if len(sentences) >= ROWS * SEEDS:
+        compare_tables(sentences)
+
+
+def compare_halves(sentences: np.ndarray) -> None:
+    """sentences (seeds, n, 10)."""
+    scores = sample(sentences, BLEU.score).scores
     found = []
     for half in itertools.combinations(range(1, len(scores)), len(scores) // 2 - 1):
         row = [0, *half]
@@ -37,6 +50,21 @@ def main() -> None:
     gaps, by_t, by_random = np.array(found).T
     print(f"{len(found)} splits, differences of {abs(gaps).min():.1f} to {abs(gaps).max():.1f} BLEU")
     print(f"p < 0.05: t-test {(by_t < 0.05).mean():.0%}, randomisation {(by_random < 0.05).mean():.0%}")
+
+
+def compare_tables(sentences: np.ndarray) -> None:
+    """The share of tests that find a difference in a table, and of tables with a star. sentences (seeds, n, 10)."""
+    rng, tables = np.random.default_rng(1), 500
+    alarms, stars = np.zeros(2), np.zeros(2)
+    for _ in range(tables):
+        drawn = rng.permutation(len(sentences))[: ROWS * SEEDS].reshape(ROWS, SEEDS)
+        base, *rows = samples = [sample(sentences[seeds], BLEU.score) for seeds in drawn]
+        for i, prior in enumerate((None, seed_prior(samples))):
+            p_values = [difference(row, base, prior).p_value for row in rows]
+            alarms[i] += np.mean(np.array(p_values) < 0.05)
+            stars[i] += min(holm(p_values)) < 0.05
+    for name, alarm, star in zip(("own variances", "moderated"), alarms / tables, stars / tables, strict=True):
+        print(f"{tables} tables of {ROWS} rows of {SEEDS} seeds, {name}: p < 0.05 {alarm:.1%}, any star {star:.1%}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import io
 import sys
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, a_result
 from rich.console import Console
 
 from transformer_pl import sweep
@@ -13,6 +13,7 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
 
+PRE = "model.residual=ablations.pre_norm.PreNormResidual"
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 
 
@@ -61,6 +62,48 @@ def test_one_is_not_counted_as_many(tmp_path):
     assert [counted(number, "trial") for number in (0, 1, 2)] == ["0 trials", "1 trial", "2 trials"]
     one = TABLE3._replace(rows=TABLE3.rows[:1])
     assert printed(tmp_path, 80, content=one)[0] == "table3 at scale demo: 1 trial, 1 to train"
+
+
+def test_the_plan_says_which_finished_rows_have_not_converged(tmp_path, capsys):
+    """On the mean of the finished seeds of a row."""
+    content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1", "2"])
+    falls = {"h=1": (0.03, 0.01), "h=4": (0.004, None), "base": (0.012, 0.001)}
+    for planned in plan_trials(content, tmp_path):
+        fall = falls.get(content.rows[planned.row].name, (None, None))[planned.config.seed - 1]
+        if fall is not None:
+            ended = {"fall": fall, "noise": 0.001, "validations": 5}
+            planned.trial.make()
+            planned.trial.finish(a_result(id=planned.identity.trial, convergence=ended))
+    assert sweep.main([str(ROOT / "sweeps" / "table3_A.yaml"), "--plan", "--seeds=1,2", f"--runs={tmp_path}"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not converged")]
+    assert "not converged: h=1 (2.0%); the perplexity still fell by more than 1%" in line
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "named"),
+    [
+        ("table3_A", [], []),
+        ("table3_B", [], []),
+        (
+            "table3_C",
+            [],
+            ["parameters 189K to 1.19M", "N 1 to 4", "peak learning rate 0.0044 to 0.0088", "--retune", PRE],
+        ),
+        ("table3_C", ["--set", PRE], ["parameters", "--retune"]),
+        ("table3_C", ["--retune", "optim.lr_scale", "--budget=2"], []),
+        ("table3_D", [], []),
+        ("normalisation", [], ["peak learning rate", "--retune"]),
+    ],
+)
+def test_the_plan_says_that_rows_of_other_size_or_rate_may_need_another_training(
+    file, options, named, tmp_path, capsys
+):
+    """And names what can be done: each row tuned, the norm before each sub-layer where it is not."""
+    assert sweep.main([str(ROOT / "sweeps" / f"{file}.yaml"), "--plan", f"--runs={tmp_path / 'runs'}", *options]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rows differ much")]
+    assert len(lines) == bool(named)
+    for line in lines:
+        assert all(words in line for words in named) and (PRE in line) == (PRE in named)
 
 
 @pytest.mark.parametrize("file", ["table3_A.yaml", "search_size.yaml"])

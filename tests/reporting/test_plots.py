@@ -4,11 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers import ROOT, a_result
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.figure_names import spread_apart
 from transformer_pl.reporting.plots import Curve, Point, curves, forest, front
+from transformer_pl.reporting.sweep_plots import draw_sweep_plots
+from transformer_pl.reporting.table import table_of
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
 NAMES = [*LONG, "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 18))]
@@ -68,6 +73,32 @@ def test_a_curve_of_one_validation_is_seen_with_its_final_score():
 def test_a_row_without_validations_has_its_final_score_alone():
     axes = drawn(curves([Curve("base", [], [], 1000, 3.25), Curve("h=4", [[10]], [[4.0]], 1000, None)], "steps", "PPL"))
     assert [line.get_marker() for line in axes.lines] == ["*", "s"] and written(axes) == ["h=4", "base:3.25"]
+
+
+def test_a_curve_that_still_falls_is_marked():
+    falling, flat = one_curve_each([3.25, 5.0])
+    axes = drawn(curves([falling._replace(still_falls=True), flat], "steps", "PPL"))
+    stars = [line for line in axes.lines if line.get_marker() == "*"]
+    assert [star.get_markerfacecolor() == "white" for star in stars] == [True, False]
+    assert sorted(name.endswith("†") for name in written(axes)) == [False, True]
+    names = written(drawn(forest(points([0.0, 1.0]), {}, {NAMES[1]})))
+    assert [name.endswith("†") for name in names] == [False, True]
+
+
+def test_the_figures_of_a_sweep_mark_the_rows_that_had_not_converged(tmp_path):
+    """The curve of the row itself; the difference of the row. All rows had 60 sentences of a known score."""
+    content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"])
+    for planned in plan_trials(content, tmp_path):
+        ended = {"fall": 0.05 if planned.name == "h=4 s1" else 0.0, "noise": None, "validations": 2}
+        planned.trial.make()
+        counts = [[7, 5, 3, 1, 8, 7, 6, 5, 8, 8]] * 60
+        planned.trial.save_sentences("val", ["a"] * 60, counts, range(60), [8] * 60)
+        planned.trial.finish(a_result(id=planned.identity.trial, steps=700, convergence=ended))
+    planned = plan_trials(content, tmp_path)
+    figures = draw_sweep_plots(content, planned, table_of(content, planned))
+    for name, words in (("curves_steps", "hollow star"), ("differences", "row or base had not converged")):
+        assert words in figures[name].explanation
+        assert [text for text in written(drawn(figures[name].figure)) if "†" in text] in (["h=4:2.00†"], ["h=4†"])
 
 
 def test_spread_apart():

@@ -20,6 +20,7 @@ from transformer_pl.reporting.stats import (
     loss,
     randomisation,
     sample,
+    seed_prior,
     seeds_to_resolve,
 )
 
@@ -150,6 +151,26 @@ def test_p_values_are_corrected_for_the_rows_that_are_tested(randomise):
     alone = [compare_rows([base, row], 0, METRIC, randomise)[1].p_value for row in rows]
     together = compare_rows([base, *rows, None], 0, METRIC, randomise)
     assert [one.p_value for one in together[1:4]] == pytest.approx(holm(alone)) and holm(alone) != alone
+
+
+def test_rows_of_a_table_moderate_each_other_s_variance():
+    """From five rows on. The p-values by their own variances, corrected alike, stand beside."""
+    known = drawn(np.random.default_rng(1), 5, 3, 80, 0.05, gap=0.3)
+    table = list(np.concatenate([known, np.ones((5, 3, 80, 2))], -1))
+    samples = [sample(one[..., METRIC.columns], METRIC.score) for one in table]
+    prior = seed_prior(samples)
+    compared = compare_rows(table, 0, METRIC)
+    for p_values, of_table in (
+        ([one.p_value for one in compared[1:]], prior),
+        ([one.own_p_value for one in compared[1:]], None),
+    ):
+        alone = [difference(row, samples[0], of_table).p_value for row in samples[1:]]
+        assert p_values == pytest.approx(holm(alone))
+    assert compared[4].p_value != compared[4].own_p_value and compared[0].own_p_value is None
+    assert [one.row_mean for one in compared] == [estimate(row, prior) for row in samples]
+    fewer = compare_rows([*table[:4], table[4][:1]], 0, METRIC)  # one seed tells nothing
+    assert all(one.own_p_value is None and not one.row_mean.parts for one in fewer)
+    assert all(one.own_p_value is None for one in compare_rows(table, 0, METRIC, randomise=True)[:1])
 
 
 # --- The simulation: corpora with known true scores

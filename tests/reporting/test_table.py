@@ -13,6 +13,7 @@ from chance import drawn
 from rich.console import Console
 
 from transformer_pl.config import Config
+from transformer_pl.experiments.regime import Regime
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.reporting import cells, stats
 from transformer_pl.reporting.compare import compare_folders
@@ -21,6 +22,7 @@ from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, mean, standard_deviation
 from transformer_pl.reporting.stats import BLEU, bleu, compare_rows, holm
 from transformer_pl.reporting.table import build_table
+from transformer_pl.trials.convergence import Convergence
 
 TABLE3 = read_published().rows
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
@@ -283,6 +285,14 @@ def test_notes_state_the_scale():
     assert "width" not in build_table([row(Config(), 26.0)], Config()).notes[0]
 
 
+def test_notes_state_the_regime_of_base_and_of_the_rows():
+    base, deep = row(config(), 60.0), row(config(model__N=8), 60.0)
+    rows = [deep._replace(regime=Regime(1.6, 0.4, 0.006)), base._replace(regime=Regime(1.6, 0.8, 0.006))]
+    (note,) = [note for note in build_table(rows, config()).notes if "regime" in note]
+    assert "1.6 epochs" in note and "0.8 target tokens per parameter (all rows: 0.4 to 0.8;" in note
+    assert not any("regime" in note for note in build_table([base], config()).notes)
+
+
 # --- Statistics
 
 
@@ -315,6 +325,19 @@ def test_significant_differences_are_marked():
     notes = " ".join(table.notes)
     assert "t-test" in notes and "for 2 rows" in notes and "Undecided rows: 1" in notes
     assert "approximate randomisation" in " ".join(build_table(rows, config(), randomise=True).notes)
+
+
+def test_the_own_p_stands_beside_the_moderated_one():
+    """In a table of at least five rows."""
+    rows = measured([0.0, 0.3, 0.0, 0.05, 0.0])
+    table = build_table(rows, config())
+    expected = compare_rows([row.sentences for row in rows], 0, BLEU)
+    assert column(table, "p own") == [cells.own_p_value(one) for one in expected] and column(table, "p own")[1]
+    assert column(table, "p") == [cells.p_value(one) for one in expected] != column(table, "p own")
+    assert float(read_csv(table)[2]["val/bleu.difference.p_own"]) == pytest.approx(expected[2].own_p_value)
+    assert any("moderated variances" in note for note in table.notes)
+    four = build_table(rows[:4], config())
+    assert "p own" not in names(four) and not any("moderated" in note for note in four.notes)
 
 
 def test_one_seed_is_tested_over_sentences_only():
@@ -444,6 +467,61 @@ def test_rows_that_have_learned_nothing_are_not_compared():
     assert all(column(table, "p")[1:]) and not any("enough to compare" in note for note in table.notes)
     table = compare_folders(["h=8"], scaled(rows[:1], [0.1]), scaled(rows[1:2], [0.2]), ("new", "old"))
     assert "*" not in table.markdown() and any("enough to compare" in note for note in table.notes)
+
+
+# --- Rows that have not converged
+
+
+FALLING, FLAT = Convergence(0.05, 0.004, 9), Convergence(0.003, 0.004, 9)
+
+
+def ended(rows, *convergences):
+    return [one._replace(convergence=how) for one, how in zip(rows, convergences, strict=True)]
+
+
+def marked(table, name):
+    return ["†" in cell for cell in column(table, name)]
+
+
+def test_a_row_that_still_falls_is_marked_and_so_is_its_difference():
+    rows = measured([0.0, 0.3, 0.3, 0.0])
+    table = build_table(ended(rows, FLAT, FALLING, FLAT, None), config())
+    assert marked(table, "BLEU") == marked(table, "PPL") == [False, True, False, False]
+    first, second, third = column(table, "Δ BLEU")[1:]
+    assert first.endswith("*†") and second.endswith("*") and "†" not in third
+    (note,) = [note for note in table.notes if note.startswith("†")]
+    assert "1 row." in note and "fell by 4.9% over the last 20%" in note
+    assert any("by at most 1% (0.01 nats per token)" in note for note in table.notes)
+    assert any("not known: 1 row" in note and "trainer.val_every" in note for note in table.notes)
+    assert float(read_csv(table)[1]["val/loss.fall"]) == 0.05 and read_csv(table)[3]["val/loss.fall"] == ""
+    assert float(read_csv(table)[1]["val/loss.fall.noise"]) == 0.004
+
+
+def test_no_star_is_without_the_mark_where_base_still_falls():
+    table = build_table(ended(measured([0.0, 0.3, 0.0]), FALLING, FLAT, FLAT), config())
+    for name in ("Δ BLEU", "PPL"):
+        assert all("†" in cell for cell in column(table, name) if "*" in cell) and "*" in "".join(column(table, name))
+    assert marked(table, "BLEU") == [True, False, False] and marked(table, "Δ BLEU") == [False, True, True]
+
+
+def test_rows_that_have_converged_have_no_mark():
+    table = build_table(ended(measured([0.0, 0.3]), FLAT, FLAT), config())
+    assert "†" not in table.markdown()
+    assert any("No row is known not to have converged (2 rows measured)" in note for note in table.notes)
+    assert any("by at most 1%" in note for note in table.notes)
+    assert not any("onverged" in note for note in build_table([row(config(), None)], config()).notes)
+
+
+def test_two_folders_are_compared_with_the_mark():
+    rows, others = ended(measured([0.3, 0.3]), FLAT, FLAT), ended(measured([0.0, 0.0]), FALLING, FLAT)
+    table = compare_folders(["h=8", "h=1"], rows, others, ("new", "old"))
+    assert marked(table, "BLEU new") == [False, False] and marked(table, "BLEU old") == [True, False]
+    assert column(table, "Δ BLEU")[0].endswith("*†") and marked(table, "Δ BLEU") == [True, False]
+    assert any(note.startswith("†") for note in table.notes)
+
+
+def test_a_mark_is_latex():
+    assert r"$\dagger$" in build_table(ended(measured([0.0, 0.3]), FALLING, FLAT), config()).latex()
 
 
 # --- Beside the paper

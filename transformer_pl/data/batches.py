@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transformer_pl.data.epoch import pairs_that_fit
 from transformer_pl.data.prepare import Split, Tokens, nothing_fits_error
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
 
@@ -24,13 +25,6 @@ class Batch(NamedTuple):
     target_in: Tensor  # (B, Lt) int64, each row begun by BOS
     target_out: Tensor  # (B, Lt) int64, each row ended by EOS
     tokens: int
-
-
-def pairs_that_fit(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int, max_length: int
-) -> np.ndarray:
-    """True for each pair that is trained on: both sentences fit `max_length`, and a batch of their own."""
-    return np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
 
 
 def token_batches(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from transformer_pl.reporting.stats import Estimate, RowComparison
 
 MOST_DIGITS = 3  # behind the point
+UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it
 
 
 def number(value: float | None, form: str) -> str:
@@ -24,6 +25,19 @@ def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
     if spread is not None and math.isnan(spread):
         spread = None
     return " ± ".join(filter(None, [number(mean(values), form), number(spread, form)]))
+
+
+def bleu(row: RowResults) -> str:
+    """BLEU over the seeds, marked where the row had not converged."""
+    text = mean_and_spread(row.values("val/bleu"))
+    return text + UNCONVERGED if text and row.still_falls else text
+
+
+def perplexity(row: TableRow) -> str:
+    """PPL, marked with `*` where it differs from base's, and where the row, or base, had not converged."""
+    text, star = number(mean(row.results.values("val/ppl")), ".2f"), significance_mark(row.loss)
+    provisional = row.results.still_falls or (bool(star) and row.is_provisional)
+    return text + star + UNCONVERGED if text and provisional else text + star
 
 
 def interval(estimate: "Estimate | None", form: str) -> str:
@@ -44,11 +58,16 @@ def precise_enough(form: str, *values: float) -> str:
 
 
 def bleu_difference(row: TableRow) -> str:
-    """BLEU minus base's, marked with `*` where significant; then it has enough digits not to look like zero."""
+    """BLEU minus base's, marked with `*` where significant; then it has enough digits not to look like zero.
+
+    Marked, too, where the row or base had not converged.
+    """
     difference, mark, form = row.difference("val/bleu"), significance_mark(row.bleu), "+z.1f"
-    if difference is not None and mark:
+    if difference is None:
+        return ""
+    if mark:
         form = precise_enough(form, difference)
-    return number(difference, form) + mark
+    return number(difference, form) + mark + (UNCONVERGED if row.is_provisional else "")
 
 
 def difference_interval(comparison: "RowComparison | None") -> str:
@@ -61,9 +80,18 @@ def significance_mark(comparison: "RowComparison | None") -> str:
 
 
 def p_value(comparison: "RowComparison | None") -> str:
-    if comparison is None or comparison.p_value is None:
+    return _p_value(comparison and comparison.p_value)
+
+
+def own_p_value(comparison: "RowComparison | None") -> str:
+    """The p-value with the rows' own variances, where the other has moderated ones."""
+    return _p_value(comparison and comparison.own_p_value)
+
+
+def _p_value(p: float | None) -> str:
+    if p is None:
         return ""
-    return "<0.001" if comparison.p_value < 0.001 else f"{comparison.p_value:.3f}"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def probability_better(comparison: "RowComparison | None") -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_pl.reporting import cells
-from transformer_pl.reporting.notes import read_error_notes, untrained_notes
+from transformer_pl.reporting.notes import convergence_notes, read_error_notes, untrained_notes
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, compare_with_base, mean
 from transformer_pl.reporting.table import comparison_record
@@ -24,9 +24,9 @@ def compare_folders(
     """
     table_rows = _compare_pairs(rows, other_rows, randomise)
     columns, records = [Column("row", list(names))], [dict[str, Any](row=name) for name in names]
-    for metric, title, form in (("val/ppl", "PPL", ".2f"), ("val/bleu", "BLEU", ".1f")):
+    for metric, title, cell in (("val/ppl", "PPL", _perplexity), ("val/bleu", "BLEU", cells.bleu)):
         for place, of_place in zip(places, (rows, other_rows), strict=True):
-            texts = [cells.mean_and_spread(row.values(metric), form) or cells.unmeasured(row) for row in of_place]
+            texts = [cell(row) or cells.unmeasured(row) for row in of_place]
             columns.append(Column(f"{title} {place}", texts))
             for record, row in zip(records, of_place, strict=True):
                 record |= {f"{place}/{metric}.mean": mean(row.values(metric)), f"{place}/{metric}.n": len(row.done)}
@@ -43,10 +43,15 @@ def compare_folders(
     notes = [
         f"Δ BLEU is BLEU in {places[0]} minus BLEU in {places[1]}.",
         f"p is by {test}, with Holm's correction for {counted(tested, 'row')}.",
+        *convergence_notes([*rows, *other_rows]),
         *untrained_notes([row for row in table_rows if row.is_untrained]),
         *read_error_notes([*rows, *other_rows]),
     ]
     return Table([column for column in columns if any(column.cells)], records, notes)
+
+
+def _perplexity(row: RowResults) -> str:
+    return cells.mean_and_spread(row.values("val/ppl"), ".2f")
 
 
 def _compare_pairs(rows: Sequence[RowResults], other_rows: Sequence[RowResults], randomise: bool) -> list[TableRow]:

@@ -16,6 +16,7 @@ from transformer_pl.reporting.attention import attention_pictures
 from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.convergence import of_trial
 from transformer_pl.trials.identity import config_difference, same_row
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
@@ -97,6 +98,8 @@ def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
     changes = [(key, *values) for key, values in config_difference(one.config, sweep.base).items() if key != "seed"]
     facts = {"folder": one.trial.folder.name} | one.trial.environment() | (one.trial.result() or {}).get("metrics", {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
+    if ended := of_trial(one.trial):
+        facts["fall of val/loss over the last fifth of the steps"] = ended.fall
     if (step := one.trial.diverged_at()) is not None:
         facts["diverged at step"] = step
     log = "\n".join(one.trial.log_end(LOG_LINES))

@@ -5,9 +5,12 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from transformer_pl.config import Config, effective_sizes
+from transformer_pl.experiments.regime import describe_regime
+from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
 from transformer_pl.reporting.rows import ALPHA, LEARNED_BLEU, RowResults, TableRow, standard_deviation, text_settings
 from transformer_pl.runtime.terminal import counted
+from transformer_pl.trials.convergence import FALLEN, FITTED, LIMIT, NOISES
 
 GAPS = (0.5, 1.0, 2.0)  # differences in BLEU for which a note says how many seeds would detect them
 
@@ -17,9 +20,11 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
     config = next((row.results.config for row in rows if row.is_base), rows[0].results.config)
     return [
         *_scale_notes(config),
+        *_regime_notes(rows),
         *_paper_notes(rows, beside),
         *_metric_notes(rows),
         *_seed_notes(rows),
+        *convergence_notes([row.results for row in rows]),
         *untrained_notes([row for row in rows if row.is_untrained]),
         *_significance_notes(rows, randomise),
         *_exemption_notes(rows),
@@ -59,6 +64,15 @@ def _scale_notes(config: Config) -> list[str]:
         f"Training: {config.steps:,} steps; {data.batch_tokens:,} tokens of each language in a batch; vocabulary "
         f"{data.vocab_size:,}; text: {text}.",
     ]
+
+
+def _regime_notes(rows: Sequence[TableRow]) -> list[str]:
+    """How the rows were trained, beside the paper's base."""
+    known = [(row.is_base, row.results.regime) for row in rows if row.results.regime]
+    if not known:
+        return []
+    base = next((one for is_base, one in known if is_base), known[0][1])
+    return [f"{describe_regime(base, (one for _, one in known))}."]
 
 
 def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
@@ -137,6 +151,38 @@ def _seed_notes(rows: Sequence[TableRow]) -> list[str]:
     return notes
 
 
+def convergence_notes(rows: Sequence[RowResults]) -> list[str]:
+    """Which finished rows had converged, and by which rule."""
+    known = [row.convergence for row in rows if row.convergence]
+    falls = [converged.share for converged in known if converged.still_falls]
+    notes = []
+    if falls:
+        notes += [
+            f"{UNCONVERGED}: not converged: {counted(len(falls), 'row')}. More steps may change these rows, and their "
+            f"differences. Their validation perplexity still fell by {_range_of_shares(falls)} over the last "
+            f"{FALLEN:.0%} of the steps."
+        ]
+    elif known:
+        notes += [f"No row is known not to have converged ({counted(len(known), 'row')} measured)."]
+    if known:
+        notes += [
+            f"Converged: over the last {FALLEN:.0%} of the steps the validation perplexity, on the mean of the seeds, "
+            f"fell by at most {LIMIT:.0%} ({LIMIT:g} nats per token), or by at most {NOISES} standard errors. The fall "
+            f"is that of a line through the validations of the last {FITTED:.0%}, over the logarithm of the step."
+        ]
+    if unknown := sum(bool(row.done) and row.convergence is None for row in rows):
+        notes += [
+            f"Whether they have converged is not known: {counted(unknown, 'row')}, with fewer than two validations in "
+            f"the last {FITTED:.0%} of the steps. Lower trainer.val_every."
+        ]
+    return notes
+
+
+def _range_of_shares(shares: Sequence[float]) -> str:
+    low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
+    return low if low == high else f"{low} to {high}"
+
+
 def untrained_notes(rows: Sequence[TableRow]) -> list[str]:
     """rows: those that are not compared with base."""
     if not rows:
@@ -169,6 +215,11 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     tested = counted(number, "row")
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
     notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
+    if any(difference.parts for difference in differences):
+        notes.append(
+            "Intervals and p use the variances of all rows between seeds (moderated variances, after Smyth 2004). p "
+            "own: by each row's own variance."
+        )
     notes.append("P(better): probability that the row's true BLEU is above base's.")
     return notes + (_undecided_note(rows) if by_seeds else [])
 

@@ -85,14 +85,16 @@ def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Seq
             "95 % interval",
             _bleu,
             "Of the validation set, the mean over the seeds ± their standard "
-            "deviation; higher is better. Below it is the interval that has the true value in 95 % of cases.",
+            "deviation; higher is better. Below it is the interval that has the true value in 95 % of cases. "
+            f"{cells.UNCONVERGED}: the row had not converged.",
         ),
         column(
             "Δ BLEU",
             "95 % interval",
             _difference,
             "BLEU minus base's, on the same sentences. Where the interval has "
-            f"zero in it, the row may be better or worse than base. * is a significant difference: p < {ALPHA:g}.",
+            f"zero in it, the row may be better or worse than base. * is a significant difference: p < {ALPHA:g}. "
+            f"{cells.UNCONVERGED}: the row or base had not converged, and more steps may change the difference.",
         ),
         column(
             "p",
@@ -132,7 +134,7 @@ def _what_differs(settings: Sequence[Column], row: int, base: int | None) -> str
 
 
 def _bleu(row: TableRow) -> PageCell:
-    text = cells.mean_and_spread(row.results.values("val/bleu")) or cells.unmeasured(row.results)
+    text = cells.bleu(row.results) or cells.unmeasured(row.results)
     return PageCell(text, cells.interval(row.bleu and row.bleu.row_mean, ".1f"))
 
 
@@ -153,10 +155,15 @@ def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
     return [
         column(
             "PPL",
-            lambda row: measured(row, "val/ppl", ".2f") + cells.significance_mark(row.loss),
+            lambda row: cells.perplexity(row) or cells.unmeasured(row.results),
             "Perplexity per subword of the validation set; lower is better.",
         ),
         column("chrF", lambda row: measured(row, "val/chrf", ".1f"), "F-score of characters; higher is better."),
+        column(
+            "p own",
+            lambda row: cells.own_p_value(row.bleu),
+            "p by the spread of a row between its own seeds alone. For p and for the intervals all rows tell of it.",
+        ),
         column(
             "P(better)",
             lambda row: cells.probability_better(row.bleu),

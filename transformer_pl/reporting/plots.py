@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_pl.config import without_section
+from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.figure_names import NAME_SIZE, break_name, name_height, spread_apart
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
@@ -45,6 +46,7 @@ class Curve(NamedTuple):
     values: Sequence[Sequence[float]]  # the measurements there
     end: float  # steps or FLOPs of the whole training
     final: float | None  # the mean of the seeds' final values; None where one is not finite
+    still_falls: bool = False  # whether it had not converged
 
 
 class Drawing(NamedTuple):
@@ -62,9 +64,12 @@ def save(figure: Figure, path: Path) -> Path:
     return path.with_suffix(".png")
 
 
-def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
-    """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's."""
-    names = [break_name(row.name) for row in rows]
+def forest(rows: Sequence[Point], paper: Mapping[str, float], provisional: Collection[str] = ()) -> Figure:
+    """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's.
+
+    provisional: the names of rows whose difference more steps may change; they are marked.
+    """
+    names = [break_name(row.name) + (UNCONVERGED if row.name in provisional else "") for row in rows]
     heights = np.array([0.14 + name_height(name) for name in names])
     figure, axes = _axes(5, 0.9 + heights.sum())
     centres = heights.cumsum() - heights / 2
@@ -85,9 +90,10 @@ def forest(rows: Sequence[Point], paper: Mapping[str, float]) -> Figure:
 def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    unit: of the x axis, steps or FLOPs.
+    unit: of the x axis, steps or FLOPs. The star of a row that had not converged is hollow, and its name is marked.
     """
     names = [break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}") for row in rows]
+    names = [name + UNCONVERGED if row.still_falls else name for name, row in zip(names, rows, strict=True)]
     figure, axes = _named_axes(names)
     looks = itertools.cycle(itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True)))
     ends = [_draw_curve(axes, row, *look) for row, look in zip(rows, looks, strict=False)]
@@ -111,7 +117,7 @@ def _draw_curve(axes: Axes, row: Curve, line: str, colour_and_marker: tuple[str,
         end = (common[-1], values.mean(0)[-1])
     if row.final is not None:
         end = (row.end, row.final)
-        axes.plot(*end, "*", color=colour, markersize=8)
+        axes.plot(*end, "*", color=colour, markersize=8, markerfacecolor="white" if row.still_falls else colour)
     return *end, colour
 
 

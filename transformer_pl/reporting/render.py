@@ -114,7 +114,7 @@ def _ever_fewer(columns: list[Column]) -> list[list[Column]]:
     ranks = sorted({column.drop_rank for column in columns if column.drop_rank is not None})
     return [
         [column for column in columns if column.drop_rank is None or column.drop_rank > dropped]
-        for dropped in (0, *ranks)
+        for dropped in (-1, *ranks)
     ]
 
 
@@ -165,6 +165,7 @@ def _grid(columns: list[Column]) -> Grid:
 
 
 _LATEX = {"\\": r"\textbackslash{}", "Δ": r"$\Delta$", "±": r"$\pm$", "²": "$^2$", "<": "$<$", ">": "$>$"}
+_LATEX |= {"†": r"$\dagger$"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"} | {c: "\\" + c for c in "&%$#_{}"}
 
 

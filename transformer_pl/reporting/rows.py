@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.regime import Regime, regime
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class RowResults(NamedTuple):
     read_errors: Sequence[
         str
     ] = ()  # why sentence statistics of a finished seed cannot be used; then `sentences` is None
+    convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
+    regime: Regime | None = None  # None of a row without a finished seed
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -42,6 +46,11 @@ class RowResults(NamedTuple):
     @property
     def params(self) -> int | None:
         return self.done[0]["params"] if self.done else None
+
+    @property
+    def still_falls(self) -> bool:
+        """Whether it is known that the row had not converged."""
+        return self.convergence is not None and self.convergence.still_falls
 
     def values(self, metric: str) -> list[float]:
         """One value of the metric per finished seed."""
@@ -64,6 +73,11 @@ class TableRow:
     def is_untrained(self) -> bool:
         """Whether neither the row nor base is trained enough to compare them."""
         return not self.is_base and self.base is not None and are_untrained(self.results, self.base)
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether more steps may change the difference, as the row or base had not converged."""
+        return self.results.still_falls or (self.base is not None and self.base.still_falls)
 
     @property
     def label(self) -> str:
@@ -117,7 +131,10 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
         except InputError as error:
             errors += error.messages
     states = [trial.status()["state"] for trial in trials]
-    return RowResults(config, results, states, None if errors else _stack_seeds(sentences), errors)
+    converged = of_seeds([of_trial(trial) for trial in trials])
+    done = next((result for result in results if result), None)
+    trained = regime(config, planned[0].prepared, done["params"]) if done else None
+    return RowResults(config, results, states, None if errors else _stack_seeds(sentences), errors, converged, trained)
 
 
 def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":

@@ -23,6 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
+from transformer_pl.reporting import moderation
+from transformer_pl.reporting.moderation import Part, Prior
 from transformer_pl.trials.trial import BLEU_COLUMNS, LOSS_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
@@ -87,7 +89,8 @@ class Estimate(NamedTuple):
     value: float
     variance_by_seeds: float | None  # None with one seed, which tells nothing about others
     variance_by_sentences: float
-    degrees_of_freedom: float
+    degrees_of_freedom: float  # of t; without meaning where there are parts
+    parts: tuple[Part, ...] = ()  # of variance_by_seeds, where it is moderated: then the law is not that of t
 
     @property
     def standard_error(self) -> float:
@@ -95,19 +98,32 @@ class Estimate(NamedTuple):
         return math.sqrt((self.variance_by_seeds or 0.0) + self.variance_by_sentences)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """The confidence interval value -+ t SE, where t is the (1 + level) / 2 quantile of Student's t."""
-        half_width = self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom)
+        """The confidence interval value -+ t SE, where t is the (1 + level) / 2 quantile of Student's t.
+
+        With moderated variances t SE is the quantile of the law in `moderation.upper_tail`.
+        """
+        if self.parts:
+            half_width = moderation.upper_quantile(level, self.parts, self.variance_by_sentences)
+        else:
+            half_width = self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom)
         return float(self.value - half_width), float(self.value + half_width)
 
     @property
     def p_value(self) -> float:
         """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero."""
-        return 2 * float(stats.t.sf(abs(self._t), self.degrees_of_freedom))
+        return 2 * self._tail
 
     @property
     def probability_positive(self) -> float:
         """P(T < value / SE) for Student's T: the probability of a true value above zero, under a flat prior."""
-        return float(stats.t.cdf(self._t, self.degrees_of_freedom))
+        return 1 - self._tail if self.value > 0 else self._tail
+
+    @property
+    def _tail(self) -> float:
+        """P(T > |value| / SE), or by the law of moderated variances."""
+        if self.parts and self.standard_error:
+            return moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
+        return float(stats.t.sf(abs(self._t), self.degrees_of_freedom))
 
     @property
     def _t(self) -> float:
@@ -124,17 +140,17 @@ def sample(sentences: np.ndarray, score: Score) -> Sample:
     return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences))
 
 
-def estimate(row: Sample) -> Estimate:
-    """The mean of a row over its seeds."""
-    return _combine([(1, row)])
+def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
+    """The mean of a row over its seeds. prior: of the rows of its table; None: its own variance counts alone."""
+    return _combine([(1, row)], prior)
 
 
-def difference(row: Sample, base: Sample) -> Estimate:
-    """The mean of a row minus that of base, which was measured on the same sentences."""
-    return _combine([(1, row), (-1, base)])
+def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimate:
+    """The mean of a row minus that of base, which was measured on the same sentences. prior: as for `estimate`."""
+    return _combine([(1, row), (-1, base)], prior)
 
 
-def _combine(weighted_rows: Sequence[tuple[int, Sample]]) -> Estimate:
+def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -> Estimate:
     """The sum over rows r of w_r times the mean score of the row's S_r seeds. Its variance is the sum of
 
         V_r = Var_s(theta_rs) / S_r                                     for each row, with S_r - 1 degrees of freedom,
@@ -146,7 +162,8 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]]) -> Estimate:
 
         (V_b + sum_r V_r)^2 / (V_b^2 / (n - 1) + sum_r V_r^2 / (S_r - 1)).
 
-    If any row has one seed, the variance is that of sentences alone: Var_i(...) / n, with n - 1 degrees of freedom.
+    With a prior each Var_s(theta_rs) is moderated, and the law is that of `moderation.upper_tail`. If any row has one
+    seed, the variance is that of sentences alone: Var_i(...) / n, with n - 1 degrees of freedom.
     """
     value = float(sum(weight * row.scores.mean() for weight, row in weighted_rows))
     n = weighted_rows[0][1].pseudo.shape[1]
@@ -158,10 +175,24 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]]) -> Estimate:
     by_seeds = [float(row.scores.var(ddof=1)) / len(row.scores) for row in rows]
     interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
     by_sentences = max(0.0, by_sentences - interaction)
+    if prior:
+        moderated = [(prior.moderate(_own(row)), len(row.scores)) for row in rows]
+        parts = tuple(Part(part.variance / S, part.freedom) for part, S in moderated)
+        return Estimate(value, sum(part.variance for part in parts), by_sentences, math.nan, parts)
     variance = sum(by_seeds) + by_sentences
     squares = sum(part**2 / (len(row.scores) - 1) for part, row in zip(by_seeds, rows, strict=True))
     freedom = variance**2 / (squares + by_sentences**2 / (n - 1)) if variance else math.inf
     return Estimate(value, sum(by_seeds), by_sentences, freedom)
+
+
+def seed_prior(rows: Sequence[Sample]) -> Prior | None:
+    """What the rows of a table with several seeds tell of each other's variance from seed to seed."""
+    return moderation.fit_prior([_own(row) for row in rows if len(row.scores) > 1])
+
+
+def _own(row: Sample) -> Part:
+    """The variance of a row from seed to seed."""
+    return Part(float(row.scores.var(ddof=1)), len(row.scores) - 1)
 
 
 def _interaction_mean_square(pseudo: np.ndarray) -> float:
@@ -181,6 +212,7 @@ class RowComparison(NamedTuple):
     row_mean: Estimate
     difference: Estimate | None  # to base; None for base itself, and where the two cannot be compared
     p_value: float | None  # of the difference, corrected for the number of tested rows
+    own_p_value: float | None = None  # the same by a t-test with the rows' own variances; None: there is no other
 
 
 def compare_rows(
@@ -188,32 +220,36 @@ def compare_rows(
 ) -> list[RowComparison | None]:
     """Compare every row with the one at index `base`; rows: arrays (S, n, 12).
 
-    The result is None for a row that is None or has values that are not finite. Differences are tested by t. With
-    `randomise`, or where both rows have one seed, they are tested by approximate randomisation of sentences.
+    The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
+    variances that are moderated over the rows where there are enough (see moderation.py). With `randomise`, or where
+    both rows have one seed, they are tested by approximate randomisation of sentences.
 
     There is no difference to base where the row was measured on other sentences; where one row has one seed and the
     other several, since nothing is known of the variation of that one; and, with `randomise`, where their numbers of
     seeds differ.
     """
     samples = [_finite_sample(row, metric) for row in rows]
+    prior = seed_prior([one for one in samples if one is not None])
     base_row, base_sample = (None, None) if base is None else (rows[base], samples[base])
     comparisons: list[RowComparison | None] = []
     for i, (row, row_sample) in enumerate(zip(rows, samples, strict=True)):
         if row is None or row_sample is None:
             comparisons.append(None)
             continue
-        to_base, p_value = None, None
+        to_base, p_value, own = None, None, None
         if (
             i != base
             and base_row is not None
             and base_sample is not None
             and _are_comparable(row, base_row, metric, randomise)
         ):
-            to_base = difference(row_sample, base_sample)
+            to_base = difference(row_sample, base_sample, prior)
             p_value = to_base.p_value
+            if to_base.parts:
+                own = difference(row_sample, base_sample).p_value
             if randomise or len(row) == 1:
                 p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
-        comparisons.append(RowComparison(estimate(row_sample), to_base, p_value))
+        comparisons.append(RowComparison(estimate(row_sample, prior), to_base, p_value, own))
     return correct_p_values(comparisons)
 
 
@@ -232,10 +268,18 @@ def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric, randomise
 
 
 def correct_p_values(comparisons: Sequence[RowComparison | None]) -> list[RowComparison | None]:
-    """Apply Holm's correction to the p-values of all rows that are tested."""
-    p_values = {i: row.p_value for i, row in enumerate(comparisons) if row is not None and row.p_value is not None}
-    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return [row and row._replace(p_value=corrected.get(i)) for i, row in enumerate(comparisons)]
+    """Apply Holm's correction to the p-values of all rows that are tested, by either test."""
+    p_values = _holm_where_tested([row and row.p_value for row in comparisons])
+    own = _holm_where_tested([row and row.own_p_value for row in comparisons])
+    return [
+        row and row._replace(p_value=p_value, own_p_value=own_p_value)
+        for row, p_value, own_p_value in zip(comparisons, p_values, own, strict=True)
+    ]
+
+
+def _holm_where_tested(p_values: Sequence[float | None]) -> list[float | None]:
+    corrected = iter(holm([p_value for p_value in p_values if p_value is not None]))
+    return [None if p_value is None else next(corrected) for p_value in p_values]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

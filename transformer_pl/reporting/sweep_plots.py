@@ -10,6 +10,7 @@ from transformer_pl.config import without_section
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import plots
+from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.plots import Curve, Drawing, Point
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import ALPHA
@@ -27,6 +28,8 @@ FRONT = (
     "Each point is a row, with the 95 % interval of its BLEU. Orange diamonds, joined by the line, are the Pareto "
     "front: no other row is better at the same or a lower cost."
 )
+CONVERGED = f" A hollow star, and {UNCONVERGED}: the row had not converged, and more steps may change its place."
+PROVISIONAL = f" {UNCONVERGED}: the row or base had not converged, and more steps may change the difference."
 Figures = dict[str, Drawing]  # by file name
 
 
@@ -38,7 +41,7 @@ def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table
             first_results.setdefault(one.row, result)
     return (
         _difference_plot(sweep, table)
-        | _learning_curves(sweep, planned, first_results)
+        | _learning_curves(sweep, planned, table, first_results)
         | _cost_plots(sweep, table, first_results)
         | _grid_plot(sweep, table)
     )
@@ -48,6 +51,7 @@ def _difference_plot(sweep: Sweep, table: Table) -> Figures:
     differences = _points(sweep, table, "val/bleu.difference", lambda row: 0.0)
     if not differences:
         return {}
+    marked = {row.name for row, of_table in zip(sweep.rows, table.rows, strict=True) if of_table.is_provisional}
     published = {
         row.name: record["paper/bleu.difference"]
         for row, record in zip(sweep.rows, table.records, strict=True)
@@ -59,20 +63,24 @@ def _difference_plot(sweep: Sweep, table: Table) -> Figures:
     )
     if published:
         explanation += " A cross is the difference that the paper's Table 3 prints, on another text and larger models."
-    return {"differences": Drawing("Differences to base", plots.forest(differences, published), explanation)}
+    if any(point.name in marked for point in differences):
+        explanation += PROVISIONAL
+    return {"differences": Drawing("Differences to base", plots.forest(differences, published, marked), explanation)}
 
 
 def _learning_curves(
-    sweep: Sweep, planned: Sequence[PlannedTrial], first_results: Mapping[int, Mapping[str, Any]]
+    sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, first_results: Mapping[int, Mapping[str, Any]]
 ) -> Figures:
     figures: Figures = {}
     for name, unit in (("curves_steps", "steps"), ("curves_flops", "training FLOPs")):
         curves = []
         for row, result in sorted(first_results.items()):
             cost_per_step = 1.0 if unit == "steps" else result["flops"] / result["steps"]
-            curves.append(_curve(sweep, planned, row, cost_per_step))
+            curve = _curve(sweep, planned, row, cost_per_step)
+            curves.append(curve._replace(still_falls=table.rows[row].results.still_falls))
         if curves := [curve for curve in curves if any(curve.at) or curve.final is not None]:
-            explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
+            explanation = CURVES + (CONVERGED if any(curve.still_falls for curve in curves) else "")
+            explanation += "" if unit == "steps" else " Rows are compared at equal computation."
             drawing = plots.curves(curves, unit, "validation perplexity")
             figures[name] = Drawing(f"Validation perplexity by {unit}", drawing, explanation)
     return figures

@@ -67,13 +67,16 @@ def _columns(rows: list[TableRow], keys: list[str]) -> list[Column]:
         ours("row", lambda row: row.label),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
         ours("params", lambda row: short_number(row.results.params) if row.results.params else "-", drop_rank=5),
-        measured("PPL", lambda row: _mean_cell(row, "val/ppl", ".2f") + cells.significance_mark(row.loss)),
-        measured("chrF", lambda row: _mean_cell(row, "val/chrf", ".1f"), drop_rank=3, in_latex=False),
-        measured("BLEU", lambda row: cells.mean_and_spread(row.results.values("val/bleu"))),
+        measured("PPL", cells.perplexity),
+        measured(
+            "chrF", lambda row: cells.number(mean(row.results.values("val/chrf")), ".1f"), drop_rank=3, in_latex=False
+        ),
+        measured("BLEU", lambda row: cells.bleu(row.results)),
         ours("BLEU 95 %", lambda row: cells.interval(row.bleu and row.bleu.row_mean, ".1f"), drop_rank=4),
         Column("Δ BLEU", _difference_cells(rows)),
         ours("Δ 95 %", lambda row: cells.difference_interval(row.bleu), drop_rank=8),
         ours("p", lambda row: cells.p_value(row.bleu), drop_rank=7),
+        ours("p own", lambda row: cells.own_p_value(row.bleu), drop_rank=0, in_latex=False),
         ours("P(better)", lambda row: cells.probability_better(row.bleu), drop_rank=2, in_latex=False),
         ours("seeds", lambda row: cells.seed_counts(row.results)),
         printed("paper PPL", lambda row: cells.number(row.ppl, ".2f")),
@@ -81,10 +84,6 @@ def _columns(rows: list[TableRow], keys: list[str]) -> list[Column]:
         printed("paper Δ BLEU", lambda row: cells.number(bleu_difference(row), "+z.1f"), drop_rank=6),
         printed("paper params", lambda row: short_number(row.params * 1e6) if row.params else "", drop_rank=1),
     ]
-
-
-def _mean_cell(row: TableRow, metric: str, form: str) -> str:
-    return cells.number(mean(row.results.values(metric)), form)
 
 
 def _difference_cells(rows: list[TableRow]) -> list[str]:
@@ -118,6 +117,8 @@ def _record(row: TableRow, keys: list[str], metrics: list[str]) -> dict[str, Any
             f"{metric}.n": len(values),
             f"{metric}.difference": row.difference(metric),
         }
+    converged = results.convergence
+    record |= {"val/loss.fall": converged and converged.fall, "val/loss.fall.noise": converged and converged.noise}
     record |= comparison_record("val/bleu", row.bleu) | comparison_record("val/loss", row.loss)
     return record | {
         "paper/ppl": published and published.ppl,
@@ -138,5 +139,6 @@ def comparison_record(metric: str, comparison: "RowComparison | None") -> dict[s
         f"{metric}.difference.low": difference_low,
         f"{metric}.difference.high": difference_high,
         f"{metric}.difference.p": comparison and comparison.p_value,
+        f"{metric}.difference.p_own": comparison and comparison.own_p_value,
         f"{metric}.difference.above": difference and difference.probability_positive,
     }

@@ -45,6 +45,12 @@ class _Metrics(BaseModel, strict=True, extra="allow"):
     ppl: float | None = Field(alias="val/ppl")  # null: infinite
 
 
+class _Convergence(BaseModel, strict=True, extra="forbid"):
+    fall: float
+    noise: float | None
+    validations: int
+
+
 class _Result(BaseModel, strict=True):
     id: str
     weights_id: str
@@ -64,6 +70,7 @@ class _Result(BaseModel, strict=True):
     finished: str
     digests: dict[str, str] = {}  # sha256 by file name; older results have none
     exempt: dict[str, dict[str, str]] = {}  # see `checks.run.check_model`
+    convergence: _Convergence | None = None  # null: not known; older results lack it
 
 
 class _Status(BaseModel, strict=True):

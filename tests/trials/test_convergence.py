@@ -1,0 +1,146 @@
+"""Whether a training had converged: on made curves, of which the answer is known, and of real trials."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from helpers import flip
+from tiny_trials import train
+
+from transformer_pl.runtime.errors import warn
+from transformer_pl.training.logger import wandb_summary
+from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
+
+STEPS = 1000
+# The loss at a share u of the steps, the noise of a validation in nats, and whether it still falls at the end.
+CURVES = {
+    "converged": (lambda u: 2 + 3 * math.exp(-20 * u), 0.002, False),
+    "converged, with noise": (lambda u: 2 + 3 * math.exp(-20 * u), 0.01, False),
+    "almost converged": (lambda u: 2 - 0.005 / math.log(1.25) * math.log(u), 0.001, False),
+    "slowly falling": (lambda u: 2 - 0.015 / math.log(1.25) * math.log(u), 0.001, True),
+    "slowly falling towards zero": (lambda u: 0.15 - 0.015 / math.log(1.25) * math.log(u), 0.001, True),
+    "falling": (lambda u: 1.5 + 0.5 * math.exp(-3 * u), 0.005, True),
+    "overfitting": (lambda u: 2 + 0.3 * abs(u - 0.5), 0.005, False),
+    "diverging": (lambda u: 2 + math.exp(20 * (u - 0.9)), 0.005, False),
+    "noise alone": (lambda u: 2.0, 0.05, False),
+}
+
+
+def lines(losses, steps=STEPS):
+    """The validations of a training, evenly spaced."""
+    at = [round(steps * (i + 1) / len(losses)) for i in range(len(losses))]
+    return [
+        {"step": step, "kind": "validation", "val/loss": float(loss)} for step, loss in zip(at, losses, strict=True)
+    ]
+
+
+def made(curve, noise, validations, seed):
+    rng = np.random.default_rng(seed)
+    shares = np.arange(1, validations + 1) / validations
+    return convergence(lines([curve(u) + noise * rng.normal() for u in shares]), STEPS)
+
+
+@pytest.mark.parametrize("validations", [5, 10, 20])
+@pytest.mark.parametrize("name", CURVES)
+def test_made_curves_of_three_seeds_are_told_apart(name, validations):
+    curve, noise, falls = CURVES[name]
+    verdicts = [
+        of_seeds([made(curve, noise, validations, 3 * row + seed) for seed in range(3)]).still_falls
+        for row in range(200)
+    ]
+    assert np.mean(verdicts) >= 0.95 if falls else np.mean(verdicts) <= (0.12 if noise > LIMIT else 0.02)
+
+
+@pytest.mark.parametrize("name", ["converged", "almost converged", "slowly falling", "falling", "overfitting"])
+def test_four_validations_are_enough_without_noise(name):
+    """Of which two are in the last two fifths: their noise is not known."""
+    curve, _, falls = CURVES[name]
+    ended = made(curve, 0, 4, 1)
+    assert (ended.still_falls, ended.noise, ended.validations) == (falls, None, 2)
+
+
+def test_the_fall_is_that_over_the_last_fifth():
+    """Exactly, where the loss is a line over the logarithm of the step."""
+    for fall in (-0.02, 0.0, 0.004, 0.1):
+        ended = made(lambda u, fall=fall: 3 - fall / math.log(1.25) * math.log(u), 0, 10, 1)
+        assert ended.fall == pytest.approx(fall, abs=1e-12) and ended.noise == pytest.approx(0, abs=1e-9)
+    assert Convergence(0.01, None, 2).share == pytest.approx(1 - math.exp(-0.01))
+
+
+def test_one_bad_validation_does_not_decide():
+    """A least-squares line would fall by 0.04 with the first of them raised, and rise with the last."""
+    flat, falling = np.full(10, 2.0), 2 - 0.03 / math.log(1.25) * np.log(np.arange(1, 11) / 10)
+    for bad in (6, 9):
+        one = flat.copy()
+        one[bad] += 0.3
+        assert abs(convergence(lines(one), STEPS).fall) < LIMIT
+        one = falling.copy()
+        one[bad] += 0.3
+        assert convergence(lines(one), STEPS).fall > LIMIT
+
+
+def test_the_noise_is_the_standard_error_of_the_fall():
+    falls, noises = zip(*((made(CURVES["noise alone"][0], 0.02, 20, seed)[:2]) for seed in range(300)), strict=True)
+    assert np.mean(falls) == pytest.approx(0, abs=0.002)
+    assert math.sqrt(np.mean(np.square(noises))) == pytest.approx(np.std(falls), rel=0.2)
+
+
+def test_a_fall_within_its_noise_is_none():
+    assert Convergence(0.03, 0.01, 9).still_falls and not Convergence(0.03, 0.02, 9).still_falls
+    assert Convergence(0.03, None, 2).still_falls and not Convergence(0.009, 0.0001, 9).still_falls
+
+
+def test_seeds_are_averaged():
+    seeds = [Convergence(0.03, 0.003, 5), None, Convergence(0.01, 0.004, 5)]
+    assert of_seeds(seeds) == pytest.approx((0.02, 0.0025, 10))
+    assert of_seeds([Convergence(0.03, None, 2), seeds[2]]).noise is None
+    assert of_seeds([]) is of_seeds([None]) is None
+
+
+@pytest.mark.parametrize("losses", [[], [2.0], [3.0, 2.0], [4.0, 3.0, 2.0, math.inf]])
+def test_it_is_not_known_without_validations_late_in_the_training(losses):
+    assert convergence(lines(losses), STEPS) is None
+
+
+def test_only_validations_during_the_training_count():
+    """The final evaluation is of other weights where checkpoints are averaged."""
+    curve = lines([4, 3, 2.5, 2.2, 2.1])
+    others = [{"step": STEPS, "val/loss": 1.0, "val/bleu": 30.0}, {"step": STEPS, "train/loss": 1.0}]
+    others += [{"step": STEPS, "kind": "validation", "val/bleu_sample": 3.0}]
+    assert convergence([*curve, *others], STEPS) == convergence(curve, STEPS)
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+    code, trial = train(tmp_path_factory.mktemp("converged") / "runs", {"optim.max_steps": 10})
+    assert code == 0
+    return trial
+
+
+def test_a_trial_keeps_how_it_ended(trial):
+    ended = convergence(trial.metrics(), 10)
+    assert ended.validations == 3 and trial.result()["convergence"] == ended._asdict()
+    assert of_trial(trial) == ended
+    summary = wandb_summary(trial.result())
+    assert summary["val/loss.fall"] == ended.fall and summary["val/loss.fall_noise"] == ended.noise
+
+
+def test_an_older_result_is_told_by_its_metrics(trial, capsys):
+    warn.cache_clear()
+    path, metrics = trial.folder / "result.json", trial.folder / "metrics.jsonl"
+    result, content = path.read_bytes(), metrics.read_bytes()
+    older = {key: value for key, value in json.loads(result).items() if key != "convergence"}
+    try:
+        path.write_text(json.dumps(older))
+        assert of_trial(trial) == convergence(trial.metrics(), 10)
+        assert "val/loss.fall" not in wandb_summary(trial.result())
+        flip(metrics)
+        assert of_trial(trial) is None and "metrics.jsonl" in capsys.readouterr().err
+        path.write_text(json.dumps(older | {"convergence": None}))
+        assert of_trial(trial) is None and not capsys.readouterr().err
+    finally:
+        path.write_bytes(result)
+        metrics.write_bytes(content)
+    (trial.folder / "result.json").unlink()
+    assert of_trial(trial) is None

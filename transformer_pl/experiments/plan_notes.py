@@ -1,0 +1,72 @@
+"""What a plan says under its table: how its rows are trained, whether they differ too much for that, and which finished
+rows had not converged."""
+
+from collections.abc import Mapping
+
+from transformer_pl.config import is_papers, sizes
+from transformer_pl.experiments.cost import short_number
+from transformer_pl.experiments.plan import Plan
+from transformer_pl.experiments.regime import Regime, describe_regime, regime
+from transformer_pl.trials.convergence import FALLEN, LIMIT, of_seeds, of_trial
+from transformer_pl.trials.identity import same_row
+
+MUCH_LARGER, MUCH_FASTER = (
+    1.5,
+    1.25,
+)  # ratios of the largest row to the smallest: of parameters and depth, of peak rates
+RETUNE = "--retune optim.lr_scale,optim.warmup"
+PRE_NORM = "--set model.residual=ablations.pre_norm.PreNormResidual"
+
+
+def plan_notes(plan: Plan, retuned: bool) -> list[str]:
+    """The lines under the plan of a sweep. retuned: whether each row gets its own best values (--retune)."""
+    regimes = _regimes(plan)
+    base = next((row for row in regimes if same_row(plan.sweep.rows[row].configs[0], plan.sweep.base)), 0)
+    differing = [] if retuned else differing_note(plan, regimes)
+    return [describe_regime(regimes[base], regimes.values()), *differing, *convergence_notes(plan)]
+
+
+def _regimes(plan: Plan) -> dict[int, Regime]:
+    """How each row is trained."""
+    first = {planned.row: planned for planned in reversed(plan.trials)}
+    return {
+        row: regime(one.config, one.prepared, plan.estimates[row].cost.params) for row, one in sorted(first.items())
+    }
+
+
+def differing_note(plan: Plan, regimes: Mapping[int, Regime]) -> list[str]:
+    """A line where rows differ so much in size or learning rate that one length and one rate may not suit all."""
+    models = [row.configs[0].model for row in plan.sweep.rows]
+    amounts = (
+        ("parameters", [plan.estimates[row].cost.params for row in regimes], MUCH_LARGER, short_number),
+        ("N", [sizes(model, 0).N for model in models], MUCH_LARGER, str),
+        ("peak learning rate", [one.peak_rate for one in regimes.values()], MUCH_FASTER, "{:.2g}".format),
+    )
+    differing = [
+        f"{name} {form(min(values))} to {form(max(values))}"
+        for name, values, ratio, form in amounts
+        if max(values) >= ratio * min(values)
+    ]
+    if not differing:
+        return []
+    note = (
+        f"rows differ much ({', '.join(differing)}), and may need different lengths or rates: {RETUNE} tunes each row"
+    )
+    if all(is_papers("residual", model.residual) for model in models):
+        note += f"; {PRE_NORM} puts the norm before each sub-layer, so that depth and width learn sooner"
+    return [note]
+
+
+def convergence_notes(plan: Plan) -> list[str]:
+    """The rows whose finished trials had not converged."""
+    falls = []
+    for index, row in enumerate(plan.sweep.rows):
+        ended = of_seeds([of_trial(planned.trial) for planned in plan.trials if planned.row == index])
+        if ended and ended.still_falls:
+            falls.append(f"{row.name} ({ended.share:.1%})")
+    if not falls:
+        return []
+    return [
+        f"not converged: {', '.join(falls)}; the perplexity still fell by more than {LIMIT:.0%} over the last "
+        f"{FALLEN:.0%} of the steps"
+    ]

@@ -1,0 +1,103 @@
+"""Convergence: whether a training still learned when its steps ended.
+
+The validation loss late in a training is close to a line over the logarithm of the step, for the learning rate of
+equation 3 falls as a power of it. The line through the validations of the last two fifths of the steps has as its slope
+the median of the slopes between all pairs of them (Theil 1950, Sen 1968): one bad validation does not move it. The fall
+is what this line loses over the last fifth, from 0.8 T to T steps:
+
+    loss = a + b log(step),     fall = -b log(T / 0.8 T),
+
+in nats per token. A fall of 0.01 nats is 1 % of the perplexity. A share of the loss would be another measure on every
+text: it depends on how well the text can be predicted at best. Where a curve bends, the line falls somewhat more than
+the curve: a row is sooner called unconverged than converged.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.trials.metrics import line_kind
+from transformer_pl.trials.trial import Trial
+
+FITTED = 0.4  # the share of the steps, at their end, whose validations the line goes through
+FALLEN = 0.2  # the share of the steps, at their end, over which the fall is
+LIMIT = 0.01  # nats per token: a training that falls by more has not converged
+NOISES = 2  # nor is it said of a fall that is not larger than so many times its noise
+
+
+class Convergence(NamedTuple):
+    """How far the validation loss still fell at the end of a training, or of a row on the mean of its seeds."""
+
+    fall: float  # nats per token over the last fifth of the steps; negative where the loss rose
+    noise: float | None  # the standard error of the fall; None where two validations leave no rest to see it by
+    validations: int  # that the line goes through, of all seeds
+
+    @property
+    def still_falls(self) -> bool:
+        """Whether the training had not converged: it fell by more than LIMIT, and by more than its noise explains."""
+        return self.fall > max(LIMIT, NOISES * (self.noise or 0.0))
+
+    @property
+    def share(self) -> float:
+        """The fall as a share of the perplexity."""
+        return -math.expm1(-self.fall)
+
+
+def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence | None:
+    """How a training of `steps` steps ended, by the lines of its metrics file.
+
+    None where it is not known: with fewer than two validations in the last two fifths, or with an infinite loss there.
+    """
+    late = {
+        line["step"]: line["val/loss"]
+        for line in lines
+        if "val/loss" in line and line_kind(line) == "validation" and steps - line["step"] < FITTED * steps + 0.5
+    }
+    if len(late) < 2 or not all(map(math.isfinite, late.values())):
+        return None
+    x, y = [math.log(step) for step in late], list(late.values())
+    slope = statistics.median(
+        (y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in itertools.combinations(zip(x, y, strict=True), 2)
+    )
+    span = -math.log(1 - FALLEN)
+    noise = None
+    if len(late) > 2:
+        rest = [loss - slope * at for at, loss in zip(x, y, strict=True)]
+        spread = (len(x) - 1) * statistics.variance(x)
+        noise = span * math.sqrt((len(x) - 1) * statistics.variance(rest) / (len(x) - 2) / spread)
+    return Convergence(-slope * span, noise, len(late))
+
+
+def of_trial(trial: Trial) -> Convergence | None:
+    """How the training of a finished trial ended; None where it is not known.
+
+    A result of an older version does not say: then it is computed from metrics.jsonl, with a warning where that is
+    damaged.
+    """
+    result = trial.result()
+    if result is None:
+        return None
+    if "convergence" in result:
+        return Convergence(**result["convergence"]) if result["convergence"] else None
+    try:
+        trial.intact("metrics.jsonl")
+    except InputError as error:
+        warn(f"whether the training had converged is not known: {error}")
+        return None
+    return convergence(trial.metrics(), result["steps"])
+
+
+def of_seeds(seeds: Sequence[Convergence | None]) -> Convergence | None:
+    """The mean over the seeds of a row, as far as they are known."""
+    known = [seed for seed in seeds if seed]
+    if not known:
+        return None
+    noises = [seed.noise for seed in known if seed.noise is not None]
+    return Convergence(
+        statistics.fmean(seed.fall for seed in known),
+        math.hypot(*noises) / len(known) if len(noises) == len(known) else None,
+        sum(seed.validations for seed in known),
+    )
