@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_pl.components import build
 from transformer_pl.config import Sizes
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.kernels import Dropout, softmax
+from transformer_pl.kernels import VECTOR, Dropout, softmax
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
 
@@ -194,10 +194,11 @@ class ScaledDotProductAttention(nn.Module):
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
         seen = mask.dense(Q, K, start)
-        # On a CPU the equation as it stands takes half of the time of the fused kernel, unless sentences are long.
-        if not Q.is_cuda and K.shape[-2] <= 128:
+        # A CPU's fused kernel is slower than the equation as it stands for short sentences, and in bfloat16.
+        if not Q.is_cuda and (K.shape[-2] < VECTOR or Q.dtype != torch.float32):
             return _scaled_dot_product(Q, K, seen) @ V
-        return F.scaled_dot_product_attention(Q, K, V, seen).masked_fill(~seen.any(-1, keepdim=True), 0)
+        heads = F.scaled_dot_product_attention(Q, K, V, seen)
+        return heads.masked_fill(~seen.any(-1, keepdim=True), 0) if Q.is_cuda else heads  # a CPU's yields zeros itself
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """The attention weights, (B, h, Lq, Lk)."""
