@@ -45,8 +45,9 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
         batch = collate(split, indexes)
         with _evaluating(model) as device:
             target = batch.target_out.to(device)
-            logits = model(batch.source.to(device), batch.target_in.to(device))
-            nll[indexes] = negative_log_likelihood(logits, target).double().sum(-1).cpu().numpy()
+            # The logits have no name: it would keep them while the next batch computes its own.
+            every = negative_log_likelihood(model(batch.source.to(device), batch.target_in.to(device)), target)
+            nll[indexes] = every.double().sum(-1).cpu().numpy()
     return Likelihood(nll, lengths)
 
 
