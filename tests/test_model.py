@@ -11,6 +11,7 @@ from transformer_pl.checks.properties import PROPERTIES
 from transformer_pl.checks.subject import small_model
 from transformer_pl.data.batches import PAD
 from transformer_pl.evaluation.evaluate import attention_maps
+from transformer_pl.kernels import VECTOR
 from transformer_pl.model import (
     DecoderLayer,
     EncoderLayer,
@@ -22,6 +23,7 @@ from transformer_pl.model import (
 )
 
 POST_NORM, PRE_NORM = "transformer_pl.model.PostNormResidual", "ablations.pre_norm.PreNormResidual"
+KEYS = [VECTOR - 9, VECTOR + 5]  # fewer and more than a CPU's fused kernel takes
 every_residual = pytest.mark.parametrize("residual", [POST_NORM, PRE_NORM], ids=["post-norm", "pre-norm"])
 
 
@@ -112,13 +114,14 @@ def test_the_model_equals_torch(residual):
     assert torch.allclose(ours(source, target)[target != PAD], expected[target != PAD], atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("Lk", KEYS)
 @torch.no_grad()
-def test_attention_is_equation_1_by_either_kernel():
+def test_attention_is_equation_1_by_either_kernel(Lk):
     torch.manual_seed(3)
     attention = ScaledDotProductAttention(small(), "encoder")
-    Q, K, V = torch.randn(2, 4, 5, 6), torch.randn(2, 4, 7, 6), torch.randn(2, 4, 7, 3)
-    keys = torch.arange(7) < torch.tensor([[7], [4]])
-    seen = keys[:, None, None, :].expand(2, 4, 5, 7)
+    Q, K, V = torch.randn(2, 4, 5, 6), torch.randn(2, 4, Lk, 6), torch.randn(2, 4, Lk, 3)
+    keys = torch.arange(Lk) < torch.tensor([[Lk], [4]])
+    seen = keys[:, None, None, :].expand(2, 4, 5, Lk)
     scores = torch.einsum("bhqd,bhkd->bhqk", Q, K) / math.sqrt(6)
     expected = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ V
     assert torch.allclose(attention(Q, K, V, Mask(keys)), expected, atol=1e-6)
@@ -128,12 +131,13 @@ def test_attention_is_equation_1_by_either_kernel():
     assert low.dtype == torch.bfloat16 and torch.allclose(low.float(), expected, atol=0.03)
 
 
+@pytest.mark.parametrize("L", KEYS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_query_that_may_see_nothing_yields_zeros_and_clean_gradients(causal, dtype):
+def test_a_query_that_may_see_nothing_yields_zeros_and_clean_gradients(L, causal, dtype):
     torch.manual_seed(4)
-    Q, K, V = (torch.randn(2, 4, 5, 6, dtype=dtype, requires_grad=True) for _ in range(3))
-    keys = torch.tensor([[True] * 5, [False] * 5])
+    Q, K, V = (torch.randn(2, 4, L, 6, dtype=dtype, requires_grad=True) for _ in range(3))
+    keys = torch.tensor([[True] * L, [False] * L])
     out = ScaledDotProductAttention(small(), "encoder")(Q, K, V, Mask(keys, causal))
     assert out[1].eq(0).all() and out[0].ne(0).all()
     out.sum().backward()

@@ -10,6 +10,7 @@ from transformer_pl.data.tokenizer import PAD
 
 CHUNK = 2048  # tokens whose logits exist at once
 BLOCK = 2**18  # logits that a CPU works on at once: its cache holds them
+PART = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
 
 
 def smoothed_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
@@ -76,5 +77,8 @@ def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[T
 
 def negative_log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
     """The un-smoothed cross-entropy of every token in nats, (B, L); zero at padding."""
-    flat = F.cross_entropy(logits.flatten(0, 1).float(), target.flatten(), ignore_index=PAD, reduction="none")
-    return flat.view_as(target)
+    rows, targets = logits.flatten(0, 1), target.flatten()
+    size = max(1, PART // rows.shape[1])  # in parts, or a batch of validation would take three times its logits
+    parts = zip(rows.split(size), targets.split(size), strict=True)
+    nll = [F.cross_entropy(part.float(), next_, ignore_index=PAD, reduction="none") for part, next_ in parts]
+    return torch.cat(nll).view_as(target)

@@ -10,7 +10,7 @@ from helpers import flip
 
 from transformer_pl.config import Data
 from transformer_pl.data import prepare as module
-from transformer_pl.data.prepare import Prepared, fingerprint_id, prepare
+from transformer_pl.data.prepare import Prepared, Tokens, fingerprint_id, prepare
 from transformer_pl.data.sources import Corpus
 from transformer_pl.runtime.errors import InputError
 
@@ -250,3 +250,10 @@ def test_meta_says_what_was_prepared(prepared):
     assert meta["fingerprint"] == {"corpus": "memory"}
     assert meta["settings"]["vocab_size"] == 300 == len(prepared.tokenizer)
     assert meta["splits"]["val"]["pairs"] == 3
+
+
+def test_sentences_of_several_splits_are_joined_in_order():
+    parts = [[[5, 6], [], [7]], [], [[8], [9, 10, 11]]]
+    joined = Tokens.joined([Tokens.of(part) for part in parts])
+    assert [one.tolist() for one in joined] == [sentence for part in parts for sentence in part]
+    assert joined.lengths.tolist() == [2, 0, 1, 1, 3]

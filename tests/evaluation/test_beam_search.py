@@ -54,33 +54,38 @@ class Toy:
 
 
 class Recomputing:
-    """A step that computes from whole prefixes; of the past it keeps only whose row is whose, and counts rows."""
+    """A step that computes from whole prefixes; of the past it keeps only whose row is whose, and counts rows.
 
-    def __init__(self, toy, beam, sentences=None):
+    Its logits are no log-probabilities: the search normalises them.
+    """
+
+    def __init__(self, toy, sentences=None):
         self.toy, self.rows = toy, []
-        sentences = torch.arange(toy.sentences) if sentences is None else torch.tensor(sentences)
-        self.sentence = sentences.repeat_interleave(beam)
+        self.sentence = torch.arange(toy.sentences) if sentences is None else torch.tensor(sentences)
 
     def __call__(self, prefixes, origin):
-        self.rows.append(len(prefixes))
-        self.sentence = self.sentence[origin]
-        return self.toy.after(self.sentence, prefixes)
+        assert prefixes.shape[:2] == origin.shape
+        self.rows.append(origin.numel())
+        self.sentence = self.sentence[origin.flatten()]
+        return self.logits(prefixes.flatten(0, 1), origin.flatten()).view(*origin.shape, -1)
+
+    def logits(self, prefixes, origin):
+        return self.toy.after(self.sentence, prefixes) + torch.arange(len(prefixes))[:, None] % 3
 
 
 class Cached(Recomputing):
     """A step that reads only the last piece and follows its hidden state through `origin`."""
 
-    def __init__(self, toy, beam):
-        super().__init__(toy, beam)
+    def __init__(self, toy):
+        super().__init__(toy)
         self.hidden = toy.first[self.sentence]
 
-    def __call__(self, prefixes, origin):
-        self.sentence = self.sentence[origin]
+    def logits(self, prefixes, origin):
         self.hidden = self.toy.advance(self.hidden[origin], prefixes[:, -1])
         return self.toy.logprobs(self.hidden, self.sentence)
 
 
-def script(table, beam):
+def script(table):
     """A step for one sentence that reads from {pieces so far: {next piece: probability}}, else says EOS.
 
     Every call must extend rows of the one before it.
@@ -89,12 +94,12 @@ def script(table, beam):
 
     def step(prefixes, origin):
         if seen:
-            assert torch.equal(prefixes[:, :-1], seen[-1][origin])
+            assert torch.equal(prefixes[0, :, :-1], seen[-1][origin[0]])
         else:
-            assert origin.tolist() == list(range(beam))
-        seen.append(prefixes)
-        logprobs = torch.full((len(prefixes), 5), -INF)
-        for row, (_, *pieces) in zip(logprobs, prefixes.tolist(), strict=True):
+            assert origin.tolist() == [[0]]
+        seen.append(prefixes[0])
+        logprobs = torch.full((1, prefixes.shape[1], 5), -INF)
+        for row, (_, *pieces) in zip(logprobs[0], prefixes[0].tolist(), strict=True):
             for piece, probability in table.get(tuple(pieces), {EOS: 1.0}).items():
                 row[piece] = math.log(probability)
         return logprobs
@@ -141,18 +146,26 @@ def assert_same(got, expected):
 
 
 def search(toy, max_lengths, step=Recomputing, **settings):
-    return beam_search(step(toy, settings["beam"]), torch.tensor(max_lengths), bos=BOS, eos=EOS, **settings)
+    return beam_search(step(toy), torch.tensor(max_lengths), bos=BOS, eos=EOS, **settings)
 
 
 @pytest.mark.parametrize("alpha", [0, 0.6, 1.0])
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("V", [3, 7, 40])
+@pytest.mark.parametrize("V", [3, 7, 40, 97, 128])  # tokens are looked at in blocks, if V has a divisor
 def test_equals_a_plain_search(V, beam, alpha):
     max_lengths = [9, 1, 4, 12, 2, 7, 12]
     toy = Toy(seed=V + beam, sentences=len(max_lengths), V=V)
     for n_best in {1, beam}:
         expected = [plain_search(toy, s, longest, beam, alpha, n_best) for s, longest in enumerate(max_lengths)]
         assert_same(search(toy, max_lengths, beam=beam, alpha=alpha, n_best=n_best), expected)
+
+
+def test_logits_are_normalised_in_parts(monkeypatch):
+    toy = Toy(seed=13, sentences=9, V=12)
+    settings = dict(beam=4, alpha=0.6, n_best=4)
+    whole = search(toy, [7] * 9, **settings)
+    monkeypatch.setattr("transformer_pl.evaluation.beam_search.CACHED", 50)
+    assert_same(search(toy, [7] * 9, **settings), whole)
 
 
 @pytest.mark.parametrize("alpha", [0, 0.6, 2.5])
@@ -174,10 +187,10 @@ def test_a_cache_follows_its_hypotheses_by_origin():
 def test_a_sentence_does_not_depend_on_its_companions():
     toy = Toy(seed=6, sentences=7, V=9, eos_bias=(0.0, 5.0))  # they end early, some by their own greatest length
     max_lengths, settings = [5, 60, 2, 9, 3, 14, 6], dict(bos=BOS, eos=EOS, beam=3, alpha=0.6, n_best=2)
-    step, rows_alone = Recomputing(toy, 3), 0
+    step, rows_alone = Recomputing(toy), 0
     together = beam_search(step, torch.tensor(max_lengths), **settings)
     for s, longest in enumerate(max_lengths):
-        step_alone = Recomputing(toy, 3, [s])
+        step_alone = Recomputing(toy, [s])
         assert_same(beam_search(step_alone, torch.tensor([longest]), **settings), [together[s]])
         rows_alone += sum(step_alone.rows)
     assert sum(step.rows) == rows_alone  # nor does the work
@@ -185,15 +198,15 @@ def test_a_sentence_does_not_depend_on_its_companions():
 
 def test_finished_sentences_are_dropped():
     toy = Toy(seed=7, sentences=5, V=8, eos_bias=(-9.0, -9.0))  # EOS comes only when it is forced
-    step = Recomputing(toy, beam=3)
+    step = Recomputing(toy)
     outputs = beam_search(step, torch.tensor([4, 1, 6, 4, 2]), bos=BOS, eos=EOS, beam=3, alpha=0.6)
-    assert step.rows == [15, 12, 9, 9, 3, 3]
+    assert step.rows == [5, 12, 9, 9, 3, 3]  # at first one hypothesis per sentence
     assert [len(best.tokens) + 1 for [best] in outputs] == [4, 1, 6, 4, 2]
 
 
 def test_ends_early_when_nothing_can_win_any_more():
     toy = Toy(seed=8, sentences=2, V=8, eos_bias=(12.0, 40.0))
-    step = Recomputing(toy, beam=4)
+    step = Recomputing(toy)
     [[likely], [certain]] = beam_search(step, torch.tensor([30, 30]), bos=BOS, eos=EOS, beam=4, alpha=0.6)
     assert likely.tokens == certain.tokens == []
     assert len(step.rows) < 5
@@ -203,14 +216,14 @@ def test_waits_for_a_longer_output_that_the_penalty_will_favour():
     """Both outputs have probability 1/2; only the penalty at the greatest length shows that the longer may win."""
     table = {(): {EOS: 0.5, 2: 0.5}} | {(2,) * i: {2: 1.0} for i in range(1, 9)}
     for beam, alpha, pieces in [(1, 0.6, [2] * 9), (3, 0.6, [2] * 9), (3, 0, [])]:
-        [[best]] = beam_search(script(table, beam), torch.tensor([10]), bos=BOS, eos=EOS, beam=beam, alpha=alpha)
+        [[best]] = beam_search(script(table), torch.tensor([10]), bos=BOS, eos=EOS, beam=beam, alpha=alpha)
         assert best.tokens == pieces
         assert best.score == pytest.approx(math.log(0.5) / ((5 + len(pieces) + 1) / 6) ** alpha)
 
 
 def test_equal_scores_rank_the_shorter_first():
     table = {(): {EOS: 0.5, 2: 0.5}}
-    [outputs] = beam_search(script(table, 2), torch.tensor([10]), bos=BOS, eos=EOS, beam=2, alpha=0, n_best=2)
+    [outputs] = beam_search(script(table), torch.tensor([10]), bos=BOS, eos=EOS, beam=2, alpha=0, n_best=2)
     assert [h.tokens for h in outputs] == [[], [2]]
 
 
@@ -221,10 +234,10 @@ def test_looks_at_twice_the_beam_so_that_endings_do_not_crowd_out_the_living():
         (2,): {EOS: 0.9, 4: 0.1},
         (3,): {EOS: 0.9, 4: 0.1},
     }
-    step, lives = script(table, 2), []
+    step, lives = script(table), []
 
     def watched(prefixes, origin):
-        lives.append({tuple(row) for row in prefixes.tolist()})
+        lives.append({tuple(row) for row in prefixes[0].tolist()})
         return step(prefixes, origin)
 
     [outputs] = beam_search(watched, torch.tensor([40]), bos=BOS, eos=EOS, beam=2, alpha=3.0, n_best=2)
@@ -235,7 +248,7 @@ def test_looks_at_twice_the_beam_so_that_endings_do_not_crowd_out_the_living():
 def test_fewer_outputs_where_no_more_exist():
     toy = Toy(seed=9, sentences=2, V=3)
     assert [len(outputs) for outputs in search(toy, [1, 2], beam=5, alpha=0.6, n_best=5)] == [1, 3]
-    only_eos = beam_search(lambda p, o: torch.zeros(len(p), 1), torch.tensor([4]), bos=0, eos=0, beam=2, alpha=0.6)
+    only_eos = beam_search(lambda p, o: torch.zeros(*o.shape, 1), torch.tensor([4]), bos=0, eos=0, beam=2, alpha=0.6)
     assert only_eos == [[Hypothesis(0.0, 0.0, [])]]
     assert beam_search(lambda p, o: 1 / 0, torch.tensor([], dtype=torch.long), bos=0, eos=1, beam=2, alpha=0.6) == []
 
@@ -274,8 +287,8 @@ def test_length_penalty():
 
 def test_bos_may_be_the_same_piece_as_eos():
     def step(prefixes, origin):
-        last = prefixes.shape[1] == 3
-        return torch.tensor([0.1, 0.5, 0.4] if not last else [0.9, 0.05, 0.05]).log().expand(len(prefixes), 3)
+        last = prefixes.shape[2] == 3
+        return torch.tensor([0.1, 0.5, 0.4] if not last else [0.9, 0.05, 0.05]).log().expand(*origin.shape, 3)
 
     [[best]] = beam_search(step, torch.tensor([3]), bos=0, eos=0, beam=2, alpha=0.6)
     assert best.tokens == [1, 1]
@@ -298,17 +311,17 @@ def test_settings_outside_their_constraints(wrong, message):
         beam_search(lambda prefixes, origin: pytest.fail("the search began"), **settings)
 
 
-@pytest.mark.parametrize("bad", [math.nan, 0.75, INF])
+@pytest.mark.parametrize("bad", [math.nan, INF])
 @pytest.mark.parametrize("when", [1, 3])
-def test_values_that_are_no_log_probabilities(bad, when):
+def test_values_that_are_no_logits(bad, when):
     toy = Toy(seed=12, sentences=2, V=30, eos_bias=(-9.0, -9.0))
-    step = Recomputing(toy, beam=2)
+    step = Recomputing(toy)
 
     def broken(prefixes, origin):
-        logprobs = step(prefixes, origin)
-        if prefixes.shape[1] == when:
-            logprobs[2, 17] = bad
-        return logprobs
+        logits = step(prefixes, origin)
+        if prefixes.shape[2] == when:
+            logits[1, 0, 17] = bad
+        return logits
 
-    with pytest.raises(FloatingPointError, match=rf"log-probabilities <= 0, but got {bad} at length {when}"):
+    with pytest.raises(FloatingPointError, match=f"finite logits or -inf, but got others at length {when}"):
         beam_search(broken, torch.tensor([3, 4]), bos=BOS, eos=EOS, beam=2, alpha=0.6)

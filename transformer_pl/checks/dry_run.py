@@ -102,16 +102,12 @@ def check_attention_maps(run: DryRun) -> None:
 
 
 def check_beam_search(run: DryRun) -> None:
-    """Three steps of a beam search run: hypotheses change places, and in the last step one sentence is done."""
+    """Four steps of a beam search run: two hypotheses begin as one, change places, and at last a sentence is done."""
     run.model.eval()
     with torch.inference_mode():
-        step = CachedSteps(run.model, run.source, beam=2)
-        first = torch.full((4, 1), BOS, device=run.source.device)
-        for prefixes, origin in (
-            (first, [0, 1, 2, 3]),
-            (first.repeat(1, 2), [1, 0, 3, 3]),
-            (first[:2].repeat(1, 3), [3, 2]),
-        ):
+        step = CachedSteps(run.model, run.source)
+        for length, origin in enumerate(([[0], [1]], [[0, 0], [1, 1]], [[1, 0], [3, 3]], [[3, 2]]), start=1):
+            prefixes = torch.full((len(origin), len(origin[0]), length), BOS, device=run.source.device)
             step(prefixes, torch.tensor(origin, device=run.source.device))
 
 

@@ -168,13 +168,14 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
     expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
     for incremental in (True, False) if model.incremental else (False,):
         with torch.inference_mode(), decoding(model, incremental):
-            step, hypotheses = CachedSteps(model, subject.source, beam=2), torch.arange(2 * SENTENCES)
+            step, hypotheses = CachedSteps(model, subject.source), torch.arange(2 * SENTENCES)
             for t in range(TARGET_LENGTH):
                 pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)  # at step 3 a sentence ends
-                origin = (pairs[:, :1].expand(-1, 2) if t == 5 else pairs).flatten()  # at step 5 both go on from one
-                hypotheses = hypotheses[origin]
-                log_probabilities = step(target[hypotheses, : t + 1], origin)
-                if change := difference(log_probabilities, expected[hypotheses, t], ROUNDING, position=t):
+                origin = pairs[:, :1].expand(-1, 2) if t == 5 else pairs  # at step 5 both go on from one
+                hypotheses = hypotheses[origin.flatten()]
+                prefixes = target[hypotheses.view(-1, 2), : t + 1]
+                found = step(prefixes, origin if t else origin // 2).log_softmax(-1).flatten(0, 1)
+                if change := difference(found, expected[hypotheses, t], ROUNDING, position=t):
                     with_cache = "with the cache" if incremental else "without a cache"
                     return f"{with_cache}, step {t} of decoding changes the log-probabilities of {change}"
     return None

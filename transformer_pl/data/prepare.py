@@ -13,7 +13,7 @@ import itertools
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,6 +49,13 @@ class Tokens:
     def of(cls, sentences: list[list[int]]) -> "Tokens":
         offsets = np.cumsum([0, *map(len, sentences)])
         return cls(np.fromiter(itertools.chain.from_iterable(sentences), dtype=np.uint32), offsets)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Tokens"]) -> "Tokens":
+        """The sentences of all parts, one after the other."""
+        starts = np.cumsum([0, *(len(part.flat) for part in parts)])
+        offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]
+        return cls(np.concatenate([part.flat for part in parts]), np.concatenate([*offsets, starts[-1:]]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -45,8 +45,9 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
         batch = collate(split, indexes)
         with _evaluating(model) as device:
             target = batch.target_out.to(device)
-            logits = model(batch.source.to(device), batch.target_in.to(device))
-            nll[indexes] = negative_log_likelihood(logits, target).double().sum(-1).cpu().numpy()
+            # The logits have no name: it would keep them while the next batch computes its own.
+            every = negative_log_likelihood(model(batch.source.to(device), batch.target_in.to(device)), target)
+            nll[indexes] = every.double().sum(-1).cpu().numpy()
     return Likelihood(nll, lengths)
 
 
@@ -55,14 +56,15 @@ def translate(
 ) -> list[list[Hypothesis]]:
     """Return the n_best translations of every sentence (Section 6.1).
 
-    A batch has at most `tokens` source tokens, counted once per hypothesis of the beam.
+    A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
+    nearly as much as the first ones.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
-    for indexes in eval_batches(source.lengths_with_special, None, max(1, tokens // decode.beam)):
+    for indexes in eval_batches(source.lengths_with_special, None, tokens):
         rows = torch.from_numpy(padded(source, indexes))
         limits = torch.from_numpy(source.lengths[indexes] + decode.extra)
         with _evaluating(model) as device:
-            step = CachedSteps(model, rows.to(device), decode.beam)
+            step = CachedSteps(model, rows.to(device))
             outputs = beam_search(
                 step,
                 limits.to(device).clamp(min=1),
@@ -129,29 +131,31 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
 
 
 class CachedSteps:
-    """The `step` of beam search: log-probabilities of the next token, from a model and its caches."""
+    """The `step` of beam search: logits of the next token, from a model and its caches."""
 
-    def __init__(self, model: Transformer, source: Tensor, beam: int):
+    def __init__(self, model: Transformer, source: Tensor):
         """source (S, Ls): the sentences, each with EOS, padded."""
-        self.model, self.beam = model, beam
+        self.model = model
         self.keys = source != PAD  # (S, Ls)
+        self.memory_mask = Mask(self.keys)  # one for many steps, since it remembers what it has computed
         self.memory = model.encode(source, self.keys)
+        self.k = 1  # hypotheses of a sentence in the previous call
         self.caches: list[Cache] | None = [{} for _ in model.decoder] if model.incremental else None
 
     def __call__(self, prefixes: Tensor, origin: Tensor) -> Tensor:
-        """prefixes (R * beam, t) and origin (R * beam,) to log-probabilities (R * beam, V); see `beam_search`."""
-        remaining = origin[:: self.beam] // self.beam  # (R,) among the sentences of the previous call
-        if len(remaining) < len(self.keys):
+        """prefixes (R, k, t) and origin (R, k) to logits (R, k, V) in float32; see `beam_search`."""
+        if len(origin) < len(self.keys):
+            remaining = origin[:, 0] // self.k  # (R,) among the sentences of the previous call
             self.keys = self.keys[remaining]
-            self.memory = [(K[remaining], V[remaining]) for K, V in self.memory]
-        start = 0
+            self.memory_mask = Mask(self.keys)
+            self.memory = [(K.index_select(0, remaining), V.index_select(0, remaining)) for K, V in self.memory]
+        start, self.k = 0, origin.shape[1]
         if self.caches is not None:
-            start = prefixes.shape[1] - 1
-            self.caches = [{name: tensor[origin] for name, tensor in cache.items()} for cache in self.caches]
-        logits = self.model.decode(
-            prefixes[:, start:], Mask(causal=True), self.memory, Mask(self.keys), start, self.caches
-        )
-        return logits[:, -1].float().log_softmax(-1)
+            start, rows = prefixes.shape[2] - 1, origin.flatten()
+            self.caches = [{k: tensor.index_select(0, rows) for k, tensor in cache.items()} for cache in self.caches]
+        target = prefixes[:, :, start:].flatten(0, 1)
+        logits = self.model.decode(target, Mask(causal=True), self.memory, self.memory_mask, start, self.caches)
+        return logits[:, -1].float().unflatten(0, origin.shape)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """The final evaluation of a trial, on its validation set and its test set."""
 
+import itertools
 import math
 from typing import NamedTuple
 
 from transformer_pl.config import Config
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepare import Prepared, Tokens
 from transformer_pl.evaluation.evaluate import best_translations, reference_likelihood, trained_model
 from transformer_pl.evaluation.score import corpus_score
 from transformer_pl.model import Transformer
@@ -35,15 +36,17 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
 def _evaluate(model: Transformer, config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
     metrics: dict[str, float] = {}
     examples: list[dict[str, str]] = []
-    for name in ("val", "test"):
-        split, (sources, references) = prepared.split(name), prepared.text(name)
-        nll = reference_likelihood(model, split, config.trainer.eval_tokens)
-        if not math.isfinite(nll.loss):
-            raise Diverged(config.steps)
-        with diverged_if_not_finite(config.steps):
-            hypotheses = best_translations(
-                model, split.source, prepared.tokenizer, config.decode, config.trainer.eval_tokens
-            )
+    sets, tokens = ("val", "test"), config.trainer.eval_tokens
+    splits = [prepared.split(name) for name in sets]
+    likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
+    if not all(math.isfinite(nll.loss) for nll in likelihoods):
+        raise Diverged(config.steps)
+    every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
+    with diverged_if_not_finite(config.steps):
+        translations = iter(best_translations(model, every, prepared.tokenizer, config.decode, tokens))
+    for name, split, nll in zip(sets, splits, likelihoods, strict=True):
+        sources, references = prepared.text(name)
+        hypotheses = list(itertools.islice(translations, len(split.source)))
         score = corpus_score(hypotheses, references)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
