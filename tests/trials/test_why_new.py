@@ -6,7 +6,7 @@ from helpers import a_result
 from transformer_pl.component_sources import keep_sources, source_digests
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.files import write_json
-from transformer_pl.trials.identity import identity
+from transformer_pl.trials.identity import CORE_REVISION, identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import Finished, finished_trials, reasons_by_names, why_new
 
@@ -22,7 +22,7 @@ def inputs(keys=(), data="text", sources=()):
         (inputs({"optim.warmup": 800}), inputs({"optim.warmup": 400}), "optim.warmup 400 -> 800"),
         (inputs({"optim.warmup": 800}), inputs(), "optim.warmup 4000 -> 800"),
         (inputs({"model.d_ff": 1024}), inputs(), "d_ff 2048 -> 1024"),
-        (inputs() | {"core": 2}, inputs(), "core revision 2"),
+        (inputs() | {"core": CORE_REVISION + 1}, inputs(), f"core revision {CORE_REVISION + 1}"),
         (inputs(data="other"), inputs(), "the text or its preparation changed"),
         (inputs({"optim.warmup": 8, "seed": 2}), inputs({"seed": 1}), None),
         (inputs(), inputs(), None),
