@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import Batch
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.loss import negative_log_likelihood, projected_loss
+from transformer_pl.loss import projected_likelihood, projected_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
@@ -125,7 +125,8 @@ class TransformerModule(L.LightningModule):
 
     @component_code()
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        nll = negative_log_likelihood(self.model(batch.source, batch.target_in), batch.target_out)
+        states = self.model.states(batch.source, batch.target_in)
+        nll = projected_likelihood(self.model.embedding, states, batch.target_out)
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
 
     def on_validation_epoch_end(self) -> None:
