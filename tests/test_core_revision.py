@@ -17,7 +17,7 @@ ROOT = Path(transformer_pl.__file__).parent
 VOCABULARY = 200
 LOSS = {"demo": 4.68057, "multi30k": 3.14971, "wmt14": 5.69987, "wmt14-fr": 5.69987}  # by scale: nats per token
 CODE = {  # what decides a loss in its last digits, too: the beginning of the digest of each file's code
-    "kernels.py": "f0bb2ed5782f",
+    "kernels.py": "acf83b4362c2",
     "loss.py": "7d34a1da26ad",
     "model.py": "c63f55bf103a",
     "schedule.py": "d52149115456",
