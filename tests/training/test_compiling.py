@@ -1,7 +1,6 @@
 """Compiled layers: the same numbers, compiled once, in training alone."""
 
 import shutil
-from itertools import pairwise
 
 import pytest
 import tiny_trials
@@ -28,11 +27,13 @@ def test_layers_are_compiled_in_the_first_epoch_and_change_no_numbers(tmp_path, 
     compile_module, training_step = nn.Module.compile, TransformerModule.training_step
     options = {} if backend == "inductor" else {"options": None, "backend": backend}
     monkeypatch.setattr(nn.Module, "compile", lambda self, **words: compile_module(self, **words | options))
-    graphs, epochs = [], []
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
+    compiled, epochs = [], []
 
     def noted(self, batch, batch_idx):
+        before = counters["stats"]["unique_graphs"]
         loss = training_step(self, batch, batch_idx)
-        graphs.append(counters["stats"]["unique_graphs"])
+        compiled.append(counters["stats"]["unique_graphs"] - before)
         epochs.append(self.trainer.train_dataloader.state_dict()["epoch"])  # of the next batch
         return loss
 
@@ -41,13 +42,13 @@ def test_layers_are_compiled_in_the_first_epoch_and_change_no_numbers(tmp_path, 
     for choice in ("off", "on"):
         torch._dynamo.reset()
         counters.clear()
-        graphs.clear(), epochs.clear()
+        compiled.clear(), epochs.clear()
         code, made[choice] = tiny_trials.train(tmp_path / choice, KEYS | {"trainer.compile": choice})
-        assert code == 0 and bool(graphs[-1]) == (choice == "on")
-    assert epochs[-1] >= 2 and not counters["graph_break"]
-    late = [after - before for (before, after), epoch in zip(pairwise(graphs), epochs[:-1], strict=True) if epoch]
-    assert sum(late) == 0, f"compiled after the first epoch: {late}"
-    assert counters["stats"]["unique_graphs"] == graphs[-1], "validation and decoding compile nothing"
+        assert code == 0 and bool(sum(compiled)) == (choice == "on")
+    late = [count for count, epoch in zip(compiled[1:], epochs, strict=False) if epoch]
+    assert len(late) > len(compiled) / 2 and not sum(late), f"compiled after the first epoch: {late}"
+    assert counters["stats"]["unique_graphs"] == sum(compiled), "validation and decoding compile nothing"
+    assert not counters["graph_break"]
     weights = [torch.load(trial.folder / "weights.pt") for trial in made.values()]
     assert made["off"].folder.name == made["on"].folder.name, "it is no part of the identity"
     for name, weight in weights[0].items():
