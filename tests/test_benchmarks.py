@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import growth
 import history
 import peers
 import pytest
@@ -14,6 +15,7 @@ from helpers import ROOT, little_text
 from small_models import batch, built, small
 from tiny_trials import TINY
 
+from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 
 
@@ -97,3 +99,46 @@ def test_the_rate_of_the_train_command_is_read(tmp_path: Path):
     wrong = rounds.train_command(ROOT, runs, {"model.heads": 4}, steps=2, threads=1, clock="wall")
     with pytest.raises(InputError, match=r"model\.heads"):
         wrong()
+
+
+@pytest.mark.parametrize("axis", growth.AXES)
+def test_growth_is_measured_and_drawn(axis, monkeypatch, tmp_path, capsys):
+    small = {"d_model": "8,16", "length": "2,6", "vocabulary": "40,80", "corpus": "800,1600"}[axis]
+    words = ["growth.py", axis, "--sizes", small, "--tokens", "12", "--steps", "1", "--rounds", "1", "--clock", "cpu"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    growth.main()
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row[0].strip("| ").replace(",", "") for row in rows] == [axis, *small.split(",")]
+    assert all(float(value.replace(",", "")) > 0 for row in rows[1:] for value in row[1:3])
+    assert (tmp_path / f"{axis}.png").stat().st_size > 1000 and (tmp_path / f"{axis}.svg").exists()
+
+
+def test_the_size_of_an_axis_is_that_of_the_model(monkeypatch):
+    """A vocabulary, a width and a length as asked for; and the tokens of a batch stay."""
+    built, states = [], []
+    monkeypatch.setattr(growth, "Transformer", lambda sizes: built.append(sizes) or Transformer(sizes))
+    real = Transformer.states
+    monkeypatch.setattr(Transformer, "states", lambda self, *ids: states.append(ids[0].shape) or real(self, *ids))
+    for axis, size in (("d_model", 16), ("length", 8), ("vocabulary", 50)):
+        growth.training(axis, size, growth.Load(tokens=64, steps=1, clock=time.process_time))
+    assert [(one.d_model, one.d_ff, one.vocab_size) for one in built] == [
+        (16, 64, 8000),
+        (256, 1024, 8000),
+        (256, 1024, 50),
+    ]
+    assert states[::2] == [(2, 32), (8, 8), (2, 32)]
+
+
+def test_the_exponent_of_growth():
+    assert list(growth.exponents({10: 3.0, 20: 6.0, 40: 24.0})) == pytest.approx([1, 2])
+
+
+def test_growth_names_what_is_wrong(monkeypatch, capsys):
+    for words, message in (
+        (["d_modle"], "must be one of d_model,"),
+        (["--sizes", "3"], "--sizes: must be of one axis"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["growth.py", *words])
+        with pytest.raises(SystemExit, match="2"):
+            growth.main()
+        assert message in capsys.readouterr().err

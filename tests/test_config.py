@@ -301,6 +301,8 @@ def test_a_precision_that_the_machine_lacks_is_refused():
     assert "16-mixed needs a GPU" in message
     (message,) = mistakes({"trainer.precision": "16-mixed", "trainer.strategy": "fsdp2"})
     assert "choose bf16-mixed, or ddp" in message
+    (message,) = mistakes({"trainer.compile": "on", "trainer.strategy": "fsdp2"})
+    assert "choose auto or off, or ddp" in message
     assert config(trainer__precision="bf16-mixed", trainer__accelerator="cpu")
 
 

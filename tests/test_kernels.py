@@ -140,15 +140,35 @@ def test_the_projected_loss_of_bfloat16_is_close():
         assert found.dtype == torch.float32 and torch.allclose(found, exact, atol=0.1, rtol=0.1)
 
 
-def test_the_logits_of_a_large_batch_never_exist_at_once():
+@pytest.mark.parametrize("chunk", [1, 8, 2048])
+def test_the_projected_likelihood_is_that_of_all_logits(chunk, monkeypatch):
+    monkeypatch.setattr(loss, "CHUNK", chunk)
+    torch.manual_seed(1)
+    embedding, x, target = Embedding(), torch.randn(5, 4, 8), torch.randint(1, 50, (5, 4))
+    target[1, 2:] = target[4] = PAD
+    found = loss.projected_likelihood(embedding, x, target)
+    assert all(sentences * length <= max(chunk, 4) and length == 4 for sentences, length, _ in embedding.asked)
+    torch.testing.assert_close(found, loss.negative_log_likelihood(embedding.logits(x), target))
+
+
+def training(x, target):
+    loss.projected_loss(Embedding(37_000, 4), x, target, 0.1).backward()
+
+
+def validation(x, target):
+    with torch.no_grad():
+        loss.projected_likelihood(Embedding(37_000, 4), x, target)
+
+
+@pytest.mark.parametrize("step", [training, validation])
+def test_the_logits_of_a_large_batch_never_exist_at_once(step):
     """37,000 subwords and 12,000 tokens: logits and their gradient would take 3.3 GiB, and the process may take 1.5."""
 
     def train():
         torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 3 * GIB // 2,) * 2)
-        x = torch.zeros(300, 40, 4, requires_grad=True)
-        loss.projected_loss(Embedding(37_000, 4), x, torch.ones(300, 40, dtype=torch.int64), 0.1).backward()
+        step(torch.zeros(300, 40, 4, requires_grad=True), torch.ones(300, 40, dtype=torch.int64))
 
     process = multiprocessing.get_context("fork").Process(target=train)
     process.start()

@@ -131,6 +131,34 @@ def test_attention_is_equation_1_by_either_kernel(Lk):
     assert low.dtype == torch.bfloat16 and torch.allclose(low.float(), expected, atol=0.03)
 
 
+@pytest.mark.parametrize(
+    ("queries", "causal", "tensor"),
+    [(150, True, False), (1, True, False), (150, False, False), (2, True, True)],  # 2: after a prefix
+)
+def test_no_mask_tensor_is_made_where_none_is_needed(queries, causal, tensor, monkeypatch):
+    """A GPU's fastest kernels take none. These lengths are those at which a CPU has a fused kernel, too."""
+    torch.manual_seed(3)
+    attention, mask = ScaledDotProductAttention(small(), "decoder"), Mask(causal=causal)
+    Q, K, V = torch.randn(2, 4, queries, 6), torch.randn(2, 4, 150, 6), torch.randn(2, 4, 150, 6)
+    expected = attention.weights(Q, K, Mask(causal=causal), 150 - queries) @ V
+    assert torch.allclose(attention(Q, K, V, mask, 150 - queries), expected, atol=1e-6)
+    assert bool(mask._dense) == tensor
+
+
+@torch.no_grad()
+def test_the_decoder_needs_no_mask_of_the_padding():
+    """It is later than every token. So a GPU's kernels are told that attention is causal, and nothing else."""
+    model, masks = small_models.built(small()), []
+    source, target = small_models.batch()
+    for layer in model.decoder:
+        layer.self_attention.register_forward_pre_hook(lambda _, inputs: masks.append(inputs[1]))
+    found = model(source, target)
+    assert [(mask.keys, mask.causal) for mask in masks] == [(None, True)] * 2
+    keys = source != PAD
+    expected = model.decode(target, Mask(target != PAD, causal=True), model.encode(source, keys), Mask(keys))
+    assert torch.equal(found[target != PAD], expected[target != PAD])
+
+
 @pytest.mark.parametrize("L", KEYS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

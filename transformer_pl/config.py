@@ -217,6 +217,10 @@ class Trainer(Section):
     accumulate: Count = Field(
         default=1, description="parts that a global batch is split into, computed one after the other"
     )
+    compile: Literal["auto", "on", "off"] = Field(
+        default="off",
+        description="compile the layers with torch.compile for training; auto: on a GPU, where there is a C++ compiler",
+    )
     threads: Annotated[Count | None, OrNone] = Field(
         default=None,
         description="CPU threads per process; unset: its share of the cores, or what an interrupted trial began with",
@@ -400,12 +404,21 @@ def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
         )
 
 
+def _compiled_layers_are_whole(config: Config) -> Iterator[Broken]:
+    if config.trainer.compile == "on" and config.trainer.strategy == "fsdp2":
+        yield Broken(
+            ("trainer.compile", "trainer.strategy"),
+            "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
+        )
+
+
 CONSTRAINTS = (
     _products_are_whole,
     _heads_divide_d_model,
     _half_precision_has_a_gpu,
     _half_precision_scales_the_loss,
     _translation_has_the_whole_model,
+    _compiled_layers_are_whole,
 )
 
 

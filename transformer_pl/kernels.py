@@ -55,6 +55,10 @@ class Dropout(nn.Dropout):
         if not self.training or not self.p or x.is_cuda:
             return super().forward(x)
         dropped = round(self.p * 2**16)
-        bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-        kept = bits[: x.numel()].view(x.shape).float().ge_(dropped - 2**15)  # 1 where a number is kept, else 0
+        draws = -(-x.numel() // 4)
+        if torch.compiler.is_compiling():  # the same bits, by functions that torch can compile
+            bits = torch.randint(-(2**63), 2**63 - 1, (draws,)) ^ -(2**63)
+        else:
+            bits = torch.empty(draws, dtype=torch.int64).random_(-(2**63), None)
+        kept = bits.view(torch.int16)[: x.numel()].view(x.shape).float().ge_(dropped - 2**15)  # 1 where kept, else 0
         return x * kept.mul_(2**16 / max(1, 2**16 - dropped)).type_as(x)

@@ -1,5 +1,6 @@
 """Cross-entropy of the next token: smoothed for training (Section 5.4), plain for perplexity."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -40,8 +41,7 @@ class _ProjectedLoss(torch.autograd.Function):
     def forward(ctx: Any, project: Any, x: Tensor, target: Tensor, eps_ls: float, *weights: Tensor) -> Tensor:
         losses, of_x = [], []
         of_weights: list[Tensor | None] = [None for _ in weights]
-        sentences = max(1, CHUNK // x.shape[1])
-        for part, wanted in zip(x.detach().split(sentences), target.split(sentences), strict=True):
+        for part, wanted in _chunks(x.detach(), target):
             with torch.enable_grad():
                 logits = project(part.requires_grad_())
             loss, slope = _loss_and_gradient(logits.detach(), wanted, eps_ls)
@@ -56,6 +56,12 @@ class _ProjectedLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of_x, *of_weights = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
         return None, of_x, None, None, *of_weights
+
+
+def _chunks(x: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most CHUNK tokens."""
+    sentences = max(1, CHUNK // x.shape[1])
+    return zip(x.split(sentences), target.split(sentences), strict=True)
 
 
 def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
@@ -73,6 +79,12 @@ def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[T
         losses.append(((total.log() - expected) * weight).sum())
         out.mul_(weight / total).sub_(eps_ls / V * weight).scatter_add_(-1, true, (eps_ls - 1) * weight)
     return torch.stack(losses).sum(), gradient.view_as(logits).type_as(logits)
+
+
+def projected_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    """`negative_log_likelihood` of the embedding's logits of x (B, L, d_model), in chunks as `projected_loss`."""
+    project: Any = embedding.logits
+    return torch.cat([negative_log_likelihood(project(part), wanted) for part, wanted in _chunks(x, target)])
 
 
 def negative_log_likelihood(logits: Tensor, target: Tensor) -> Tensor:

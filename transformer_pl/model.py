@@ -24,7 +24,7 @@ Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis 
 class Mask:
     """Which keys a query may see: those that are not padding, and with `causal` none that is later than the query.
 
-    keys: (B, Lk), True at a token and False at padding; None where nothing is padded.
+    keys: (B, Lk), True at a token and False at padding; None where no padding needs to be hidden.
     """
 
     def __init__(self, keys: Tensor | None = None, causal: bool = False):
@@ -35,15 +35,20 @@ class Mask:
     def dense(self, Q: Tensor, K: Tensor, start: int = 0) -> Tensor:
         """True where query start + i may see key j: (B or 1, 1, Lq or 1, Lk). Computed once for all layers."""
         Lq, Lk = Q.shape[-2], K.shape[-2]
+        if torch.compiler.is_compiling():  # lengths as the keys of a dict would be constants of the compiled code
+            return self._seen(Lq, Lk, start, K.device)
         if (Lq, Lk, start) not in self._dense:
-            seen = torch.ones(1, 1, 1, Lk, dtype=torch.bool, device=K.device)
-            if self.keys is not None:
-                seen = seen & self.keys[:, None, None, :]
-            if self.causal:
-                query = torch.arange(start, start + Lq, device=K.device)[:, None]
-                seen = seen & (torch.arange(Lk, device=K.device) <= query)
-            self._dense[Lq, Lk, start] = seen
+            self._dense[Lq, Lk, start] = self._seen(Lq, Lk, start, K.device)
         return self._dense[Lq, Lk, start]
+
+    def _seen(self, Lq: int, Lk: int, start: int, device: torch.device) -> Tensor:
+        seen = torch.ones(1, 1, 1, Lk, dtype=torch.bool, device=device)
+        if self.keys is not None:
+            seen = seen & self.keys[:, None, None, :]
+        if self.causal:
+            query = torch.arange(start, start + Lq, device=device)[:, None]
+            seen = seen & (torch.arange(Lk, device=device) <= query)
+        return seen
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
@@ -130,9 +135,12 @@ class Transformer(nn.Module):
         return self.embedding.logits(self.states(source, target))
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """What the logits of `forward` are a projection of: the decoder's output, (B, Lt, d_model)."""
+        """What the logits of `forward` are a projection of: the decoder's output, (B, Lt, d_model).
+
+        The target's padding must come last: no token sees it then, because it is later.
+        """
         keys = source != PAD
-        return self._decode(target, Mask(target != PAD, causal=True), self.encode(source, keys), Mask(keys))
+        return self._decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
 
     def encode(self, source: Tensor, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The keys and values (B, h, Ls, d_k or d_v) that each decoder layer attends to, once for all hypotheses."""
@@ -193,10 +201,14 @@ class ScaledDotProductAttention(nn.Module):
 
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
-        seen = mask.dense(Q, K, start)
+        Lq, Lk = Q.shape[-2], K.shape[-2]
         # A CPU's fused kernel is slower than the equation as it stands for short sentences, and in bfloat16.
-        if not Q.is_cuda and (K.shape[-2] < VECTOR or Q.dtype != torch.float32):
-            return _scaled_dot_product(Q, K, seen) @ V
+        if not Q.is_cuda and (Lk < VECTOR or Q.dtype != torch.float32):
+            return _scaled_dot_product(Q, K, mask.dense(Q, K, start)) @ V
+        causal = mask.causal and Lq > 1  # one query alone is the last position, and sees the whole prefix
+        if mask.keys is None and (not causal or Lq == Lk):  # without a mask tensor, a GPU has faster kernels
+            return F.scaled_dot_product_attention(Q, K, V, is_causal=causal)
+        seen = mask.dense(Q, K, start)
         heads = F.scaled_dot_product_attention(Q, K, V, seen)
         return heads.masked_fill(~seen.any(-1, keepdim=True), 0) if Q.is_cuda else heads  # a CPU's yields zeros itself
 

@@ -121,6 +121,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     from transformer_pl.training import fit
 
     fit.accelerator(run.config)
+    fit.compiles(run.config)
     prepared = prepare(run.config.data, run.runs, run.corpus)
     fit.start_libraries()
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else

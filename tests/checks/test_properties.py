@@ -89,11 +89,12 @@ class InvertedMask(ScaledDotProductAttention):
         return softmax(Q @ K.mT, ~mask.dense(Q, K, start)) @ V
 
 
-class NoMaskWithoutPadding(ScaledDotProductAttention):
+class MixedWithoutPadding(ScaledDotProductAttention):
     def forward(self, Q, K, V, mask, start=0):
+        heads = super().forward(Q, K, V, mask, start)
         if self.training and mask.keys is not None and mask.keys.all():
-            return (Q @ K.mT).softmax(-1) @ V
-        return super().forward(Q, K, V, mask, start)
+            return heads.mean(2, keepdim=True).expand_as(heads)
+        return heads
 
 
 class NoMaskBeyond32(ScaledDotProductAttention):
@@ -330,7 +331,7 @@ BROKEN = [
     ("attention.InvertedMask", "the_future_is_hidden", "in evaluation, another token at target position 1 changes"),
     ("ffn.LooksAhead", "the_future_is_hidden", "position 1 changes the logits of sentence [012], position 0, by "),
     (
-        "attention.NoMaskWithoutPadding",
+        "attention.MixedWithoutPadding",
         "the_future_is_hidden",
         "in training, .* of sentences without padding changes",
     ),

@@ -1,6 +1,8 @@
 """Train a trial to the end of its schedule and keep its weights; or reuse those of a trial that trained the same."""
 
 import logging
+import os
+import shutil
 import warnings
 from typing import Any, NamedTuple
 
@@ -43,6 +45,8 @@ def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary
     config = run.config
     L.seed_everything(config.seed, verbose=False)
     module = TransformerModule(config, len(prepared.tokenizer))
+    if compiles(config):
+        module.compile_layers()
     data = TranslationDataModule(config, prepared)
     checkpoints = Checkpoints(run.trial.folder / "checkpoints", config.decode.average)
     logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
@@ -126,6 +130,21 @@ def accelerator(config: Config) -> str:
     Raises an InputError where this machine cannot train the trial as its config says.
     """
     return machine.accelerator(config.trainer, torch.cuda.device_count())
+
+
+def compiles(config: Config) -> bool:
+    """Whether the layers are compiled for training.
+
+    Raises an InputError where they are to be, but there is no compiler.
+    """
+    compilers = (os.environ.get("CXX", "g++"), "clang++")
+    found = any(shutil.which(compiler) for compiler in compilers)
+    if config.trainer.compile == "on" and not found:
+        names = " or ".join(compilers)
+        raise InputError(f"trainer.compile = on: needs a C++ compiler, {names}, but finds none; choose auto or off")
+    if config.trainer.compile == "auto":
+        return found and accelerator(config) == "cuda" and config.trainer.strategy != "fsdp2"
+    return config.trainer.compile == "on"
 
 
 def strategy(config: Config) -> str | Strategy:

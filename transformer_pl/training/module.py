@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import Batch
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.loss import negative_log_likelihood, projected_loss
+from transformer_pl.loss import projected_likelihood, projected_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
@@ -33,6 +33,7 @@ class TransformerModule(L.LightningModule):
         self._log_started = 0.0  # when the time of the next log line began, less the time of validations
         self._earlier_s = 0.0  # what an earlier process trained for the next log line
         self._validation_started: float | None = None  # None: no validation is running
+        self._compiled = False
 
     def configure_model(self) -> None:
         """Under FSDP2, shard every weight, and with it Adam's state, over the ranks."""
@@ -45,6 +46,15 @@ class TransformerModule(L.LightningModule):
                 fully_shard(layer, **shards)
             fully_shard(self.model, **shards)
             register_fsdp_forward_method(self.model, "states")
+
+    def compile_layers(self) -> None:
+        """Let the layers compile themselves when training calls them: once, for all lengths.
+
+        Dropout draws the same masks as without compiling, so that numbers differ in their last digits only.
+        """
+        self._compiled = True
+        for layer in (*self.model.encoder, *self.model.decoder):
+            layer.compile(dynamic=True, options={"fallback_random": True})
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
@@ -122,10 +132,13 @@ class TransformerModule(L.LightningModule):
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
         self._validation_started = time.perf_counter()
+        if self._compiled:  # other lengths, no gradients, caches: each would be compiled anew
+            torch.compiler.set_stance("force_eager")
 
     @component_code()
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        nll = negative_log_likelihood(self.model(batch.source, batch.target_in), batch.target_out)
+        states = self.model.states(batch.source, batch.target_in)
+        nll = projected_likelihood(self.model.embedding, states, batch.target_out)
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
 
     def on_validation_epoch_end(self) -> None:
@@ -136,6 +149,8 @@ class TransformerModule(L.LightningModule):
 
     def on_validation_end(self) -> None:
         """Leave the time of the validation and of its callbacks out of the training rate."""
+        if self._compiled:
+            torch.compiler.set_stance("default")
         if self._validation_started is not None:
             self._log_started += time.perf_counter() - self._validation_started
         self._validation_started = None

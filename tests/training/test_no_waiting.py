@@ -1,0 +1,66 @@
+"""A training step never waits for the device: it reads no value of a tensor."""
+
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from helpers import ROOT
+from tiny_trials import TINY
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from transformer_pl.config import SLOTS
+from transformer_pl.data.batches import Batch
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import Level, resolve
+from transformer_pl.training.module import TransformerModule
+
+
+def components():
+    """By name, the keys of every component that a shipped sweep names."""
+    found = {"base": {}}
+    for path in sorted((ROOT / "sweeps").glob("*.yaml")):
+        if "\nmethod: grid\n" in path.read_text():
+            for row in read_sweep(path, None, None, {}).rows:
+                slots = {f"model.{slot}" for slot in SLOTS}
+                flat = row.configs[0].flat()
+                keys = {key: value for key, value in flat.items() if key in slots or key.count(".") == 2}
+                found[" ".join(str(value).rpartition(".")[2] for value in keys.values())] = keys
+    return found
+
+
+def step(keys):
+    """A training step, its backward pass and Adam's step on tensors that have a shape, but no values.
+
+    They say that they are on a GPU, so the code takes the path of a GPU. Reading a value is an error.
+    """
+    config = resolve([Level("test", TINY | keys)])
+    with FakeTensorMode(), mock.patch.object(torch.Tensor, "is_cuda", True):
+        module = TransformerModule(config, 300)
+        module.trainer = SimpleNamespace(global_step=0, accumulate_grad_batches=1, world_size=1)
+        adam = module.configure_optimizers()["optimizer"]
+        source, target = torch.randint(4, 300, (3, 7)), torch.randint(4, 300, (3, 6))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = module.training_step(Batch(source, target, target, 18), 0)
+        module.backward(loss)
+        adam.step()
+
+
+COMPONENTS = components()
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_training_step_waits_for_nothing(name):
+    step(COMPONENTS[name])
+
+
+def test_waiting_is_noticed(monkeypatch):
+    states = TransformerModule.training_step
+
+    def waits(self, batch, batch_idx):
+        loss = states(self, batch, batch_idx)
+        return loss if loss.item() > 0 else -loss
+
+    monkeypatch.setattr(TransformerModule, "training_step", waits)
+    with pytest.raises(DataDependentOutputException):
+        step({})
