@@ -205,7 +205,7 @@ class ScaledDotProductAttention(nn.Module):
         # A CPU's fused kernel is slower than the equation as it stands for short sentences, and in bfloat16.
         if not Q.is_cuda and (Lk < VECTOR or Q.dtype != torch.float32):
             return _scaled_dot_product(Q, K, mask.dense(Q, K, start)) @ V
-        causal = mask.causal and Lq > 1  # one query alone is the last position, and sees the whole prefix
+        causal = mask.causal if Lq > 1 else False  # one query alone is the last position, and sees the whole prefix
         if mask.keys is None and (not causal or Lq == Lk):  # without a mask tensor, a GPU has faster kernels
             return F.scaled_dot_product_attention(Q, K, V, is_causal=causal)
         seen = mask.dense(Q, K, start)
