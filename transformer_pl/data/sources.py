@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import sha256
+from transformer_pl.runtime.files import check_regular, sha256
 from transformer_pl.runtime.network import why_unreachable
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Pair = tuple[str, str]  # source and target
 SPLITS = ("train", "val", "test")
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
+LONGEST_LINE = 1 << 24  # bytes; more is no sentence, but a file of another kind
 TABLES = {"json": "json", "jsonl": "json", "parquet": "parquet"}  # ending of a file: its reader in `datasets`
 BROKEN = (OSError, EOFError, zlib.error, ValueError, RuntimeError)  # what `datasets` raises over a file it cannot read
 
@@ -210,6 +211,7 @@ def _sha256(path: Path) -> str:
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
+        check_regular(path)
         yield
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -240,7 +242,12 @@ def _unequal(source: Path, sources: int, target: Path, targets: int) -> InputErr
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, gzip or plain. Only \\n ends a line, not the other separators of Python."""
     with _readable(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
+            if len(line) > LONGEST_LINE:
+                raise InputError(
+                    f"{path} line {number}: must have at most {LONGEST_LINE:,} bytes, but has more; "
+                    "break it into sentences"
+                )
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
