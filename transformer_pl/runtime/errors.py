@@ -26,6 +26,14 @@ def shown(value: Any) -> str:
     return _printable(text)
 
 
+def message_of(error: BaseException) -> str:
+    """What an exception says. A user's own exception may fail to say it, in any way."""
+    try:
+        return str(error)
+    except BaseException:
+        return "its message cannot be read, as its __str__ fails"
+
+
 def _printable(text: str, beside: str = "") -> str:
     """The text with characters that would move a terminal's cursor escaped. beside: characters that stay."""
     return "".join(c if c.isprintable() or c in beside else ascii(c)[1:-1] for c in text)
