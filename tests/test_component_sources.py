@@ -180,3 +180,19 @@ def test_sources_are_what_is_written_and_not_what_is_loaded(module):
 
 def test_the_core_has_no_sources_of_its_own():
     assert source_digests(Model()) == {}  # its revision stands for it
+
+
+def test_code_that_is_nested_too_deeply_to_be_followed_has_a_digest_of_its_bytes(module):
+    """Such as a sum of 800 terms, which Python runs: whatever the caller's own depth, the digest is the same."""
+    path = module(f"from torch import nn\n\nSUM = {' + '.join(['1'] * 800)}\n\n\nclass Part(nn.Module): 0\n")
+    before = code_digest(path)
+
+    def deeper(levels):
+        return deeper(levels - 1) if levels else code_digest(path)
+
+    assert deeper(300) == before and import_component("stranger.Part")
+    assert source_digests(resolve([Level("test", {"model.ffn": "stranger.Part"})]).model)["ffn"]
+    path.write_text(path.read_text().replace("1 +", "2 +"))
+    assert code_digest(path) != before
+    path.write_text("x = " + "-" * 100_000 + "1")  # the parser itself gives up
+    assert len(code_digest(path)) == 64

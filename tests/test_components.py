@@ -1,9 +1,14 @@
 """Components by import path: how they are found, their options, and the errors that are reported."""
 
+import signal
+
 import pytest
 
 from transformer_pl import components
-from transformer_pl.config import KEYS, SLOTS, Component, Model, is_papers
+from transformer_pl.checks import dry_run as checks_dry_run
+from transformer_pl.checks.dry_run import dry_run
+from transformer_pl.components import check_components
+from transformer_pl.config import KEYS, SLOTS, Component, Model, is_papers, sizes
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 
@@ -176,3 +181,76 @@ def test_a_mistake_names_its_key(module, slot):
 def test_the_mistakes_of_all_components_are_reported():
     found = components.check_components(model({"model.ffn": "nowhere.A", "model.position": "nowhere.B"}))
     assert [message.partition(" = ")[0] for message in found] == ["model.ffn", "model.position"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Strange classes
+
+
+@pytest.mark.parametrize("path", ["builtins.int", "builtins.type", "torch.Tensor", "collections.OrderedDict"])
+def test_a_class_without_a_signature_is_no_component(path):
+    (message,) = check_components(resolve([Level("test", {"model.ffn": path})]).model)
+    assert message.endswith("must be a torch.nn.Module, but is built into Python or C; derive one")
+
+
+@pytest.mark.parametrize("path", ["numpy.ndarray", "builtins.object", "pathlib.Path", "enum.Enum"])
+def test_a_class_that_is_no_module_is_no_component(path):
+    with pytest.raises(InputError) as caught:
+        dry_run(sizes(resolve([Level("test", {"model.ffn": path})]).model, 40))
+    (message,) = caught.value.messages
+    assert "must be a torch.nn.Module, but is another class; derive it from one" in message
+
+
+@pytest.mark.parametrize("declared", ["'1/0'", "'int |'", "'math.nosuch'", "'x.y.z'", "[1, 2]", "3"])
+def test_an_annotation_that_cannot_be_evaluated_leaves_the_value_as_it_is(module, declared):
+    module(
+        f"import math\nfrom torch import nn\n\n"
+        f"class Part(nn.Module):\n    def __init__(self, c, site, k: {declared}): 0\n"
+    )
+    keys = {"model.ffn": "stranger.Part", "model.ffn.k": "4"}
+    assert check_components(resolve([Level("test", keys)]).model) == []
+
+
+UNSPEAKABLE = """
+from torch import nn
+
+class Unspeakable({base}):
+    def __str__(self): raise SystemExit(0)
+    __repr__ = __str__
+
+class Part(nn.Module):
+    def __init__(self, config, site): super().__init__()
+    def forward(self, x): raise Unspeakable(7)
+
+if {now}: raise Unspeakable(7)
+"""
+
+
+@pytest.mark.parametrize("base", ["Exception", "BaseException"])
+@pytest.mark.parametrize("now", [True, False], ids=["import", "forward"])
+def test_an_exception_that_cannot_say_what_it_is_is_reported(module, base, now):
+    path = module(UNSPEAKABLE.format(base=base, now=now))
+    with pytest.raises(InputError) as caught:
+        dry_run(sizes(resolve([Level("test", {"model.ffn": "stranger.Part"})]).model, 40))
+    (message,) = caught.value.messages
+    line = 12 if now else 10
+    why = "RuntimeError: a component must raise errors only, but raised Unspeakable(7)"
+    why = "Unspeakable: its message cannot be read" if base == "Exception" else why
+    assert f"{path}, line {line}: {why}" in message
+
+
+@pytest.mark.parametrize("where", ["import", "constructor", "forward"])
+def test_a_component_that_does_not_end_is_told(module, monkeypatch, where):
+    """At the line that it has come to, even where it catches every exception of its own for a while."""
+    waits = "\nimport time\ndef wait():\n    try: time.sleep(60)\n    except Exception: time.sleep(60)\n"
+    calls = {name: "wait()" if name == where else "0" for name in ("import", "constructor", "forward")}
+    path = module(
+        f"from torch import nn{waits}\n{calls['import']}\n"
+        f"class Part(nn.Module):\n    def __init__(self, config, site):\n        super().__init__()\n"
+        f"        {calls['constructor']}\n    def forward(self, x):\n        {calls['forward']}\n"
+    )
+    for place in (components, checks_dry_run):
+        monkeypatch.setattr(place, "LONGEST_S", 0.3)
+    with pytest.raises(InputError, match=rf"{path}, line 5: TimeoutError: it has not ended after 0.3 seconds"):
+        dry_run(sizes(resolve([Level("test", {"model.ffn": "stranger.Part"})]).model, 40))
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0) and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL

@@ -258,8 +258,8 @@ RUNNING = {  # what shows it, of the trial with the change and of the one withou
     Change("trainer.threads", 2): (lambda made, base: [one.notes[0]["threads"] for one in (made, base)], [2, 1]),
     Change("trainer.log_every", 2): (lambda made, base: made.steps("train/loss"), [2, 4]),
     Change("trainer.val_every", 1): (lambda made, base: made.steps("val/ppl"), [1, 2, 3, 4]),
-    # two validations of 8 sentences and the likelihoods of 8 and 6, each of which was one batch; then the outputs of all
-    # 14, which were one batch, too
+    # two validations of 8 sentences and the likelihoods of 8 and 6, each of which was one batch; then the outputs of
+    # all 14, which were one batch, too
     Change("trainer.eval_tokens", 1): (lambda made, base: made.batches(False) - base.batches(False), 3 * 7 + 5 + 13),
     Change("trainer.bleu_sample", 3, ALONE): (lambda made, base: made.batches(False) - base.batches(False), 2 * 3),
 }

@@ -193,14 +193,15 @@ def test_a_failed_trial_is_named_with_its_log_and_the_others_run_on(failing):
 
 
 def test_a_component_that_ends_the_process_when_imported_or_built_starts_nothing(tmp_path):
-    for name, text in (("leaves", "sys.exit(0)"), ("goes", "class Part:\n    def __init__(self, c, s): sys.exit(0)")):
+    part = "from torch.nn import Module\nclass Part(Module):\n    def __init__(self, c, s): sys.exit(0)"
+    for name, text in (("leaves", "sys.exit(0)"), ("goes", part)):
         (tmp_path / f"{name}.py").write_text(f"import sys\n{text}\n")
     words = ["sweeps/smoke.yaml", "--runs", tmp_path / "runs", "--set"]
     imported = command("sweep", *words, "model.ffn=leaves.Part", PYTHONPATH=str(tmp_path))
     built = command("sweep", *words, "model.ffn=goes.Part", PYTHONPATH=str(tmp_path))
     for completed, line in (
         (imported, f"{tmp_path / 'leaves.py'}, line 2: "),
-        (built, f"{tmp_path / 'goes.py'}, line 3: "),
+        (built, f"{tmp_path / 'goes.py'}, line 4: "),
     ):
         assert (
             completed.returncode == 2 and f"{line}RuntimeError: a component must raise errors only" in completed.stderr

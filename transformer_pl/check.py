@@ -13,7 +13,7 @@ from transformer_pl.checks.run import broken_properties, exempt
 from transformer_pl.components import check_components, import_component
 from transformer_pl.config import SLOTS
 from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, run_command
+from transformer_pl.runtime.command_line import CommandParser, run_command, text
 from transformer_pl.runtime.errors import InputError
 
 LINE = 100  # characters
@@ -64,12 +64,14 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="its options, and keys such as model.h=4")
     parser.add_argument("--slot", type=_slot, choices=SLOTS, help="the slot that it fills (from its methods)")
-    parser.add_argument("--scale", metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)")
+    parser.add_argument(
+        "--scale", type=text, metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)"
+    )
     return parser.parse_args(argv)
 
 
-def _slot(text: str) -> str:
-    return text.removeprefix("model.")
+def _slot(word: str) -> str:
+    return word.removeprefix("model.")
 
 
 def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -86,9 +88,9 @@ def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
     return keys
 
 
-def _print(state: str, name: str, text: str) -> None:
+def _print(state: str, name: str, paragraphs: str) -> None:
     print(f"{state:6}  {name}")
-    for paragraph in text.split("\n"):
+    for paragraph in paragraphs.split("\n"):
         print(textwrap.fill(paragraph, LINE, initial_indent=" " * 8, subsequent_indent=" " * 8))
 
 

@@ -24,6 +24,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import sha256
 from transformer_pl.runtime.signals import component_code
 
+UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse raises
+DEEPEST = 150  # levels of a syntax tree that `_code` follows, such as the terms of a sum; Python itself follows more
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -48,7 +50,9 @@ def code_digest(file: Path) -> str:
     """The sha256 of a file's code: comments, docstrings and layout do not count."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # it is no Python
+    except UNPARSED:  # it is no Python
+        return sha256(file)
+    if _depth(tree) > DEEPEST:
         return sha256(file)
     return hashlib.sha256(json.dumps(_code(tree)).encode()).hexdigest()
 
@@ -115,6 +119,14 @@ def _digest(files: list[SourceFile]) -> str:
     return hashlib.sha256("".join(code_digest(source.file) for source in files).encode()).hexdigest()
 
 
+def _depth(tree: ast.AST) -> int:
+    """How many levels a syntax tree has."""
+    depth, level = 0, [tree]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
+
+
 def _code(node: object) -> object:
     """A syntax tree as lists and texts, without docstrings, positions and empty fields.
 
@@ -149,7 +161,7 @@ def _files(name: str, seen: set[str]) -> Iterator[SourceFile]:
 
 def _tree(file: Path) -> ast.AST:
     """The syntax tree of a file; an empty one for a file that is no Python."""
-    with suppress(SyntaxError, ValueError):
+    with suppress(*UNPARSED):
         return ast.parse(file.read_bytes())
     return ast.Module([], [])
 

@@ -10,13 +10,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component, Model, Sizes, not_papers
-from transformer_pl.runtime.errors import InputError, suggestion
-from transformer_pl.runtime.signals import component_code
+from transformer_pl.runtime.errors import InputError, message_of, shown, suggestion
+from transformer_pl.runtime.signals import component_code, time_limit
 
 CORE = Path(__file__).parent
+LONGEST_S = 300.0  # seconds that an import, or one check of a component, may take
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
@@ -32,12 +33,12 @@ def import_component(path: str) -> type:
     """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
     module_name, _, name = path.rpartition(".")
     try:
-        with component_code():
+        with component_code(), time_limit(LONGEST_S):
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise InputError(f"{path}: no module {error.name}; it must be importable from here") from None
-        raise InputError(f"{path}: {error_place(error)}: {error}") from None
+        raise InputError(f"{path}: {error_place(error)}: {message_of(error)}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
     if not inspect.isclass(getattr(module, name, None)):
@@ -53,7 +54,7 @@ def check_components(model: Model) -> list[str]:
     messages: list[str] = []
     for slot, component in not_papers(model).items():
         try:
-            with component_code():
+            with component_code(), time_limit(LONGEST_S):
                 _options(component, import_component(component.path))
         except InputError as error:
             messages += [f"model.{slot} = {message}" for message in error.messages]
@@ -75,13 +76,13 @@ def _options(component: Component, component_class: type) -> dict[str, Any]:
     for name, value in component.options.items():
         if name not in accepted:
             known = suggestion(name, accepted) if accepted else "; it takes none"
-            messages.append(f"{component.path}: option {name} = {value}: no such option{known}")
+            messages.append(f"{component.path}: option {name} = {shown(value)}: no such option{known}")
             continue
         try:
             options[name] = _typed(value, accepted[name].annotation)
         except ValidationError as error:
             constraint = error.errors()[0]["msg"].removeprefix("Input ").replace("should", "must")
-            messages.append(f"{component.path}: option {name} = {value}: {constraint}")
+            messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint}")
     needed = [name for name, p in accepted.items() if p.default is p.empty and name not in component.options]
     messages += [f"{component.path}: option {name} must be given" for name in needed]
     if messages:
@@ -95,7 +96,9 @@ def _typed(value: object, declared: Any) -> object:
         return value
     try:
         return TypeAdapter(declared, config=READING).validate_python(value)
-    except (PydanticUserError, NameError):
+    except ValidationError:
+        raise
+    except Exception:  # pydantic knows no such type, or it is a text that cannot be evaluated
         return value
 
 
@@ -103,8 +106,12 @@ def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
     """The parameters of the constructor after config and site, by name."""
     try:
         parameters = inspect.signature(component_class, eval_str=True).parameters
-    except NameError:  # a type that is imported only for type checkers
-        parameters = inspect.signature(component_class).parameters
+    except Exception:  # a type that cannot be evaluated, such as one that is imported only for type checkers
+        try:
+            parameters = inspect.signature(component_class).parameters
+        except (TypeError, ValueError):
+            path = f"{component_class.__module__}.{component_class.__qualname__}"
+            raise InputError(f"{path}: must be a torch.nn.Module, but is built into Python or C; derive one") from None
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in list(parameters.items())[2:] if p.kind not in unnamed}
 
@@ -119,7 +126,7 @@ def definition_place(component: type) -> str:
 
 def described(error: Exception) -> str:
     """An exception with the file and line that it came from."""
-    return f"{error_place(error)}: {type(error).__name__}: {error}"
+    return f"{error_place(error)}: {type(error).__name__}: {message_of(error)}"
 
 
 def error_place(error: Exception) -> str:

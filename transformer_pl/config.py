@@ -4,6 +4,7 @@ Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file
 """
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from transformer_pl.runtime.errors import suggestion
+from transformer_pl.runtime.errors import shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
@@ -32,7 +33,7 @@ def _multiplier(value: object) -> object:
     if not isinstance(value, str) or "/" not in value:
         return _number(value)
     try:
-        return float(Fraction(value))
+        return float(Fraction(value if value.isascii() else ""))  # which would read the digits of every script
     except (ValueError, ArithmeticError):
         raise ValueError("must be a number, or a fraction such as 1/2") from None
 
@@ -60,14 +61,24 @@ def _names(form: str, maximum: int | None = None) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _text(value: str) -> str:
+    """Refuse control characters, such as NUL, which no path has, and an end of line, which breaks tables."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in value):
+        raise ValueError("must be without control characters")
+    return value
+
+
+LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
+
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
-Count = Annotated[int, Field(ge=1), NoBool]
-Natural = Annotated[int, Field(ge=0), NoBool]
+Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
+Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
+Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
-Multiplier = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_multiplier)]
+Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
 OrNone = BeforeValidator(_none_from_text)
-Name = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
 
 
 class Section(BaseModel):
@@ -184,11 +195,13 @@ class Data(Section):
 class Decode(Section):
     """Section 6.1: beam search, and the averaging of checkpoints."""
 
-    beam: Count = Field(default=4, description="hypotheses per sentence (Section 6.1)")
-    alpha: Annotated[float, Field(ge=0, allow_inf_nan=False), NoBool] = Field(
+    beam: Annotated[int, Field(ge=1, le=1000), NoBool] = Field(
+        default=4, description="hypotheses per sentence (Section 6.1)"
+    )
+    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool] = Field(
         default=0.6, description="length penalty (Section 6.1)"
     )
-    extra: Natural = Field(
+    extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = Field(
         default=50, description="tokens by which an output may be longer than its input (Section 6.1)"
     )
     average: Count = Field(
@@ -206,8 +219,8 @@ class Trainer(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = Field(
         default="auto", description="hardware; auto: a GPU where there is one"
     )
-    devices: Count = Field(default=1, description="processes per node, each with a device of its own")
-    num_nodes: Count = Field(default=1, description="machines that train one trial together")
+    devices: Processes = Field(default=1, description="processes per node, each with a device of its own")
+    num_nodes: Processes = Field(default=1, description="machines that train one trial together")
     strategy: Literal["auto", "ddp", "fsdp2"] = Field(
         default="auto", description="how processes share the work; fsdp2 also splits the weights"
     )
@@ -221,7 +234,7 @@ class Trainer(Section):
         default="off",
         description="compile the layers with torch.compile for training; auto: on a GPU, where there is a C++ compiler",
     )
-    threads: Annotated[Count | None, OrNone] = Field(
+    threads: Annotated[Processes | None, OrNone] = Field(
         default=None,
         description="CPU threads per process; unset: its share of the cores, or what an interrupted trial began with",
     )
@@ -363,9 +376,9 @@ def _products_are_whole(config: Config) -> Iterator[Broken]:
         if size is None:
             continue
         product = _exact(size, multiplier)
-        if product.denominator != 1 or product < 1:
-            constraint = f"their product must be a whole number of at least 1, but is {float(product):.12g}"
-            yield Broken((key, multiplier_key), constraint)
+        if product.denominator != 1 or not 1 <= product <= LARGEST:
+            constraint = f"at most {LARGEST:,}" if product > LARGEST else "a whole number of at least 1"
+            yield Broken((key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}")
 
 
 def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
@@ -449,7 +462,7 @@ def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
     if not is_section(key) or not isinstance(inner, dict) or not inner:
         return f"no such key{suggestion(key, known)}"
     name, inner = next(iter(inner.items()))
-    return f"keys are flat, not nested; write them as `{key}.{name}: {inner}`"
+    return f"keys are flat, not nested; write them as `{key}.{shown(name)}: {shown(inner)}`"
 
 
 def without_section(key: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from transformer_pl.config import KEYS, SLOTS, Config, Model, broken_constraints, is_known_key, unknown_key
-from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.yaml_file import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
@@ -48,7 +48,7 @@ def resolve(levels: Iterable[Level]) -> Config:
     for keys, constraint in broken_constraints(config):
         if not wrong.keys() & set(keys):
             places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
-            values = ", ".join(f"{key} = {config.flat()[key]}" for key in keys)
+            values = ", ".join(f"{key} = {shown(config.flat()[key])}" for key in keys)
             messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {constraint}")
     if messages:
         raise InputError(*messages)
@@ -65,7 +65,7 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
     wrong = {}
     for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {value}: {unknown_key(key, value, KEYS)}"
+        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key, value, KEYS)}"
     known = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
     try:
         return Config.model_validate(_nest(known)), wrong
@@ -73,7 +73,7 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
         for mistake in error.errors():
             key = ".".join(str(name) for name in mistake["loc"][:2])
             value, place = merged[key]
-            wrong[key] = f"{place}: {key} = {value}: {_constraint(mistake)}"
+            wrong[key] = f"{place}: {key} = {shown(value)}: {_constraint(mistake)}"
     right = {key: value_and_place for key, value_and_place in known.items() if key not in wrong}
     return Config.model_validate(_nest(right)), wrong
 
@@ -100,7 +100,7 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
 
 def parse_scalar(value: object) -> object:
     """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value.isascii():  # Python reads the digits of every script
         return value
     if value in ("None", "True", "False"):
         return {"None": None, "True": True, "False": False}[value]
@@ -143,9 +143,10 @@ def parse_variant(variant: str, place: str) -> Level:
         key, equals, value = word.partition("=")
         if not equals or not value:
             raise InputError(
-                f"{place} variant {variant!r}: must be `base` or key=value separated by blanks, not {word!r}"
+                f"{place} variant {shown(repr(variant))}: must be `base` or key=value separated by blanks, not "
+                f"{shown(repr(word))}"
             )
         if key in values:
-            raise InputError(f"{place} variant {variant!r}: {key} is set twice")
+            raise InputError(f"{place} variant {shown(repr(variant))}: {key} is set twice")
         values[key] = value
-    return Level(f"{place} variant {variant!r}", values)
+    return Level(f"{place} variant {shown(repr(variant))}", values)

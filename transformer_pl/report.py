@@ -11,6 +11,7 @@ from transformer_pl.experiments.cli import (
     add_beside_option,
     add_search_options,
     add_sweep_options,
+    make_folder,
     refuse_options,
     sweep_folder,
 )
@@ -125,6 +126,7 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
         return Report(title, table, WandbReport(sweep.project, folder, table, trials).save(), elsewhere)
     if options.format != "html":
         return Report(title, table, elsewhere=elsewhere)
+    make_folder(folder)
     write_page(sweep, planned, table, folder)
     return Report(title, table, folder / "report.html", elsewhere)
 
@@ -188,6 +190,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
         return Report(title, table, WandbReport(search.project, folder, table, trials, keys, list(search.goals)).save())
     if options.format != "html":
         return Report(title, table)
+    make_folder(folder)
     write_search_page(results, table, folder)
     return Report(title, table, folder / "report.html")
 

@@ -45,6 +45,7 @@ from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.signals import Stopped
@@ -240,7 +241,7 @@ def _parallel(text: str) -> int | None:
     try:
         return whole_number()(text)
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be auto or a whole number of at least 1") from None
+        raise argparse.ArgumentTypeError(f"{shown(repr(text))} must be auto or a whole number of at least 1") from None
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, parse_variant, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
+from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, text
 from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment, under_wandb_agent
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
@@ -66,7 +66,9 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         epilog=help_text(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--scale", metavar="S", default="demo", help="a scale's name or a YAML file (%(default)s)")
+    parser.add_argument(
+        "--scale", type=text, metavar="S", default="demo", help="a scale's name or a YAML file (%(default)s)"
+    )
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help="a row of a sweep: `base`, or what differs from it")
     parser.add_argument("--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="results (%(default)s)")
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
@@ -82,12 +84,12 @@ def _read_keys(argv: list[str]) -> dict[str, str]:
     keys: dict[str, str] = {}
     words = iter(argv)
     for word in words:
-        key, equals, text = word.removeprefix("--").partition("=")
+        key, equals, after = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
             raise InputError(f"command line: {word}: must be --key=value, with the dashes")
         if key in keys:
             raise InputError(f"command line: --{key} is set twice; set it once")
-        value = text if equals else next(words, None)
+        value = after if equals else next(words, None)
         if value is None:
             raise InputError(f"command line: {word}: must be followed by a value")
         keys[key] = value

@@ -17,6 +17,7 @@ from transformer_pl.config import Config
 from transformer_pl.data.prepare import Prepared, Tokens
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import check_regular
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
@@ -77,7 +78,7 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     """The result of the one finished trial that `name` identifies. Raises an InputError unless there is exactly one."""
     results = finished_results(runs)
     folder = Path(os.path.abspath(name))  # not resolved: a link belongs to the runs folder that it lies in
-    if (folder / "result.json").exists():
+    if os.path.exists(folder / "result.json"):  # False for a name that no file can have
         results, name = finished_results(folder.parent.parent), folder.name
     exact = [r for r in results if name in (r["id"], r["folder"].name)]
     matching = exact or [r for r in results if name in r["folder"].name]
@@ -120,6 +121,7 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
     """The sentences in chunks; typed ones one at a time."""
     if file:
         try:
+            check_regular(file)
             text = file.read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error

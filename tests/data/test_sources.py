@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import re
+import resource
 import socket
 import time
 
@@ -283,7 +284,7 @@ def test_a_newline_inside_a_row_becomes_a_blank(tables):
 def test_a_broken_table(tables, ending, capfd):
     folder = tables(ending)
     (folder / f"test.{ending}").write_bytes(b'{"en": 1,\n{')
-    assert mistake(folder).startswith(f"{folder / f'test.{ending}'}: cannot be read as ")
+    assert mistake(folder).startswith(f"{folder / f'test.{ending}'}: cannot be read")
     assert capfd.readouterr() == ("", "")
 
 
@@ -308,6 +309,51 @@ def test_a_row_without_text(tables, value):
     folder = tables("jsonl")
     write_table(folder / "test.jsonl", [{"en": "x", "de": "y"}, {"en": "x", "de": value}])
     assert f"{folder / 'test.jsonl'} row 2: de must be text, but is {value}" in mistake(folder)
+
+
+@pytest.mark.parametrize("row", ["null", "1", '"a"', "[1, 2]", "[]", "true"])
+def test_a_row_that_is_no_object(tables, row):
+    folder = tables("jsonl")
+    for before, number in (('{"en": "x", "de": "y"}\n', 2), ("", 1)):
+        (folder / "test.jsonl").write_text(f"{before}{row}\n")
+        assert f"{folder / 'test.jsonl'} row {number}: must be an object, but is " in mistake(folder)
+    (folder / "test.jsonl").write_text(f'{{"translation": {row}}}\n')
+    assert "must have the columns en and de, or translation with both" in mistake(folder)
+
+
+def test_half_a_character_is_no_text(tables):
+    folder = tables("jsonl")
+    (folder / "test.jsonl").write_text('{"en": "a\\ud800", "de": "b"}\n')
+    assert f"{folder / 'test.jsonl'} row 1: en must be text, but is 'a\\ud800'; mend the row" in mistake(folder)
+
+
+def test_a_list_of_rows_over_several_lines(tables):
+    folder = tables("json")
+    rows = [{"en": en, "de": de} for en, de in PAIRS["test"]]
+    (folder / "test.json").write_text(json.dumps(rows, indent=2))
+    assert read(opened(folder)) == PAIRS
+    (folder / "test.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert read(opened(folder)) == PAIRS
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero"])
+def test_a_text_that_would_never_end_is_not_read(folder, kind):
+    path = folder / "train.en"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    assert mistake(folder).startswith(f"{path}: cannot be read: it is a pipe or a device, not a file")
+
+
+def test_a_line_without_an_end_is_not_held_in_memory(folder):
+    """A gzip file of 20 KB can hold one of 20 MB, and a little more a terabyte."""
+    (folder / "train.en").unlink()
+    (folder / "train.en.gz").write_bytes(gzip.compress(b"a\n" + bytes(20 << 20)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert f"{folder / 'train.en.gz'} line 2: must have at most 16,777,216 bytes" in mistake(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 # The hub

@@ -9,6 +9,7 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from transformer_pl.evaluation.score import sentence_statistics
+from transformer_pl.reporting import stats
 from transformer_pl.reporting.stats import BLEU as METRIC
 from transformer_pl.reporting.stats import (
     Sample,
@@ -197,3 +198,13 @@ def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
     print(f"{seeds} seeds, {seeds_spread(spread):.2f} BLEU from seed to seed: {rates}")
     assert 0.03 <= false_positives / trials <= 0.07
     assert 0.93 <= covered / trials <= 0.97
+
+
+def test_no_spread_and_one_sentence_are_no_errors():
+    """Warnings are errors here. One sentence tells nothing of others, so there is no comparison by it."""
+    constant = np.full((2, 4, 12), 3.0)
+    row, other = stats.compare_rows([constant, constant], 0, stats.BLEU)
+    assert row.row_mean.standard_error == 0 and other.difference.value == 0
+    for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
+        assert stats.compare_rows(rows, 0, stats.BLEU) == [None, None]
+    assert stats.seeds_to_resolve(1.0, 1e-300, 0.0) == 2

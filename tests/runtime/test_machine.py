@@ -189,3 +189,18 @@ def test_train_refuses_a_missing_gpu_before_the_text_is_prepared(tmp_path, monke
     with pytest.raises(InputError, match=r"trainer\.accelerator = gpu: needs a GPU"):
         tiny_trials.train(tmp_path / "runs", {"trainer.devices": 8, "trainer.accelerator": "gpu"})
     assert not (tmp_path / "runs" / "data").exists()
+
+
+def test_several_nodes_need_a_launcher_without_which_they_would_wait_for_each_other(tmp_path, monkeypatch):
+    for name in machine.LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    for keys in ({"accelerator": "cpu"}, {}):
+        with pytest.raises(InputError, match=r"trainer\.num_nodes = 2: needs a launcher .* such as srun or torchrun"):
+            machine.accelerator(config(num_nodes=2, **keys).trainer, 0)
+    with pytest.raises(InputError, match="needs a launcher"):
+        tiny_trials.train(tmp_path / "runs", {"trainer.num_nodes": 2})
+    assert not (tmp_path / "runs" / "data").exists()
+    for name in machine.LAUNCHERS:
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "1")
+            assert machine.accelerator(config(num_nodes=2).trainer, 0) == "cpu"

@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
+from transformer_pl import sweep
 from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.launch import launch, trial_server
 from transformer_pl.experiments.plan import plan_trial
@@ -380,3 +381,9 @@ def test_two_goals_have_a_pareto_front(write, tmp_path):
     least = min(trials, key=lambda trial: trial.values[1])
     (line,) = [line for line in finished.stdout.splitlines() if line.startswith(f"#{least.number} ")]
     assert "best" in line
+
+
+def test_a_storage_that_does_not_answer_leaves_nothing_behind(write, tmp_path):
+    with pytest.raises(InputError, match="must be a database that answers"):
+        sweep.main([str(write()), f"--storage=sqlite:///{tmp_path}/nosuch/study.db", f"--runs={tmp_path / 'runs'}"])
+    assert not (tmp_path / "runs" / "sweeps").exists()

@@ -478,3 +478,12 @@ def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted, monke
     (third,) = set((runs / "trials").iterdir()) - {first, second}
     (third / "weights.pt").unlink()
     assert "differs only in decoding" not in train_on(runs, "--decode.alpha=0.3")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", bytes(100)])
+def test_a_trial_both_of_whose_checkpoints_are_damaged_says_that_it_begins_anew(tmp_path, capsys, content):
+    for name in ("last", "previous"):
+        (tmp_path / f"{name}.ckpt").write_bytes(content)
+        (tmp_path / f"{name}.sha256").write_text("0" * 64)
+    assert Checkpoints(tmp_path, 1).newest() is None
+    assert f"{tmp_path / 'last.ckpt'}: is not whole; continuing from the beginning" in capsys.readouterr().err

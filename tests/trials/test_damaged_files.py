@@ -4,12 +4,14 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import shutil
 
 import numpy as np
 import optuna
 import pytest
+import tiny_trials
 import yaml
 from forked import command
 from helpers import ROOT, a_result, flip
@@ -20,9 +22,11 @@ from transformer_pl import report, sweep, translate
 from transformer_pl.data.prepare import Prepared
 from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.search import storage
 from transformer_pl.search.results import SearchResults
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.trials.cleaning import find_removable
+from transformer_pl.trials.names import SWEEP_FILES
 from transformer_pl.trials.recognise import sweep_plan
 from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
@@ -361,3 +365,124 @@ def test_a_damaged_line_of_metrics_is_left_out_and_goes_on_resume(tmp_path, monk
     *kept, last = path.read_bytes().splitlines(keepends=True)
     assert kept == lines[:3] and json.loads(last)["train/loss"] == 2.0
     assert f"warning: {path}: 1 damaged lines are left out" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A trial that is trained again
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A tiny trial, finished."""
+    code, trial = tiny_trials.train(tmp_path / "runs", {})
+    assert code == 0
+    return trial
+
+
+def again(trial, *options):
+    """What the same command makes of it: its exit code, and the perplexity."""
+    code, same = tiny_trials.train(trial.folder.parents[1], {}, *options)
+    return code, (same.result() or {}).get("metrics", {}).get("val/ppl")
+
+
+def test_a_token_that_is_none_is_found_where_an_older_version_kept_no_digest(trained, capsys):
+    folder = trained.folder.parents[1] / "data" / trained.data()
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["digests"]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    expected = trained.result()["metrics"]["val/ppl"]
+    assert again(trained, "--rerun") == (0, expected) and "warning" not in capsys.readouterr().err
+    for split in ("train", "val"):
+        ids = np.load(folder / f"{split}.source.npy")
+        ids[5] = 60_000
+        np.save(folder / f"{split}.source.npy", ids)
+    warn.cache_clear()
+    assert again(trained, "--rerun") == (0, expected)
+    words = "train.source.npy: cannot be read: holds the token 60000, but there are 300; the next training"
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["lock", "log.txt", "status.json", "env.json", "result.json", "weights.pt"])
+def test_what_a_link_in_a_trials_folder_leads_to_is_not_written_to(trained, tmp_path, name):
+    expected = trained.result()["metrics"]["val/ppl"]
+    other, path = tmp_path / "another program's", trained.folder / name
+    for exists in (True, False):
+        if exists:
+            other.write_text("its text")
+        else:
+            other.unlink()
+        path.unlink()
+        path.symlink_to(other)
+        assert again(trained, "--rerun") == (0, expected)
+        assert other.read_text() == "its text" if exists else not other.exists()
+
+
+def test_a_folder_in_the_place_of_a_lock_is_named(trained):
+    (trained.folder / "lock").unlink()
+    (trained.folder / "lock").mkdir()
+    with pytest.raises(InputError, match=r"/lock: must be a file that can be written, but: Is a directory; remove it"):
+        again(trained, "--rerun")
+
+
+def test_a_page_that_cannot_be_written_is_an_error_of_the_runs_folder(runs):
+    shutil.rmtree(runs / "sweeps")
+    (runs / "sweeps").write_text("a file")
+    with pytest.raises(InputError, match=r"smoke@demo: must be a folder that can be written, but: Not a directory"):
+        report.main([SMOKE, "--format=html", f"--runs={runs}"])
+    assert report.main([SMOKE, "--format=md", f"--runs={runs}"]) == 0
+
+
+@pytest.mark.parametrize("name", ["result.json", "status.json", "env.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(trained, capsys, name):
+    (trained.folder / name).unlink()
+    os.mkfifo(trained.folder / name)
+    assert (
+        trained.status()["state"] == ("damaged" if name == "result.json" else "done")
+        and trained.environment() is not None
+    )
+    if name != "result.json":
+        return
+    assert "it is a pipe or a device, not a file" in capsys.readouterr().err
+    assert again(trained)[0] == 0 and (trained.folder / "result.json.damaged").is_fifo()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The study of a search
+
+NO_JOURNALS = [
+    b"\x93\xff\xfe\x00binary\n",
+    b"hello\nworld\n",
+    b"{}\n[1]\n",
+    b"null\n",
+    lambda whole: whole[:60] + b"\n" + whole[60:],
+]
+
+
+@pytest.mark.parametrize("damaged", NO_JOURNALS)
+def test_a_damaged_study_is_set_aside(tmp_path, capsys, damaged):
+    search, study = made(tmp_path, lambda drawn: 2.5, trials=2)
+    path = tmp_path / "sweeps" / study.study_name / storage.JOURNAL
+    path.parent.mkdir(parents=True)
+    created = storage.create_study(search, path.parent, None, None, None)
+    created.enqueue_trial(search.base_draw)
+    content = damaged(path.read_bytes()) if callable(damaged) else damaged
+    path.write_bytes(content)
+    warn.cache_clear()
+    with pytest.raises(InputError, match=rf"{path}: cannot be read: .*; the sweep command sets it aside and begins"):
+        storage.find_study(search, path.parent, None)
+    assert path.read_bytes() == content
+    anew = storage.create_study(search, path.parent, None, None, None)
+    assert anew.trials == [] and path.with_name("study.journal.damaged").read_bytes() == content
+    assert f"warning: {path}: cannot be read: " in capsys.readouterr().err
+    assert storage.find_study(search, path.parent, None).trials == []
+    assert SWEEP_FILES.fullmatch("study.journal.damaged")
+
+
+def test_a_study_whose_last_line_was_cut_goes_on(tmp_path, capsys):
+    search, study = made(tmp_path, lambda drawn: 2.5, trials=1)
+    path = tmp_path / "sweeps" / study.study_name / storage.JOURNAL
+    path.parent.mkdir(parents=True)
+    storage.create_study(search, path.parent, None, None, None).enqueue_trial(search.base_draw)
+    path.write_bytes(path.read_bytes() + b'{"op_code": 4, "wor')
+    assert len(storage.create_study(search, path.parent, None, None, None).trials) == 1
+    assert "warning" not in capsys.readouterr().err

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.components import definition_place, described, import_component
+from transformer_pl.components import LONGEST_S, definition_place, described, import_component
 from transformer_pl.config import Sizes, not_papers
 from transformer_pl.data.tokenizer import BOS, PAD
 from transformer_pl.evaluation.evaluate import CachedSteps, attention_maps
 from transformer_pl.model import MultiHeadAttention, Transformer
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.signals import component_code
+from transformer_pl.runtime.signals import component_code, time_limit
 
 SUBWORDS = range(4, 32)  # ids to draw sentences from; the ids below are special tokens
 SOURCE_LENGTH, TARGET_LENGTH = 7, 6  # different, so that a mix-up shows
@@ -34,10 +34,12 @@ def dry_run(config: Sizes) -> str:
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
     InputError that names the component, its file and its line where a check fails.
     """
-    messages: list[str] = []
+    messages = list(_not_modules(config))
+    if messages:
+        raise InputError(*messages)
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         try:
-            with component_code(), torch.random.fork_rng(devices=[]):
+            with component_code(), time_limit(LONGEST_S), torch.random.fork_rng(devices=[]):
                 run = _small_model(config._replace(N=1), device)
                 for check in CHECKS:
                     check(run)
@@ -47,6 +49,13 @@ def dry_run(config: Sizes) -> str:
         except Exception as error:
             messages += component_failure(config, error).messages
     raise InputError(*messages)
+
+
+def _not_modules(config: Sizes) -> Iterator[str]:
+    for slot, component in not_papers(config).items():
+        if not issubclass(imported := import_component(component.path), nn.Module):
+            place = _name_and_place(slot, imported)
+            yield f"{place}: must be a torch.nn.Module, but is another class; derive it from one"
 
 
 def component_failure(config: Sizes, error: Exception) -> InputError:

@@ -34,6 +34,7 @@ from transformer_pl.components import build
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.evaluation.evaluate import CachedSteps
 from transformer_pl.model import Mask
+from transformer_pl.runtime.errors import message_of
 
 # Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
 SAME_SHAPES = 1e-5  # where tensors have the same shapes
@@ -246,8 +247,9 @@ def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
     try:
         moved(subject.source.to("meta"), subject.target.to("meta"))
     except Exception as error:
-        if "expected device meta" in str(error) or "same device" in str(error):
-            return f"on another device it fails: {str(error).splitlines()[0]}"
+        message = message_of(error)
+        if "expected device meta" in message or "same device" in message:
+            return f"on another device it fails: {message.splitlines()[0]}"
     return None
 
 

@@ -175,6 +175,8 @@ class Prepared:
         with self._opening(f"{name}.{side}.npy") as path:
             flat = np.load(path, mmap_mode="r")
             _check_count(len(flat), counts[f"{side}_pieces"], "tokens")
+            if path.name not in self.meta.get("digests", {}) and flat.max(initial=0) >= len(self.tokenizer):
+                raise ValueError(f"holds the token {flat.max()}, but there are {len(self.tokenizer)}")
         with self._opening(f"{name}.{side}.offsets.npy") as path:
             offsets = np.load(path)
             _check_count(len(offsets) - 1, counts["pairs"], "sentences")

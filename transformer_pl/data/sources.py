@@ -5,6 +5,8 @@ A corpus is read as a stream, as often as needed. An error in it names the file 
 
 import functools
 import gzip
+import itertools
+import json
 import os
 import re
 import zlib
@@ -12,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import sha256
+from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.files import check_regular, sha256
 from transformer_pl.runtime.network import why_unreachable
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ Pair = tuple[str, str]  # source and target
 SPLITS = ("train", "val", "test")
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
+LONGEST_LINE = 1 << 24  # bytes; more is no sentence, but a file of another kind
+LARGEST_LIST = 1 << 30  # bytes of a JSON file that is one list, which is held in memory
 TABLES = {"json": "json", "jsonl": "json", "parquet": "parquet"}  # ending of a file: its reader in `datasets`
 BROKEN = (OSError, EOFError, zlib.error, ValueError, RuntimeError)  # what `datasets` raises over a file it cannot read
 
@@ -210,6 +214,7 @@ def _sha256(path: Path) -> str:
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
+        check_regular(path)
         yield
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -237,10 +242,22 @@ def _unequal(source: Path, sources: int, target: Path, targets: int) -> InputErr
     )
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
+    """Open a file, gzip or plain. What happens while it is read is reported, too."""
+    with _readable(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        yield file
+
+
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, gzip or plain. Only \\n ends a line, not the other separators of Python."""
-    with _readable(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+    with _opened(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
+            if len(line) > LONGEST_LINE:
+                raise InputError(
+                    f"{path} line {number}: must have at most {LONGEST_LINE:,} bytes, but has more; "
+                    "break it into sentences"
+                )
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
@@ -255,18 +272,12 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
     """Yield the rows of json, jsonl and parquet files as a stream, without a copy in a cache."""
-    import glob
-
-    datasets = _quiet_datasets()
     for path in paths:
         kind = TABLES[path.name.removesuffix(".gz").rpartition(".")[2]]
         rows = 0
         try:
-            # the library takes the path for a pattern, so its brackets are escaped
-            table = datasets.load_dataset(
-                kind, data_files=glob.escape(str(path.absolute())), split="train", streaming=True
-            )
-            for pair in _row_pairs(table.iter(1000), data, str(path)):
+            chunks = _json_chunks(path) if kind == "json" else _parquet_chunks(path)
+            for pair in _row_pairs(chunks, data, str(path)):
                 rows += 1
                 yield pair
         except InputError:
@@ -279,13 +290,50 @@ def _table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
             raise InputError(f"{path}: must hold rows, but is empty; give a file with text")
 
 
+def _parquet_chunks(path: Path) -> Iterator[dict[str, list]]:
+    """Yield columns of 1,000 rows each."""
+    import glob
+
+    # the library takes the path for a pattern, so its brackets are escaped
+    files = glob.escape(str(path.absolute()))
+    yield from _quiet_datasets().load_dataset("parquet", data_files=files, split="train", streaming=True).iter(1000)
+
+
+def _json_chunks(path: Path) -> Iterator[dict[str, list]]:
+    """Yield columns of 1,000 rows each, of a file with an object a line or with one list of objects.
+
+    `datasets` dies of a line `null` (pyarrow 23), and does not say which row is no object.
+    """
+    rows = _json_rows(path)
+    number = 0
+    while chunk := list(itertools.islice(rows, 1000)):
+        for row in chunk:
+            number += 1
+            if not isinstance(row, dict):
+                raise InputError(f"{path} row {number}: must be an object, but is {shown(row)}; mend the row")
+        yield {key: [row.get(key) for row in chunk] for key in chunk[0]}
+
+
+def _json_rows(path: Path) -> Iterator[Any]:
+    with _opened(path) as file:
+        is_list = ".json" in path.suffixes and file.read(1000).lstrip().startswith(b"[")
+    if not is_list:
+        yield from (json.loads(line) for line in _lines(path) if line.strip())
+        return
+    with _opened(path) as file:
+        text = file.read(LARGEST_LIST + 1)
+    if len(text) > LARGEST_LIST:
+        raise InputError(f"{path}: a list must have at most {LARGEST_LIST:,} bytes; write an object a line, as .jsonl")
+    yield from json.loads(text.decode())
+
+
 def _row_pairs(chunks: Iterator[dict[str, list]], data: "Data", place: str) -> Iterator[Pair]:
     """Yield the sentence pairs of the columns {en, de} or {translation: {en, de}}."""
     languages = (data.source, data.target)
     row = 0
     for chunk in chunks:
         if "translation" in chunk:
-            records = [record or {} for record in chunk["translation"]]
+            records = [record if isinstance(record, dict) else {} for record in chunk["translation"]]
             chunk = {key: [record.get(key) for record in records] for record in records[:1] for key in record}
         if missing := [language for language in languages if language not in chunk]:
             raise InputError(
@@ -295,9 +343,20 @@ def _row_pairs(chunks: Iterator[dict[str, list]], data: "Data", place: str) -> I
         for pair in zip(*(chunk[language] for language in languages), strict=True):
             row += 1
             for language, text in zip(languages, pair, strict=True):
-                if not isinstance(text, str):
-                    raise InputError(f"{place} row {row}: {language} must be text, but is {text!r}; mend the row")
+                if not isinstance(text, str) or not _is_unicode(text):
+                    raise InputError(
+                        f"{place} row {row}: {language} must be text, but is {shown(repr(text))}; mend the row"
+                    )
             yield pair[0].replace("\n", " "), pair[1].replace("\n", " ")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written: JSON can spell halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _one_line(error: Exception) -> str:

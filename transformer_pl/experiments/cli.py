@@ -12,10 +12,11 @@ from transformer_pl.runtime.command_line import (
     CommandParser,
     folder_name,
     names,
+    text,
     whole_number,
     whole_numbers,
 )
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.trials.names import as_folder, sweep_title
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
@@ -23,7 +24,7 @@ from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 def add_sweep_options(parser: CommandParser) -> None:
     """Add the options that choose the trials of a sweep file and the runs folder."""
     parser.add_argument(
-        "--scale", help="a scale: demo, multi30k, ... or a YAML file of your own; replaces the sweep file's"
+        "--scale", type=text, help="a scale: demo, multi30k, ... or a YAML file of your own; replaces the sweep file's"
     )
     parser.add_argument("--seeds", type=_seeds, metavar="1,2", help="replaces the sweep file's seeds")
     parser.add_argument(
@@ -65,7 +66,10 @@ def add_search_options(parser: CommandParser) -> None:
         help="for --retune: tries per row (%(default)s)",
     )
     parser.add_argument(
-        "--storage", metavar="URL", help="for a search: a database in place of the journal file in the sweep's folder"
+        "--storage",
+        type=text,
+        metavar="URL",
+        help="for a search: a database in place of the journal file in the sweep's folder",
     )
 
 
@@ -129,12 +133,12 @@ class _Settings(argparse.Action):
         setattr(namespace, self.dest, settings)
 
 
-def _seeds(text: str) -> list[str]:
-    return [str(seed) for seed in whole_numbers()(text)]
+def _seeds(word: str) -> list[str]:
+    return [str(seed) for seed in whole_numbers()(word)]
 
 
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
+def _setting(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
     if not equals or not value:
-        raise argparse.ArgumentTypeError(f"{text!r} must be KEY=VALUE, such as model.h=4")
+        raise argparse.ArgumentTypeError(f"{shown(repr(word))} must be KEY=VALUE, such as model.h=4")
     return key, value

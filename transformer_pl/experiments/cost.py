@@ -69,12 +69,13 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     from torch.utils.flop_counter import FlopCounterMode
 
     from transformer_pl.checks.dry_run import component_failure, dry_run
+    from transformer_pl.components import LONGEST_S
     from transformer_pl.model import Transformer
-    from transformer_pl.runtime.signals import component_code
+    from transformer_pl.runtime.signals import component_code, time_limit
 
     def count(device: str) -> Cost:
         ids: dict[str, Any] = {"dtype": torch.long, "device": device}
-        with component_code(), FlopCounterMode(display=False) as counter:
+        with component_code(), time_limit(LONGEST_S), FlopCounterMode(display=False) as counter:
             model = Transformer(c).to(device)
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())

@@ -1,6 +1,7 @@
 """Reads a sweep file, which is a W&B sweep file and nothing more, into the rows of a table and their trials."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from transformer_pl import components
 from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, is_section, nominal_sizes, unknown_key
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, merge, parse_variant, resolve, scale_level
-from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.training.wandb_process import PROJECT
@@ -25,6 +26,8 @@ TOP_LEVEL = (
 SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of listing them
 OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
 
+
+MOST_TRIALS = 10_000  # of a grid
 
 T = TypeVar("T")
 
@@ -69,7 +72,8 @@ def read_sweep(
     parameters, errors = _read_parameters(path, content)
     if scale is None and len(parameters.get("scale", ["demo"])) > 1:
         errors.append(
-            f"{path}: parameters.scale = {parameters['scale']}: must be one value; start the command once for each"
+            f"{path}: parameters.scale = {shown(parameters['scale'])}: must be one value; start the command once for "
+            "each"
         )
     unknown = [key for key in parameters if not is_known_key(key) and key not in OUR_PARAMETERS]
     known_names = dict.fromkeys([*KEYS, *OUR_PARAMETERS])
@@ -77,12 +81,20 @@ def read_sweep(
     if errors:  # without its parameters no row can be checked
         raise InputError(*unknown_errors, *errors)
     parameters = {key: values for key, values in parameters.items() if key not in unknown}
-    scale = scale or str(parameters.get("scale", ["demo"])[0])
+    scale = str(parameters.get("scale", ["demo"])[0]) if scale is None else scale
     errors = unknown_errors
     scale_keys = _attempt(errors, scale_level, scale)
     if scale_keys is None:
         raise InputError(*errors)
-    reader = _RowReader(path, scale_keys, seeds or parameters.get("seed", [1]), sets or {}, errors)
+    seeds = seeds or parameters.get("seed", [1])
+    row_count = math.prod(len(values) for key, values in parameters.items() if key not in ("scale", "seed"))
+    if row_count * len(seeds) > MOST_TRIALS:
+        raise InputError(
+            f"{path}: a grid must have at most {MOST_TRIALS:,} trials, but its parameters make {row_count:,} rows with "
+            f"{len(seeds):,} seeds each; list the rows that you want in `variant`, or search "
+            "with method: random"
+        )
+    reader = _RowReader(path, scale_keys, seeds, sets or {}, errors)
     base, rows = reader.read_all(parameters)
     return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
 
@@ -98,7 +110,7 @@ def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> 
     higher = [*variant, Level("--set", sets)]
     for place, values in higher:
         if "seed" in values:
-            raise InputError(f"{place}: seed = {values['seed']}: must be given by parameters.seed or by --seeds")
+            raise InputError(f"{place}: seed = {shown(values['seed'])}: must be given by parameters.seed or by --seeds")
     return [Level(f"{path}: parameters", plain), *higher]
 
 
@@ -113,15 +125,15 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
     for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
-            errors.append(f"{path}: {key} = {name}: must be text")
+            errors.append(f"{path}: {key} = {shown(name)}: must be text")
         elif rule := broken_name_rule(name, refused_by_wandb):
-            errors.append(f"{path}: {key} = {name!r}: {rule}; choose another")
+            errors.append(f"{path}: {key} = {shown(repr(name))}: {rule}; choose another")
     return errors
 
 
 def _remedy(key: str, value: Any) -> str:
     if is_known_key(key):
-        return f"; write it under `parameters`, as `{key}: {{value: {value}}}`"
+        return f"; write it under `parameters`, as `{key}: {{value: {shown(value)}}}`"
     return suggestion(key, TOP_LEVEL)
 
 
@@ -129,13 +141,13 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     """The values of every parameter of a grid, in the file's order; and the mistakes of the file itself."""
     errors = top_level_mistakes(path, content)
     if content.get("method") != "grid":
+        searches = f"{', '.join(SEARCHES[:-1])} or {SEARCHES[-1]}"
         errors.append(
-            f"{path}: method = {content.get('method')}: must be grid (a table), or {', '.join(SEARCHES[:-1])} or "
-            f"{SEARCHES[-1]} (a search)"
+            f"{path}: method = {shown(content.get('method'))}: must be grid (a table), or {searches} (a search)"
         )
     parameters = content.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
-        errors.append(f"{path}: parameters = {parameters}: must map keys to {{value: ...}} or {{values: [...]}}")
+        errors.append(f"{path}: parameters = {shown(parameters)}: must map keys to {{value: ...}} or {{values: [...]}}")
         return {}, errors
     values_by_key = {}
     for key, entry in parameters.items():
@@ -143,14 +155,16 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
             errors.append(f"{path}: parameters.{key}: {unknown_key(key, entry, KEYS)}")
             continue
         if not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
-            errors.append(f"{path}: parameters.{key} = {entry}: must be {{value: ...}} or {{values: [...]}} in a grid")
+            errors.append(
+                f"{path}: parameters.{key} = {shown(entry)}: must be {{value: ...}} or {{values: [...]}} in a grid"
+            )
             continue
         values = entry["values"] if "values" in entry else [entry["value"]]
         if not isinstance(values, list) or not values:
-            errors.append(f"{path}: parameters.{key}.values = {values}: must be a list with a value in it")
+            errors.append(f"{path}: parameters.{key}.values = {shown(values)}: must be a list with a value in it")
             continue
         not_plain = [value for value in values if not isinstance(value, str | int | float | None)]
-        errors += [f"{path}: parameters.{key} = {value}: must be a plain value" for value in not_plain]
+        errors += [f"{path}: parameters.{key} = {shown(value)}: must be a plain value" for value in not_plain]
         values_by_key[str(key)] = values
     return values_by_key, errors
 

@@ -254,8 +254,8 @@ def compare_rows(
 
 
 def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
-    """The sample of a row, if it has sentences and all of their numbers are finite."""
-    if row is None or not np.isfinite(row[..., metric.columns]).all():
+    """The sample of a row, if it has several sentences and all of their numbers are finite."""
+    if row is None or row.shape[1] < 2 or not np.isfinite(row[..., metric.columns]).all():
         return None
     return sample(row[..., metric.columns], metric.score)
 
@@ -336,7 +336,7 @@ def seeds_to_resolve(gap: float, between_seeds: float, between_sentences: float,
     With S seeds in both rows, SE^2 = 2 between_seeds^2 / S + between_sentences^2, and value / SE has the noncentral
     t distribution with noncentrality gap / SE.
     """
-    if between_seeds == between_sentences == 0:
+    if between_seeds**2 + between_sentences**2 == 0:  # also for rounding errors whose squares are none
         return 2
     S = np.unique(np.geomspace(2, 10_000, 400).astype(int))
     by_seeds = 2 * between_seeds**2 / S

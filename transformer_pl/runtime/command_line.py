@@ -1,15 +1,18 @@
 """The command line of every command: the parser, the readers of values that several commands share, the exit code."""
 
 import argparse
+import errno
 import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from transformer_pl.runtime import passwords, signals
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.files import LONGEST_NAME
 
 
 class HelpShown(Exception):
@@ -52,6 +55,9 @@ class _StoreOnce(argparse.Action):
         setattr(namespace, self.dest, value)
 
 
+LONGEST_NUMBER = 18  # digits
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what writing to a device that takes no more raises
+
 # Readers of values, for the `type` of an option. argparse reports their errors with the option's name.
 
 
@@ -59,8 +65,10 @@ def whole_number(at_least: int = 1, remark: str = "") -> Callable[[str], int]:
     """A reader of one whole number. remark: what the error message adds, such as why the bound is what it is."""
 
     def read(text: str) -> int:
-        if not re.fullmatch("[0-9]+", text) or int(text) < at_least:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {at_least}{remark}")
+        if not _is_whole(text) or int(text) < at_least:
+            raise argparse.ArgumentTypeError(
+                f"{shown(repr(text))} must be a whole number of at least {at_least}{remark}"
+            )
         return int(text)
 
     return read
@@ -71,31 +79,53 @@ def whole_numbers(at_least: int = 0, example: str = "1,2") -> Callable[[str], li
 
     def read(text: str) -> list[int]:
         words = text.split(",")
-        if all(re.fullmatch("[0-9]+", word) for word in words):
+        if all(map(_is_whole, words)):
             numbers = [int(word) for word in words]
             if len(set(numbers)) == len(numbers) and min(numbers) >= at_least:
                 return numbers
         bound = f" of at least {at_least}" if at_least else ""
         raise argparse.ArgumentTypeError(
-            f"{text!r} must be different whole numbers{bound} with commas between, such as {example}"
+            f"{shown(repr(text))} must be different whole numbers{bound} with commas between, such as {example}"
         )
 
     return read
+
+
+def _is_whole(text: str) -> bool:
+    return bool(re.fullmatch(f"[0-9]{{1,{LONGEST_NUMBER}}}", text))
+
+
+def text(word: str) -> str:
+    """Read a text that is not empty."""
+    if not word:
+        raise argparse.ArgumentTypeError("is empty; give a value, or leave it out")
+    return word
 
 
 def names(text: str) -> list[str]:
     """Read different names with commas between them."""
     words = text.split(",")
     if not all(words) or len(set(words)) < len(words):
-        raise argparse.ArgumentTypeError(f"{text!r} must be different keys with commas between")
+        raise argparse.ArgumentTypeError(f"{shown(repr(text))} must be different keys with commas between")
     return words
 
 
 def folder_name(text: str) -> Path:
-    """Read the path of a folder, which need not exist yet."""
-    if not text or (os.path.exists(text) and not os.path.isdir(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a folder; choose another")
-    return Path(text)
+    """Read the path of a folder, which need not exist yet. `~` is read as a shell reads it."""
+    folder = Path(os.path.expanduser(text))
+    if not text or (os.path.exists(folder) and not os.path.isdir(folder)):
+        raise argparse.ArgumentTypeError(f"{shown(repr(text))} must be a folder; choose another")
+    if str(folder).startswith("~"):
+        raise argparse.ArgumentTypeError(
+            f"{shown(repr(text))} must be a folder, but there is no such user; choose another"
+        )
+    try:
+        folder.joinpath(*["n" * LONGEST_NAME] * 3).exists()  # the files of a trial lie so deep
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{shown(repr(text))} must be a folder, but: {error.strerror}; choose another"
+        ) from None
+    return folder
 
 
 def run_command(main: Callable[[list[str]], int]) -> NoReturn:
@@ -108,6 +138,7 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     try:
         with signals.component_code():  # a component that calls sys.exit must not look like a finished command
             code = main(sys.argv[1:])
+        sys.stdout.flush()
     except HelpShown:
         code = 0
     except InputError as error:
@@ -120,5 +151,12 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
         code = stopped.exit_code
     except BrokenPipeError:  # such as `| head`, which ends before the output does
         sys.stderr.close()
+        code = 1
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        with suppress(OSError):
+            print(f"error: {error.strerror}: the output cannot be written; make room", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
         code = 1
     sys.exit(code)

@@ -1,23 +1,57 @@
 """Errors in what a user wrote, and warnings: how they are collected and printed."""
 
 import difflib
+import re
+import reprlib
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
+SHOWN = 200  # characters of a value that a message shows
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlist = _BRIEF.maxdict = _BRIEF.maxtuple = _BRIEF.maxset = 8  # entries; of aliased YAML there may be billions
+_BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother = 4, SHOWN, SHOWN
+
+
+def shown(value: Any) -> str:
+    """A value of the user's as a message shows it: on one line, shortened in its middle where it is long."""
+    text = value if isinstance(value, str) else _BRIEF.repr(value) if isinstance(value, list | dict) else str(value)
+    if len(text) > SHOWN:
+        text = f"{text[: SHOWN - 80]}...{text[-40:]} ({len(text):,} characters)"
+    return _printable(text)
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says. A user's own exception may fail to say it, in any way."""
+    try:
+        return str(error)
+    except BaseException:
+        return "its message cannot be read, as its __str__ fails"
+
+
+def _printable(text: str, beside: str = "") -> str:
+    """The text with characters that would move a terminal's cursor escaped. beside: characters that stay."""
+    return "".join(c if c.isprintable() or c in beside else ascii(c)[1:-1] for c in text)
+
+
+def _short(message: str) -> str:
+    """The message with its long words, such as paths, shortened."""
+    return _printable(re.sub(rf"\S{{{2 * SHOWN},}}", lambda word: shown(word[0]), message), "\n\t")
+
+
 class InputError(ValueError):
     """Invalid input. A command prints every message and ends with exit code 2 before it starts anything.
 
-    Each message names the place, the constraint, the value and the remedy. One error may carry several messages.
+    Each message names the place, the constraint, the value (see `shown`) and the remedy. One error may carry several.
     """
 
     def __init__(self, *messages: str):
-        self.messages = tuple(dict.fromkeys(messages))
+        self.messages = tuple(dict.fromkeys(map(_short, messages)))
         super().__init__("\n".join(self.messages))
 
 

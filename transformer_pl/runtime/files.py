@@ -4,10 +4,12 @@ Reads are checked because flipped bytes load without an error, and a power cut l
 with zeros.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,11 +87,30 @@ def check_digest(path: Path, digest: str | None) -> None:
         raise ValueError("its bytes are not those that were written (their sha256 differs)")
 
 
+def check_regular(path: Path) -> None:
+    """Raise an OSError for a path that is no file but a pipe or a device, to read which might never end.
+
+    Also where there is nothing. A folder is left to the error of opening it.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+
+
+def read_text(path: Path, limit: int) -> str:
+    """The UTF-8 text of a file of at most `limit` bytes. Raises an OSError or a UnicodeDecodeError."""
+    check_regular(path)
+    if path.stat().st_size > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+    return path.read_text(encoding="utf-8")
+
+
 def load_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
     """The content of a JSON file.
 
     Raises an OSError where it cannot be read, and a ValueError where it is damaged or does not match the schema.
     """
+    check_regular(path)
     try:
         content = json.loads(path.read_bytes().decode())
         schema.model_validate(content)

@@ -12,6 +12,16 @@ from transformer_pl.runtime.errors import InputError
 if TYPE_CHECKING:
     from transformer_pl.config import Trainer
 
+# Variables by which Lightning knows that srun, torchrun, LSF, MPI or a person has started this command on every node
+LAUNCHERS = {
+    "SLURM_NTASKS",
+    "TORCHELASTIC_RUN_ID",
+    "LSB_DJOB_RANKFILE",
+    "OMPI_COMM_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+}
+
 
 def gpus() -> list[str]:
     """The GPUs that torch can use, as CUDA_VISIBLE_DEVICES names them; none if torch is built for CPUs only."""
@@ -45,12 +55,16 @@ def nvidia_gpus() -> int:
 def accelerator(trainer: "Trainer", gpus: int) -> str:
     """`cuda` or `cpu`: what a trial is trained on. gpus: the number of GPUs that torch can use.
 
-    Raises an InputError if they cannot do what the config says. Lightning would fail later, or silently use another
-    precision.
+    Raises an InputError if they cannot do what the config says. Lightning would fail later, wait for other nodes
+    without an end, or silently use another precision.
     """
-    if trainer.accelerator == "cpu":
-        return "cpu"
     mistakes = []
+    if trainer.num_nodes > 1 and not LAUNCHERS & os.environ.keys():
+        mistakes.append(
+            f"trainer.num_nodes = {trainer.num_nodes}: needs a launcher that starts this command on every node, such "
+            "as srun or torchrun, but there is none here; use one, or leave it out"
+        )
+    gpus = gpus if trainer.accelerator != "cpu" else 0
     if not gpus and trainer.accelerator == "gpu":
         mistakes.append("trainer.accelerator = gpu: needs a GPU, but torch finds none here; choose auto or cpu")
     if not gpus and trainer.precision == "16-mixed":

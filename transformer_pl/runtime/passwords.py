@@ -45,7 +45,7 @@ def take(words: list[str]) -> list[str]:
             word, password = _split(word)
             if password and (previous == "--storage" or option == "--storage"):
                 _password = password
-        elif _STORAGE.fullmatch(previous) and not word.startswith("-"):
+        elif word and _STORAGE.fullmatch(previous) and not word.startswith("-"):
             word = HIDDEN  # not a URL, so a password cannot be identified in it
         elif value and _STORAGE.fullmatch(option):
             word = f"{option}={HIDDEN}"

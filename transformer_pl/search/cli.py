@@ -52,8 +52,10 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     check_writable(options.runs)
     folder = sweep_folder(search, options)
     with runs_lock(options.runs):
-        make_folder(folder)
+        if options.storage is None:  # the study lies in the folder
+            make_folder(folder)
         study = storage.create_study(search, folder, options.storage, sampler, pruner)
+        make_folder(folder)
         try:
             with trial_server(search.run_cap - len(counted_trials(study))) as server:
                 prepare_texts([search.base.data], options.runs, console)

@@ -11,7 +11,7 @@ from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_k
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, merge, resolve, scale_level, type_errors
-from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search.distributions import (
     CategoricalDistribution,
@@ -109,7 +109,7 @@ def read_search(
         path=path,
         name=str(content.get("name", path.stem)),
         project=str(content.get("project", PROJECT)),
-        scale=scale or scale_of_file,
+        scale=scale_of_file if scale is None else scale,
         method=content["method"],
         fixed=fixed,
         sets=dict(sets),
@@ -141,13 +141,13 @@ class _SearchReader:
         scheduler = self.content.get("scheduler")
         has_optuna = isinstance(scheduler, dict) and scheduler.get("engine") == "optuna"
         if self.content["method"] == "custom" and not has_optuna:
-            self._mistake(f"scheduler = {scheduler}: must be {{engine: optuna}} for method: custom")
+            self._mistake(f"scheduler = {shown(scheduler)}: must be {{engine: optuna}} for method: custom")
 
     def run_cap(self) -> int:
         run_cap = self.content.get("run_cap")
         if isinstance(run_cap, int) and not isinstance(run_cap, bool) and run_cap >= 1:
             return run_cap
-        self._mistake(f"run_cap = {run_cap}: must be a whole number from 1, the number of trials of a search")
+        self._mistake(f"run_cap = {shown(run_cap)}: must be a whole number from 1, the number of trials of a search")
         return 1
 
     def goals(self) -> dict[str, Direction]:
@@ -158,9 +158,11 @@ class _SearchReader:
             name = metric.get("name") if isinstance(metric, dict) else None
             direction = metric.get("goal", "minimize") if isinstance(metric, dict) else None
             if name not in (*SCHEDULED, *FINAL):
-                self._mistake(f"metric.name = {name}: no such metric{suggestion(str(name), (*SCHEDULED, *FINAL))}")
+                self._mistake(
+                    f"metric.name = {shown(name)}: no such metric{suggestion(shown(name), (*SCHEDULED, *FINAL))}"
+                )
             elif direction not in ("minimize", "maximize"):
-                self._mistake(f"metric.goal = {direction}: must be minimize or maximize")
+                self._mistake(f"metric.goal = {shown(direction)}: must be minimize or maximize")
             else:
                 goals[name] = direction
         return goals
@@ -171,7 +173,7 @@ class _SearchReader:
         if section is None:
             return None
         if not isinstance(section, dict) or section.get("type") != "hyperband":
-            self._mistake(f"early_terminate = {section}: must be of type: hyperband")
+            self._mistake(f"early_terminate = {shown(section)}: must be of type: hyperband")
             return None
         if len(goals) > 1 or not goals.keys() <= set(SCHEDULED):
             self._mistake(
@@ -182,9 +184,9 @@ class _SearchReader:
         given = {key: section[key] for key in minimums if key in section}
         wrong = [key for key, value in given.items() if type(value) is not int or value < minimums[key]]
         for key in wrong:
-            self._mistake(f"early_terminate.{key} = {given[key]}: must be a whole number from {minimums[key]}")
+            self._mistake(f"early_terminate.{key} = {shown(given[key])}: must be a whole number from {minimums[key]}")
         if ("min_iter" in given) == ("max_iter" in given) or ("max_iter" in given and "s" not in given):
-            self._mistake(f"early_terminate = {section}: must have min_iter, or else max_iter and s")
+            self._mistake(f"early_terminate = {shown(section)}: must have min_iter, or else max_iter and s")
         elif not wrong:
             eta = given.get("eta", 3)
             return EarlyTerminate(given.get("min_iter") or max(1, given["max_iter"] // eta ** given["s"]), eta)
@@ -196,7 +198,9 @@ class _SearchReader:
         fixed: dict[str, Any] = {}
         space: dict[str, Distribution] = {}
         if not isinstance(parameters, dict) or not parameters:
-            self._mistake(f"parameters = {parameters}: must map keys to {{value: ...}}, {{values: [...]}} or a range")
+            self._mistake(
+                f"parameters = {shown(parameters)}: must map keys to {{value: ...}}, {{values: [...]}} or a range"
+            )
             return fixed, space
         for key, parameter in parameters.items():
             values = self._distribution(key, parameter)
@@ -205,7 +209,7 @@ class _SearchReader:
             if isinstance(values, CategoricalDistribution) and len(values.choices) == 1 and key != "variant":
                 fixed[key] = values.choices[0]
             elif key in ("scale", "seed"):
-                self._mistake(f"parameters.{key} = {parameter}: must be one value in a search")
+                self._mistake(f"parameters.{key} = {shown(parameter)}: must be one value in a search")
             elif invalid := _invalid_choices(self.path, key, values):
                 self.mistakes += invalid
             else:
@@ -224,15 +228,15 @@ class _SearchReader:
                 raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
             values = distribution(parameter)
         except (ValueError, TypeError) as error:
-            self._mistake(f"parameters.{key} = {parameter}: {error}")
+            self._mistake(f"parameters.{key} = {shown(parameter)}: {error}")
             return None
         if key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens") and "value" not in parameter:
             self._mistake(f"parameters.{key}: must be the same in all trials: a search uses one text")
             return None
         if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
             self._mistake(
-                f"parameters.{key} = {parameter}: must be whole; use whole min and max alone, or q_uniform with a "
-                "whole q"
+                f"parameters.{key} = {shown(parameter)}: must be whole; use whole min and max alone, or q_uniform "
+                "with a whole q"
             )
             return None
         return values

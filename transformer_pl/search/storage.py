@@ -17,7 +17,8 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from transformer_pl.runtime import passwords
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.files import check_regular
 from transformer_pl.search.space import Search
 
 JOURNAL = "study.journal"
@@ -62,9 +63,13 @@ def create_study(
 ) -> optuna.Study:
     """Create the study of a search, or load it if it is there.
 
+    A damaged journal is set aside: the study begins anew, and trials that it draws again are not trained again.
     Raises an InputError where the storage does not answer, or has a study of this name with other settings.
     """
     full_url = _with_password(url)
+    if full_url is None and (damage := _damage(folder)):
+        (folder / JOURNAL).replace(folder / f"{JOURNAL}.damaged")
+        warn(f"{damage}; it is set aside as {JOURNAL}.damaged, and the study begins anew")
 
     def create() -> optuna.Study:
         return optuna.create_study(
@@ -102,6 +107,8 @@ def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
     if url is None and not (folder / JOURNAL).exists():
         raise missing
     full_url = _with_password(url)
+    if full_url is None and (damage := _damage(folder)):
+        raise InputError(f"{damage}; the sweep command sets it aside and begins the study anew")
     try:
         return _retry_while_created(
             url, lambda: optuna.load_study(study_name=folder.name, storage=_open(full_url, folder))
@@ -124,6 +131,18 @@ def _open(full_url: str | None, folder: Path) -> BaseStorage:
     if full_url is None:
         return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
     return RDBStorage(full_url, engine_kwargs={"pool_pre_ping": True})  # a connection may break while a trial runs
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with the journal, if anything. Optuna raises any error for one that it cannot replay."""
+    path = folder / JOURNAL
+    try:
+        if path.exists():
+            check_regular(path)
+            JournalStorage(JournalFileBackend(str(path)))
+    except Exception as error:
+        return f"{path}: cannot be read: {type(error).__name__}: {first_line(error)}"
+    return None
 
 
 def _parsed(url: str) -> URL:

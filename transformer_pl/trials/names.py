@@ -30,7 +30,7 @@ TRIAL_FILES = re.compile(
     re.DOTALL,
 )
 SWEEP_FILES = re.compile(
-    rf"{_SWEEP_TEXTS}|lock|\.{_SWEEP_TEXTS}\.\d+|study\.journal(\.lock.*)?|{_FIGURES}|{_WANDB}", re.DOTALL
+    rf"{_SWEEP_TEXTS}|lock|\.{_SWEEP_TEXTS}\.\d+|study\.journal(\.damaged|\.lock.*)?|{_FIGURES}|{_WANDB}", re.DOTALL
 )
 DATA_FILES = re.compile(
     r"meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|(val|test)\.(source|target)\.txt"

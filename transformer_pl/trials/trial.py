@@ -181,9 +181,21 @@ class Trial:
     # The lock
 
     def make(self) -> None:
-        """Make the folder and its empty lock file, by which `--clean` recognises a trial."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "lock").touch()
+        """Make the folder and its empty lock file, by which `--clean` recognises a trial.
+
+        A link in the place of the lock is removed: what it leads to is not the trial's. Raises an InputError where the
+        file cannot be made.
+        """
+        lock = self.folder / "lock"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if lock.is_symlink():
+                lock.unlink()
+            lock.open("a").close()
+        except OSError as error:
+            raise InputError(
+                f"{error.filename or lock}: must be a file that can be written, but: {error.strerror}; remove it"
+            ) from None
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -192,7 +204,7 @@ class Trial:
         A lock that the parent process has taken for this one is used.
         """
         self.make()
-        with self._inherited_lock() or (self.folder / "lock").open("w") as file:
+        with self._inherited_lock() or (self.folder / "lock").open("a") as file:
             deadline = time.monotonic() + LOCK_S
             while not try_lock(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
@@ -208,7 +220,7 @@ class Trial:
         A process that is started with this file and its descriptor in LOCK_FD has the lock until it ends.
         """
         self.make()
-        file = (self.folder / "lock").open("w")
+        file = (self.folder / "lock").open("a")
         if try_lock(file, fcntl.LOCK_EX):
             return file
         file.close()
@@ -343,7 +355,12 @@ class Trial:
         self.drop_checkpoints()
 
     def begin_log(self) -> None:
-        """Keep the log of the last attempt as `log.1.txt`, or under the next free number, for a new attempt."""
+        """Keep the log of the last attempt as `log.1.txt`, or under the next free number, for a new attempt.
+
+        A link in its place is removed: what it leads to is not the trial's.
+        """
+        if self.log.is_symlink():
+            self.log.unlink()
         if self.log.exists() and self.log.stat().st_size:
             matches = (LOG_FILES.fullmatch(path.name) for path in self.folder.iterdir())
             attempts = [int(match["attempt"] or 0) for match in matches if match]
