@@ -29,6 +29,7 @@ def label(keys):
 SAME = [
     ({}, {"trainer.devices": 2, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}),
     ({}, {"trainer.accumulate": 4, "trainer.threads": 1, "trainer.accelerator": "cpu"}),
+    ({}, {"trainer.compile": "on"}),
     ({}, {"trainer.val_every": 10, "trainer.log_every": 1, "trainer.eval_tokens": 512}),
     ({}, {"data.path": "here"}),
     ({"data.path": "here"}, {"data.path": "/there"}),
