@@ -112,8 +112,8 @@ def test_no_text_has_control_characters(key):
             assert f"{key} = a" in message(trial, f"--{key}={text}")
 
 
-def test_a_name_of_a_terminals_commands_is_escaped():
-    assert "t\\x1b[2J" in message(translate.main, ["t\x1b[2J"])
+def test_a_name_of_a_terminals_commands_is_escaped(tmp_path):
+    assert "t\\x1b[2J" in message(translate.main, ["t\x1b[2J", "--runs", str(tmp_path)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The softmax and the dropout of the model, in forms that are faster on a CPU than torch's own.
 
-Each says what it saves, measured on one core with AVX512 and torch 2.13 (`python tests/benchmarks/kernels.py`).
+Each says what it saves, measured on one core with AVX512 and torch 2.13 (`python tests/benchmarks/operations.py`).
 Torch's own forms are the references that `tests/test_kernels.py` compares them with.
 """
 

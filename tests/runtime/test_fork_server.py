@@ -107,6 +107,10 @@ def test_a_fork_is_what_a_new_process_would_be(folder):
     assert (folder / "imported").read_text() == "once once "  # by the new process and by the server
 
 
+# A command that a shell starts in the background ignores Ctrl-C, and so do its processes.
+INTERRUPTIBLE = "import os, signal; signal.signal(2, signal.default_int_handler)"
+
+
 @pytest.mark.parametrize(
     ("program", "code", "words"),
     [
@@ -116,7 +120,7 @@ def test_a_fork_is_what_a_new_process_would_be(folder):
         ("1 / 0", 1, "ZeroDivisionError"),
         ("import os; os._exit(70)", 70, ""),
         ("import os; os.kill(os.getpid(), 15)", -15, ""),
-        ("import os; os.kill(os.getpid(), 2)", -2, "KeyboardInterrupt"),
+        (f"{INTERRUPTIBLE}; os.kill(os.getpid(), 2)", -2, "KeyboardInterrupt"),
         ("import os; os.kill(os.getpid(), 9)", -9, ""),
     ],
 )

@@ -405,7 +405,7 @@ def threads(monkeypatch):
     ("keys", "begun", "expected"),
     [
         ({}, None, None),
-        ({"trainer__devices": 10_000}, None, 1),
+        ({"trainer__devices": 1_024}, None, 1),
         ({}, 3, 3),
         ({"trainer__threads": 3}, None, 3),
         ({"trainer__threads": 3}, 3, 3),

@@ -1,6 +1,6 @@
 """Softmax, attention, dropout and loss in the project's forms beside torch's, forward and backward.
 
-    python tests/benchmarks/kernels.py [--scale demo] [--length 11] [--rounds 5]
+    python tests/benchmarks/operations.py [--scale demo] [--length 11] [--rounds 5]
 
 The sizes are those of the scale's base, with as many sentences of this length as a batch holds. The rates are calls per
 second of the processor, on one thread.
