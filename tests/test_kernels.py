@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from transformer_pl import loss
+from transformer_pl import kernels, loss
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.kernels import VECTOR, Dropout, softmax
 
@@ -116,7 +116,7 @@ class Embedding(nn.Module):
 @pytest.mark.parametrize(("chunk", "block"), [(1, 1), (8, 200), (2048, 2**18)])
 def test_the_projected_loss_is_the_smoothed_loss(eps_ls, chunk, block, monkeypatch):
     monkeypatch.setattr(loss, "CHUNK", chunk)
-    monkeypatch.setattr(loss, "BLOCK", block)
+    monkeypatch.setattr(kernels, "CACHED", block)
     torch.manual_seed(1)
     embedding, x, target = Embedding(), torch.randn(5, 4, 8, requires_grad=True), torch.randint(1, 50, (5, 4))
     target[1, 2:] = target[4] = PAD

@@ -10,6 +10,12 @@ import torch
 from torch import Tensor, nn
 
 VECTOR = 16  # floats in a register: with fewer keys than this, torch's softmax works on one number at a time
+CACHED = 2**18  # numbers that a CPU's cache holds
+
+
+def rows_at_once(matrix: Tensor) -> int:
+    """How many rows of a matrix to work on at once: as many as a CPU's cache holds; on a GPU all."""
+    return len(matrix) if matrix.is_cuda else max(1, CACHED // matrix.shape[1])
 
 
 def softmax(scores: Tensor, seen: Tensor) -> Tensor:

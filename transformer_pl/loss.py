@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_pl.data.tokenizer import PAD
+from transformer_pl.kernels import rows_at_once
 
 CHUNK = 2048  # tokens whose logits exist at once
-BLOCK = 2**18  # logits that a CPU works on at once: its cache holds them
 PART = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
 
 
@@ -71,7 +71,7 @@ def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[T
     real = (index != PAD).float()
     gradient = torch.empty_like(rows, dtype=torch.float32)
     losses = []
-    block = len(rows) if rows.is_cuda else max(1, BLOCK // V)
+    block = rows_at_once(rows)
     for scores, out, true, weight in zip(*(x.split(block) for x in (rows, gradient, index, real)), strict=True):
         torch.sub(scores, scores.amax(-1, keepdim=True), out=out)
         expected = (1 - eps_ls) * out.gather(-1, true) + eps_ls / V * out.sum(-1, keepdim=True)

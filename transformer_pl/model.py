@@ -140,7 +140,7 @@ class Transformer(nn.Module):
         The target's padding must come last: no token sees it then, because it is later.
         """
         keys = source != PAD
-        return self._decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
+        return self.decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
 
     def encode(self, source: Tensor, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The keys and values (B, h, Ls, d_k or d_v) that each decoder layer attends to, once for all hypotheses."""
@@ -159,22 +159,12 @@ class Transformer(nn.Module):
         start: int = 0,
         caches: list[Cache] | None = None,
     ) -> Tensor:
-        """Logits (B, L, V) of the tokens after each of target (B, L), whose first position is start.
+        """The decoder's output (B, L, d_model) at each of target (B, L), whose first position is start.
 
+        The embedding projects it to the logits of the next token.
         With `caches`, one per layer, the positions before start come from the caches, and the new ones are added.
         B may be a multiple of the number of sentences in memory: neighbouring hypotheses then share a sentence.
         """
-        return self.embedding.logits(self._decode(target, mask, memory, memory_mask, start, caches))
-
-    def _decode(
-        self,
-        target: Tensor,
-        mask: Mask,
-        memory: list[tuple[Tensor, Tensor]],
-        memory_mask: Mask,
-        start: int = 0,
-        caches: list[Cache] | None = None,
-    ) -> Tensor:
         x = self._embed(target, "decoder", start)
         for layer, keys_values, cache in zip(self.decoder, memory, caches or [None] * len(memory), strict=True):
             x = layer(x, mask, keys_values, memory_mask, start, cache)

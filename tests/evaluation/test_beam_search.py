@@ -164,7 +164,7 @@ def test_logits_are_normalised_in_parts(monkeypatch):
     toy = Toy(seed=13, sentences=9, V=12)
     settings = dict(beam=4, alpha=0.6, n_best=4)
     whole = search(toy, [7] * 9, **settings)
-    monkeypatch.setattr("transformer_pl.evaluation.beam_search.CACHED", 50)
+    monkeypatch.setattr("transformer_pl.kernels.CACHED", 50)
     assert_same(search(toy, [7] * 9, **settings), whole)
 
 

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transformer_pl.kernels import rows_at_once
+
 ROUNDING = 1e-3  # how far above 0 rounding may carry a log-probability
 LARGEST_BLOCK = 16  # measured on a CPU at V = 8,000 and 1,600
-CACHED = 2**18  # numbers that a CPU's cache holds
 
 Step = Callable[[Tensor, Tensor], Tensor]  # (prefixes, origin) -> logits of the next token
 
@@ -133,8 +134,7 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
 def _log_sum_exp(logits: Tensor) -> Tensor:
     """log sum exp over the last axis of (R, k, V). On a CPU by parts that fit its cache."""
     rows = logits.flatten(0, 1)
-    size = len(rows) if rows.is_cuda else max(1, CACHED // rows.size(1))
-    return torch.cat([part.logsumexp(-1) for part in rows.split(size)]).view(logits.shape[:2])
+    return torch.cat([part.logsumexp(-1) for part in rows.split(rows_at_once(rows))]).view(logits.shape[:2])
 
 
 def _greatest(logits: Tensor, offset: Tensor, count: int) -> tuple[Tensor, Tensor]:

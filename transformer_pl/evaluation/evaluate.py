@@ -14,7 +14,7 @@ from transformer_pl.data.batches import collate, eval_batches, padded
 from transformer_pl.data.prepare import Prepared, Split, Tokens
 from transformer_pl.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from transformer_pl.evaluation.beam_search import Hypothesis, beam_search
-from transformer_pl.loss import negative_log_likelihood
+from transformer_pl.loss import projected_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.divergence import perplexity
@@ -45,9 +45,9 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
         batch = collate(split, indexes)
         with _evaluating(model) as device:
             target = batch.target_out.to(device)
-            # The logits have no name: it would keep them while the next batch computes its own.
-            every = negative_log_likelihood(model(batch.source.to(device), batch.target_in.to(device)), target)
-            nll[indexes] = every.double().sum(-1).cpu().numpy()
+            states = model.states(batch.source.to(device), batch.target_in.to(device))
+            of_tokens = projected_likelihood(model.embedding, states, target)
+            nll[indexes] = of_tokens.double().sum(-1).cpu().numpy()
     return Likelihood(nll, lengths)
 
 
@@ -154,8 +154,8 @@ class CachedSteps:
             start, rows = prefixes.shape[2] - 1, origin.flatten()
             self.caches = [{k: tensor.index_select(0, rows) for k, tensor in cache.items()} for cache in self.caches]
         target = prefixes[:, :, start:].flatten(0, 1)
-        logits = self.model.decode(target, Mask(causal=True), self.memory, self.memory_mask, start, self.caches)
-        return logits[:, -1].float().unflatten(0, origin.shape)
+        states = self.model.decode(target, Mask(causal=True), self.memory, self.memory_mask, start, self.caches)
+        return self.model.embedding.logits(states[:, -1:])[:, 0].float().unflatten(0, origin.shape)
 
 
 @contextmanager
