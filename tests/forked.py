@@ -146,7 +146,8 @@ def _popen(popen: Callable[..., Any]) -> Callable[..., Any]:
         module = words[2] if isinstance(words, list) and words[1] == "-m" else None
         if module == fork_server.__name__:
             return _Fork(serve, words, options["env"], options["pass_fds"])
-        if module == TRAIN and len(os.listdir("/proc/self/task")) == 1:
+        is_rank = module == TRAIN and "stdin" not in options  # a sweep gives its trials one
+        if is_rank and len(os.listdir("/proc/self/task")) == 1:
             return _Fork(functools.partial(_run, module), words, options["env"])
         return popen(words, *arguments, **options)
 

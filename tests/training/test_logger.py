@@ -275,8 +275,8 @@ def test_a_signal_ends_the_wait_for_w_and_b_and_w_and_b(w_and_b_of, tmp_path):
 def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(w_and_b_of, tmp_path):
     program = f"""if True:
         import time
-        from transformer_pl.training.wandb_process import Run
-        Run(folder={str(tmp_path)!r}, name="name", tags=["tag"], config={{}})
+        from transformer_pl.training.wandb_process import WandbRun
+        WandbRun(folder={str(tmp_path)!r}, name="name", tags=["tag"], config={{}})
         time.sleep(600)
     """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as trial:
