@@ -200,6 +200,7 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("data.source", "fr"),
         Change("data.target", "fr"),
         Change("data.train", "other"),
+        Change("data.train_pairs", 30),
         Change("data.vocab_size", 310),
         Change("data.batch_tokens", 96),
         Change("data.max_length", 9),

@@ -175,6 +175,9 @@ class Data(Section):
     test: Annotated[Name | None, OrNone] = Field(
         default=None, description="name of the test split; unset: as for train"
     )
+    train_pairs: Annotated[Count | None, OrNone] = Field(
+        default=None, description="only the first so many pairs of the training split; unset: all"
+    )
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
         default=37_000,
         description="subwords in the shared vocabulary, special tokens included (Section 5.1)",

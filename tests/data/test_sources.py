@@ -131,6 +131,14 @@ def test_shards_belong_together(folder):
     assert "must have as many parts in both languages" in mistake(folder)
 
 
+def test_a_part_of_the_training_text_is_another_text(folder):
+    corpus, whole = opened(folder, train_pairs=2), opened(folder)
+    assert read(corpus) == PAIRS | {"train": PAIRS["train"][:2]}
+    assert corpus.fingerprint != whole.fingerprint
+    assert read(opened(folder, train_pairs=3)) == PAIRS
+    assert mistake(folder, train_pairs=4).startswith("data.train_pairs = 4: must be at most the training pairs of the")
+
+
 def test_the_fingerprint_is_that_of_the_text_not_of_the_folder(folder, tmp_path):
     before = opened(folder).fingerprint
     assert json.loads(json.dumps(before)) == before

@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -58,11 +58,38 @@ def open_corpus(data: "Data") -> Corpus:
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
     if data.path is not None:
-        return _folder(_at_home(data.path), data)
-    if data.hub is None:
-        return _embedded(data)
-    copy = _local_copy(data)
-    return _folder(copy, data) if copy else _hub(data)
+        corpus = _folder(_at_home(data.path), data)
+    elif data.hub is None:
+        corpus = _embedded(data)
+    else:
+        copy = _local_copy(data)
+        corpus = _folder(copy, data) if copy else _hub(data)
+    return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
+
+
+def _shortened(corpus: Corpus, count: int) -> Corpus:
+    """The corpus with only the first `count` pairs of its training split."""
+
+    def pairs(split: str) -> Iterator[Pair]:
+        if split != "train":
+            yield from corpus.pairs(split)
+            return
+        number = 0
+        for pair in itertools.islice(corpus.pairs(split), count):
+            number += 1
+            yield pair
+        if number < count:
+            raise InputError(
+                f"data.train_pairs = {count:,}: must be at most the training pairs of the text, but {corpus.describe} "
+                f"has {number:,}; lower it, or leave it out for all"
+            )
+
+    return replace(
+        corpus,
+        fingerprint=corpus.fingerprint | {"train_pairs": count},
+        describe=f"the first {count:,} training pairs of {corpus.describe}",
+        pairs=pairs,
+    )
 
 
 def _embedded(data: "Data") -> Corpus:

@@ -2,12 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from transformer_pl.config import Config, effective_sizes
 from transformer_pl.experiments.regime import describe_regime
+from transformer_pl.reporting.agreement import describe_agreement
 from transformer_pl.reporting.cells import UNCONVERGED
-from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
+from transformer_pl.reporting.published import Beside, is_own_text, read_published
 from transformer_pl.reporting.rows import ALPHA, LEARNED_BLEU, RowResults, TableRow, standard_deviation, text_settings
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.convergence import FALLEN, FITTED, LIMIT, NOISES
@@ -88,28 +89,8 @@ def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
         "The paper's text and model sizes are not those of this table: compare differences to base, not values.",
     ]
     if any(row.is_base and row.label == "base" for row in rows):
-        notes += _rank_correlation(rows)
+        notes += describe_agreement(rows)
     return notes
-
-
-def _rank_correlation(rows: Sequence[TableRow]) -> list[str]:
-    """Whether our rows stand in the paper's order, by their differences to base."""
-    from scipy.stats import spearmanr  # takes half a second
-
-    correlations = []
-    published_values: tuple[tuple[str, str, Callable[[PublishedRow], float | None]], ...] = (
-        ("BLEU", "val/bleu", read_published().bleu_difference),
-        ("PPL", "val/ppl", lambda row: row.ppl),  # ranked like its difference to base
-    )
-    for name, metric, published_value in published_values:
-        ours_and_theirs = [(row.difference(metric), published_value(row.published)) for row in rows if row.published]
-        pairs = [(x, y) for x, y in ours_and_theirs if x is not None and y is not None and math.isfinite(x)]
-        if len(pairs) > 2 and all(len(set(values)) > 1 for values in zip(*pairs, strict=True)):
-            correlation = spearmanr(*zip(*pairs, strict=True)).statistic
-            correlations.append(f"{correlation:+.2f} by {name} ({len(pairs)} rows)")
-    if not correlations:
-        return []
-    return [f"Rank correlation (Spearman) of our differences to base with the paper's: {', '.join(correlations)}."]
 
 
 def _metric_notes(rows: Sequence[TableRow]) -> list[str]:

@@ -1,0 +1,72 @@
+"""Whether the rows of a table stand in the paper's order."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_pl.reporting.published import PublishedRow, read_published
+from transformer_pl.reporting.rows import TableRow
+
+RESAMPLES = 2000
+FEWEST_ROWS = 3
+
+
+class RankCorrelation(NamedTuple):
+    """Spearman's correlation of our differences to base with the paper's."""
+
+    value: float
+    rows: int
+    interval: tuple[float, float] | None  # 95 %, for other seeds; None where a row has a single seed
+
+    def describe(self, metric: str) -> str:
+        """Such as `+0.64 by BLEU (19 rows; +0.40 to +0.75 with other seeds)`."""
+        interval = "" if self.interval is None else "; {:+.2f} to {:+.2f} with other seeds".format(*self.interval)
+        return f"{self.value:+.2f} by {metric} ({self.rows} rows{interval})"
+
+
+def rank_correlation(scores: Sequence[Sequence[float]], published: Sequence[float]) -> RankCorrelation:
+    """The correlation of the rows' mean scores with the published ones.
+
+    scores: of each row, by seed. Base's score would be subtracted from all of them, which changes no rank.
+
+    The interval is the percentile bootstrap (Efron 1979): it draws as many seeds of every row as it has, with
+    replacement. With few seeds it is too narrow: the variance of S drawn seeds is (S - 1) / S of what it should be.
+    """
+    from scipy.stats import rankdata, spearmanr  # takes half a second
+
+    value = float(spearmanr([np.mean(row) for row in scores], published).statistic)
+    if min(map(len, scores)) < 2:
+        return RankCorrelation(value, len(scores), None)
+    generator = np.random.default_rng(0)
+    means = np.stack([generator.choice(row, (RESAMPLES, len(row))).mean(1) for row in scores], 1)
+    ranks, of_published = rankdata(means, axis=1), rankdata(published)
+    ranks, of_published = ranks - ranks.mean(1, keepdims=True), of_published - of_published.mean()
+    norms = np.linalg.norm(ranks, axis=1) * np.linalg.norm(of_published)
+    low, high = np.quantile(ranks @ of_published / np.where(norms, norms, 1), (0.025, 0.975))  # no order at all: 0
+    return RankCorrelation(value, len(scores), (float(low), float(high)))
+
+
+def describe_agreement(rows: Sequence[TableRow]) -> list[str]:
+    """One note with the correlation by BLEU and by perplexity, as far as they exist."""
+    parts = []
+    published_values: tuple[tuple[str, str, Callable[[PublishedRow], float | None]], ...] = (
+        ("BLEU", "val/bleu", read_published().bleu_difference),
+        ("PPL", "val/ppl", lambda row: row.ppl),  # ranked like its difference to base
+    )
+    for name, metric, published_value in published_values:
+        known = [
+            (row.results.values(metric), value)
+            for row in rows
+            if row.published and row.difference(metric) is not None
+            if (value := published_value(row.published)) is not None
+            if all(map(math.isfinite, row.results.values(metric)))
+        ]
+        if len(known) >= FEWEST_ROWS:
+            scores, values = zip(*known, strict=True)
+            if len(set(values)) > 1 and len({float(np.mean(of_row)) for of_row in scores}) > 1:
+                parts.append(rank_correlation(scores, values).describe(name))
+    if not parts:
+        return []
+    return [f"Rank correlation (Spearman) of our differences to base with the paper's: {', '.join(parts)}."]
