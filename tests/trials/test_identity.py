@@ -75,6 +75,7 @@ OTHER = [
     {"optim.beta2": 0.999},
     {"optim.eps": 1e-8},
     {"data.vocab_size": 32_000},
+    {"data.train_pairs": 1000},
     {"data.batch_tokens": 4096},
     {"data.max_length": 128},
     {"data.source": "de", "data.target": "en"},
