@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 VERSION = 2  # raised whenever a generated sentence changes; enters the fingerprint of the data
-SIZES = {"train": 4_000, "val": 500, "test": 500}
+SIZES = {"train": 5_000, "val": 500, "test": 500}
 SEED = 1706
 
 # Difficulty: the share of each construction where the grammar has the choice.
