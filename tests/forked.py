@@ -56,6 +56,18 @@ def start(
     return server().start([f"transformer_pl.{name}", *map(str, argv)], os.environ | environment, output, files)
 
 
+class TrialServer:
+    """In place of a sweep's own server of trials, which takes seconds to start."""
+
+    def is_ready(self) -> bool:
+        return True
+
+    def start(
+        self, argv: list[str], environment: Mapping[str, str], output: Any, files: Mapping[str, Any]
+    ) -> ForkedProcess:
+        return server().start([TRAIN, *argv], environment, output, {"ERRORS": output, **files})
+
+
 @contextmanager
 def running(name: str, *argv: object, output: Any, **options: Any) -> Iterator[ForkedProcess]:
     """A command, which has ended afterwards: killed if there is an error."""

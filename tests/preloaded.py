@@ -1,4 +1,4 @@
-"""What the server of forked.py has ready for its forks: modules that W&B imports only in a run, the text of scale demo."""
+"""What the server of forked.py has ready for its forks: what W&B imports late, and the text of scale demo."""
 
 import importlib
 from contextlib import suppress
