@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tempfile
 import termios
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -37,7 +39,9 @@ IMPORTED = [TRAIN, *(f"transformer_pl.{name}" for name in COMMANDS), "preloaded"
 @functools.cache
 def server() -> ForkServer:
     """The server of this process of pytest."""
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")])):
+    folder = tempfile.mkdtemp(prefix="forked")  # for what libraries make when they are imported
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")]), TMPDIR=folder):
         started = ForkServer("forked", IMPORTED)
     atexit.register(started.close)
     while not started.is_ready():
@@ -117,6 +121,7 @@ class _Fork:
             if reading:
                 os.close(reading)
             return
+        _forget_temporary_folders()
         if reading:
             os.dup2(reading, 0)
         for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *keep}:
@@ -146,6 +151,12 @@ class _Fork:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _forget_temporary_folders() -> None:
+    """Of the process that this one was forked from: they are not to be removed at its end, nor used."""
+    weakref.finalize._registry.clear()
+    tempfile.tempdir = None
 
 
 def _end_with(run: Callable[[], object]) -> None:
@@ -196,12 +207,15 @@ def _serve() -> None:
 def _run(module: str) -> None:
     fork_server._set_title([sys.executable, "-m", module, *sys.argv[1:]])
     rank_zero_only.rank = _get_rank() or 0  # Lightning reads it from the environment when it is imported
+    if module == W_AND_B and (media := sys.modules.get("wandb.sdk.data_types._private")):
+        media.MEDIA_TMP.__init__("wandb-media")  # a folder of its own, as if W&B were imported here
     sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:
     """What a fork of the server runs."""
+    _forget_temporary_folders()
     if terminal := os.environ.pop("TERMINAL", None):  # it becomes the terminal of this session
         fcntl.ioctl(int(terminal), termios.TIOCSCTTY, 0)
         for number in range(3):
