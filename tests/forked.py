@@ -7,14 +7,18 @@ itself. Tests of a start from nothing (passwords in the title, imports) use `hel
 import atexit
 import fcntl
 import functools
+import math
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -27,15 +31,18 @@ from lightning.pytorch.utilities import rank_zero_only
 from transformer_pl.runtime import fork_server
 from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
 
-TRAIN = "transformer_pl.train"
-IMPORTED = ("training.fit", "evaluation.evaluate_trial", "sweep", "search.cli", "report", "complexity", "translate")
+TRAIN, W_AND_B = "transformer_pl.train", "transformer_pl.training.wandb_process"
+COMMANDS = ("training.fit", "evaluation.evaluate_trial", "sweep", "search.cli", "report", "complexity", "translate")
+IMPORTED = [TRAIN, *(f"transformer_pl.{name}" for name in COMMANDS), "preloaded"]
 
 
 @functools.cache
 def server() -> ForkServer:
     """The server of this process of pytest."""
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")])):
-        started = ForkServer("forked", [TRAIN, *(f"transformer_pl.{name}" for name in IMPORTED)])
+    folder = tempfile.mkdtemp(prefix="forked")  # for what libraries make when they are imported
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")]), TMPDIR=folder):
+        started = ForkServer("forked", IMPORTED)
     atexit.register(started.close)
     while not started.is_ready():
         time.sleep(0.02)
@@ -51,6 +58,18 @@ def start(
     """
     files = {"ERRORS": errors or output} | ({"TERMINAL": terminal} if terminal else {})
     return server().start([f"transformer_pl.{name}", *map(str, argv)], os.environ | environment, output, files)
+
+
+class TrialServer:
+    """In place of a sweep's own server of trials, which takes seconds to start."""
+
+    def is_ready(self) -> bool:
+        return True
+
+    def start(
+        self, argv: list[str], environment: Mapping[str, str], output: Any, files: Mapping[str, Any]
+    ) -> ForkedProcess:
+        return server().start([TRAIN, *argv], environment, output, {"ERRORS": output, **files})
 
 
 @contextmanager
@@ -85,11 +104,26 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
 class _Fork:
     """In place of a `Popen` of Python: a fork of this process, which has imported everything already."""
 
-    def __init__(self, run: Callable[[], object], words: list[str], env: Mapping[str, str], keep: Collection[int] = ()):
+    def __init__(
+        self,
+        run: Callable[[], object],
+        words: list[str],
+        env: Mapping[str, str],
+        keep: Collection[int] = (),
+        stdin: int | None = None,
+    ):
+        """keep: the files that stay open. stdin: None, or `subprocess.PIPE`."""
         self.returncode: int | None = None
+        reading, writing = os.pipe() if stdin == subprocess.PIPE else (None, None)
+        self.stdin = writing and os.fdopen(writing, "wb", buffering=0)
         self.pid = os.fork()
         if self.pid:
+            if reading:
+                os.close(reading)
             return
+        _forget_temporary_folders()
+        if reading:
+            os.dup2(reading, 0)
         for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *keep}:
             with suppress(OSError):  # the one that listed them
                 os.close(number)
@@ -104,8 +138,11 @@ class _Fork:
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
-    def wait(self) -> None:
+    def wait(self, timeout: float = math.inf) -> None:
+        deadline = time.monotonic() + timeout
         while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
             time.sleep(0.02)
 
     def send_signal(self, signum: int) -> None:
@@ -116,8 +153,17 @@ class _Fork:
         self.send_signal(signal.SIGKILL)
 
 
+def _forget_temporary_folders() -> None:
+    """Of the process that this one was forked from: they are not to be removed at its end, nor used."""
+    weakref.finalize._registry.clear()
+    tempfile.tempdir = None
+
+
 def _end_with(run: Callable[[], object]) -> None:
-    """End this process as Python does after `run`, but without what the code below it on the stack would do."""
+    """End this process as Python does after `run`, but without what the code below it on the stack would do.
+
+    And without taking apart all modules, which in a fork copies the memory that it shares: 0.4 s.
+    """
     code: Any = 0
     try:
         run()
@@ -128,41 +174,48 @@ def _end_with(run: Callable[[], object]) -> None:
         code = 1
     if isinstance(code, str):
         print(code, file=sys.stderr)
+    threading._shutdown()  # waits for the threads that are no daemons
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # as where nobody reads it any more
+        code = 120
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _popen(popen: Callable[..., Any]) -> Callable[..., Any]:
-    """`subprocess.Popen`, but a sweep's server and the ranks of a trial are forked, where only one thread runs."""
+class _Popen(subprocess.Popen):
+    """`subprocess.Popen`, but a sweep's server, a trial's ranks and its W&B are forked, where only one thread runs."""
 
-    def serve() -> None:
-        os.setsid()
-        for number in range(3):
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-        fork_server.main()
-
-    def start(words: Any, *arguments: Any, **options: Any) -> Any:
-        module = words[2] if isinstance(words, list) and words[1] == "-m" else None
+    def __new__(cls, words: Any, *arguments: Any, **options: Any) -> Any:
+        module = words[2] if isinstance(words, list) and words[1:2] == ["-m"] else None
+        env, keep = dict(options.get("env", os.environ)), options.get("pass_fds", ())
         if module == fork_server.__name__:
-            return _Fork(serve, words, options["env"], options["pass_fds"])
+            return _Fork(_serve, words, env, keep)
         is_rank = module == TRAIN and "stdin" not in options  # a sweep gives its trials one
-        if is_rank and len(os.listdir("/proc/self/task")) == 1:
-            return _Fork(functools.partial(_run, module), words, options["env"])
-        return popen(words, *arguments, **options)
+        if (is_rank or module == W_AND_B) and len(os.listdir("/proc/self/task")) == 1:
+            return _Fork(functools.partial(_run, module), words, env, keep, options.get("stdin"))
+        return super().__new__(cls)
 
-    return start
+
+def _serve() -> None:
+    os.setsid()
+    for number in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    fork_server.main()
 
 
 def _run(module: str) -> None:
     fork_server._set_title([sys.executable, "-m", module, *sys.argv[1:]])
     rank_zero_only.rank = _get_rank() or 0  # Lightning reads it from the environment when it is imported
+    if module == W_AND_B and (media := sys.modules.get("wandb.sdk.data_types._private")):
+        media.MEDIA_TMP.__init__("wandb-media")  # a folder of its own, as if W&B were imported here
     sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:
     """What a fork of the server runs."""
+    _forget_temporary_folders()
     if terminal := os.environ.pop("TERMINAL", None):  # it becomes the terminal of this session
         fcntl.ioctl(int(terminal), termios.TIOCSCTTY, 0)
         for number in range(3):
@@ -175,8 +228,8 @@ def main() -> None:
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     del sys.argv[0]
-    with mock.patch.object(subprocess, "Popen", _popen(subprocess.Popen)):
-        _run(sys.argv[0])
+    with mock.patch.object(subprocess, "Popen", _Popen):
+        _end_with(functools.partial(_run, sys.argv[0]))
 
 
 if __name__ == "__main__":

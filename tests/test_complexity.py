@@ -59,8 +59,9 @@ def takes(slot, path, n):
 @pytest.mark.parametrize(("slot", "path"), [(slot, path) for slot, paths in PARTS.items() for path in paths])
 def test_a_component_grows_as_its_table_1_says(slot, path):
     """Doubling n doubles the operations and memory of order n, and makes those of order n² four times as large."""
-    flops, largest, order = takes(slot, path, 512)
-    more_flops, more_largest, _ = takes(slot, path, 1024)
+    n = 512 if slot == "attention" else 128  # a layer in place of self-attention has no n², and an LSTM takes long
+    flops, largest, order = takes(slot, path, n)
+    more_flops, more_largest, _ = takes(slot, path, 2 * n)
     times = 4 if "n²" in order else 2
     assert more_flops == pytest.approx(times * flops, rel=0.01)
     assert more_largest <= 2.01 * largest if times == 2 else more_largest > 3 * largest

@@ -2,16 +2,16 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from helpers import ROOT, a_result, little_text
+from forked import running
+from helpers import ROOT, a_result, little_text, wait_for
 from tiny_trials import TINY
 
 from transformer_pl.experiments import launch, workers
@@ -131,12 +131,12 @@ def test_without_a_gpu_each_worker_gets_its_share_of_cores(monkeypatch):
 # Trials that are forked
 
 
-def small_grid(folder):
+def small_grid(folder, more=None):
     """A sweep file of two short trials that differ in their seed."""
     text = folder / "text"
     text.mkdir()
     little_text(text, 60, 8, 6)
-    keys = {key: {"value": value} for key, value in (TINY | {"data.path": str(text)}).items()}
+    keys = {key: {"value": value} for key, value in (TINY | {"data.path": str(text)} | (more or {})).items()}
     content = {"program": "transformer_pl/train.py", "name": "shared", "method": "grid"}
     content |= {"parameters": keys | {"seed": {"values": [1, 2]}}}
     (folder / "shared.yaml").write_text(yaml.safe_dump(content))
@@ -295,15 +295,16 @@ def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_
 
 def test_two_commands_share_a_grid(tmp_path):
     """Started one after the other, as people do, or at once, as a job array does: every trial is trained once."""
-    words = [sys.executable, "-m", "transformer_pl.sweep", str(small_grid(tmp_path)), "--runs", str(tmp_path / "r")]
-    words += ["--parallel", "1"]
-    environment = os.environ | {"WANDB_MODE": "disabled"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    commands = []
-    for _ in range(2):
-        commands.append(subprocess.Popen(words, cwd=ROOT, env=environment, **pipes))
-        time.sleep(1)
-    outputs = [command.communicate(timeout=200)[0] for command in commands]
+    steps = {"optim.max_steps": 150, "trainer.val_every": 75}  # longer than the second takes to plan
+    words = ["sweep", small_grid(tmp_path, steps), "--runs", tmp_path / "r", "--parallel", "1"]
+    logs = [tmp_path / "first.txt", tmp_path / "second.txt"]
+    with ExitStack() as stack:
+        commands = []
+        for log in logs:
+            file = stack.enter_context(log.open("w"))
+            commands.append(stack.enter_context(running(*words, output=file, WANDB_MODE="disabled")))
+            wait_for(lambda log=log: "to train" in log.read_text())
+    outputs = [log.read_text() for log in logs]
     assert [command.returncode for command in commands] == [0, 0], outputs
     trained = ["\n".join(x for x in printed.splitlines() if "] " in x) for printed in outputs]
     assert all(lines.count("val/bleu") == 2 for lines in trained), outputs

@@ -25,7 +25,7 @@ from rich.console import Console
 from transformer_pl.experiments import progress
 from transformer_pl.experiments.cost import Cost
 from transformer_pl.experiments.plan import CostEstimate, plan_trials
-from transformer_pl.experiments.progress import ProgressView, SearchCounts, format_duration
+from transformer_pl.experiments.progress import DRAW_EVERY_S, ProgressView, SearchCounts, format_duration
 from transformer_pl.experiments.sweep_file import read_sweep
 
 TABLE = ROOT / "sweeps" / "table3_A.yaml"
@@ -209,14 +209,15 @@ def read(fd: int, seconds: float) -> bytes:
 
 
 def test_the_live_view_shows_every_trial_and_leaves_a_tidy_terminal(two_rows):
-    with terminal(two_rows) as (process, fd):
-        sent, widths = read(fd, 4), [60, 100, 80]
+    longer = ["--set", "optim.max_steps=250", "trainer.val_every=250"]  # than the view takes to be drawn at each width
+    with terminal(two_rows, *longer) as (process, fd):
+        sent, widths = b"", [60, 100, 80]
         while process.poll() is None:
-            if widths:
+            if widths and b" running" in sent:
                 resize(fd, widths.pop(0))
-            sent += read(fd, 2)
-        sent += read(fd, 1)
-    assert process.returncode == 0
+            sent += read(fd, DRAW_EVERY_S + 0.2)
+        sent += read(fd, 0.5)
+    assert process.returncode == 0 and not widths
     text = sent.decode()
     assert "1 running" in text or "2 running" in text
     screen = pyte.HistoryScreen(100, 24, history=1000)

@@ -17,7 +17,7 @@ from transformer_pl.trials.runs_folder import finished_results
 
 KEYS = ["optim.lr_scale", "optim.warmup"]
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
-SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400}
+SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400, "model.N": 2}
 
 
 @pytest.fixture

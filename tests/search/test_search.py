@@ -9,7 +9,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from forked import command, running
+from forked import TrialServer, command, running
 from helpers import a_result, processes, shared_text, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
@@ -17,7 +17,7 @@ from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from transformer_pl import sweep
 from transformer_pl.data.prepare import prepare
-from transformer_pl.experiments.launch import launch, trial_server
+from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.workers import Workers
@@ -35,6 +35,7 @@ from transformer_pl.trials.trial import Trial
 
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
 SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400}
+SMALLER = {"model.N": 2}  # where nothing has to happen while a trial runs
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
 
 
@@ -215,9 +216,10 @@ def test_early_terminate_is_read_as_wandb_does(write, keys, first_and_factor):
 
 def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(write, tmp_path):
     """The base comes first; an invalid config is infeasible; no trial is trained twice, by `train` or by a search."""
-    runs, path = tmp_path / "runs", write(run_cap=3, space=SPACE | {"model.h": {"values": [3, 8]}})
+    runs, path = tmp_path / "runs", write(run_cap=3, space=SPACE | {"model.h": {"values": [3, 8]}}, fixed=SMALLER)
     finished = command(
-        "train", *(f"--{key}={value}" for key, value in SMALL.items()), "--runs", runs, WANDB_MODE="disabled"
+        *("train", "--runs", runs, *(f"--{key}={value}" for key, value in (SMALL | SMALLER).items())),
+        WANDB_MODE="disabled",
     )
     assert finished.returncode == 0, finished.stderr
     finished = command("sweep", path, "--runs", runs, WANDB_MODE="disabled")
@@ -288,8 +290,8 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, m
     prepare(search.base.data, runs)
     study = create_study(search, folder, None, optuna.samplers.RandomSampler(), PruneAlways())
     queue = SearchQueue(search, study, runs)
-    with ProgressView(Console(), [], 0, 1, queue.estimates) as view, trial_server(2) as server:
-        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view, server)
+    with ProgressView(Console(), [], 0, 1, queue.estimates) as view:
+        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view, TrialServer())
     base, pruned = study_of(runs).get_trials()
     assert (base.state, pruned.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     kept = runs / "trials" / pruned.user_attrs["folder"]
@@ -304,7 +306,7 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, m
 def test_a_search_continues_after_a_diverged_trial(write, tmp_path):
     """Of four learning rates only the base's is stable, so that the other trial diverges."""
     rates = {"optim.lr_scale": {"values": [1.0, 1e30, 2e30, 3e30]}}
-    path, runs = write(run_cap=2, space=rates), tmp_path / "runs"
+    path, runs = write(run_cap=2, space=rates, fixed=SMALLER), tmp_path / "runs"
     words = [path, "--runs", runs, "--sampler", "random", "seed=1"]
     finished = command("sweep", *words, WANDB_MODE="disabled")
     assert finished.returncode == 0, finished.stdout + finished.stderr

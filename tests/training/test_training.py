@@ -150,8 +150,9 @@ def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothin
     found = [translate(module.model, Tokens.of([list(one)]), Decode(beam=1, extra=3), 256)[0] for one in sample.source]
     hypotheses = prepared.tokenizer.decode([one[0].tokens if one else [] for one in found])
     assert scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample.references]).score)
-    plain, _ = fit(prepared, settings)
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
+    short = config(trainer__bleu_sample=10, decode__extra=3, **learns | {"optim__max_steps": 36})
+    (scored, _), (plain, _) = fit(prepared, short, BleuSample(short, prepared)), fit(prepared, short)
+    assert all(torch.equal(a, b) for a, b in zip(scored.parameters(), plain.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 50])
@@ -299,7 +300,7 @@ def test_a_checkpoint_is_gone_on_from_in_as_many_parts(tmp_path):
 # Interruption
 
 
-SMALL = ["--model.width=0.0625", "--trainer.threads=1", "--optim.max_steps=60", "--trainer.val_every=15"]
+SMALL = ["--model.width=0.0625", "--model.N=3", "--trainer.threads=1", "--optim.max_steps=60", "--trainer.val_every=15"]
 SMALL += ["--trainer.log_every=5", "--decode.beam=1", f"--data.path={shared_text()}", "--data.vocab_size=400"]
 
 
@@ -368,7 +369,7 @@ def begin(runs: Path, *words: object, **environment: str) -> None:
 def test_an_interrupted_trial_keeps_the_threads_it_began_with(uninterrupted, tmp_path, monkeypatch, tool):
     """For the order of additions depends on them. It begins with one, and is resumed where it would have all cores."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    keys = {"model.width": 0.0625, "optim.max_steps": 60, "trainer.val_every": 15, "trainer.log_every": 5}
+    keys = {"model.width": 0.0625, "model.N": 3, "optim.max_steps": 60, "trainer.val_every": 15, "trainer.log_every": 5}
     keys |= {"decode.beam": 1, "data.path": str(shared_text()), "data.vocab_size": 400}
     runs, cores = tmp_path / "runs", len(os.sched_getaffinity(0))
     runs.mkdir()
