@@ -98,6 +98,8 @@ def _read_keys(argv: list[str]) -> dict[str, str]:
 
 def _report_ended(run: TrialRun) -> int | None:
     """Report a trial that has finished (exit code 0) or diverged (1), also to W&B's agent; None for any other."""
+    if run.trial.needs_training():
+        return None
     if result := run.trial.result():
         print(f"{run.trial.folder}: finished already")
         _print_metrics(result)
@@ -106,14 +108,14 @@ def _report_ended(run: TrialRun) -> int | None:
 
             log_finished_trial(run.trial.folder, result)
         return 0
-    if (step := run.trial.diverged_at()) is not None:
-        print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
-        if under_wandb_agent():
-            from transformer_pl.training.logger import log_diverged_trial
+    step = run.trial.diverged_at()
+    assert step is not None
+    print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
+    if under_wandb_agent():
+        from transformer_pl.training.logger import log_diverged_trial
 
-            log_diverged_trial(run, step)
-        return 1
-    return None
+        log_diverged_trial(run, step)
+    return 1
 
 
 def train(run: TrialRun, rerun: bool = False) -> int:
@@ -140,7 +142,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         try:
             if rerun and not trial.needs_training():
                 trial.clear()
-            trial.set_aside_damaged_result()
+            trial.set_aside_damaged()
             trial.set_status("running")
             with component_code():
                 result = _train_and_evaluate(run, prepared, rerun)
@@ -154,7 +156,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
                 print(f"{trial.folder}: {error}; --rerun trains it anew")
             return 1
         except Exception as error:
-            reason = why_unwritable(run.runs) or components.described(error)  # a full disk has many obscure symptoms
+            # A full disk and a folder that has vanished have many obscure symptoms.
+            reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
             with suppress(OSError):
                 trial.drop_unfinished()
                 trial.set_status("failed", why=reason)
