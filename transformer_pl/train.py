@@ -10,6 +10,7 @@ import time
 import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 import yaml
@@ -25,7 +26,12 @@ from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, parse_variant, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, text
-from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment, under_wandb_agent
+from transformer_pl.runtime.environment import (
+    avoid_spinning_threads,
+    code_state,
+    describe_environment,
+    under_wandb_agent,
+)
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
@@ -180,6 +186,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     environment = describe_environment(PACKAGES) | {"data": prepared.folder.name, "threads": use_threads(config, trial)}
+    environment |= code_state() | {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)
