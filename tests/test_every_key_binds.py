@@ -44,7 +44,7 @@ from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.reporting import rows as table_rows
-from transformer_pl.runtime import fork_server
+from transformer_pl.runtime import crash, fork_server
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -273,6 +273,17 @@ def test_a_key_of_the_running_changes_no_result(make, change):
     assert show(made, base) == expected
     assert equal(made.weights(), base.weights(), tolerance=1e-3)
     assert made.trial.hypotheses("test") == base.trial.hypotheses("test")
+
+
+@binds("trainer.checkpoint_minutes")
+def test_minutes_between_checkpoints_are_kept(folder):
+    def saved(minutes: float) -> int:
+        before = crash.PASSED["a checkpoint: before its digest"]
+        keys = {"data.path": folder / "text", "trainer.checkpoint_minutes": minutes, "trainer.val_every": 4}
+        assert tiny_trials.train(folder / f"{minutes} minutes" / "runs", keys)[0] == 0
+        return crash.PASSED["a checkpoint: before its digest"] - before
+
+    assert (saved(0), saved(100)) == (4, 1)
 
 
 @binds("trainer.accelerator")

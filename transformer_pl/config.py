@@ -242,6 +242,10 @@ class Trainer(Section):
         description="CPU threads per process; unset: its share of the cores, or what an interrupted trial began with",
     )
     val_every: Count = Field(default=1000, description="steps between validations, each with a checkpoint")
+    checkpoint_minutes: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), NoBool] = Field(
+        default=10,
+        description="minutes between checkpoints, where no validation comes first; 0: at every step",
+    )
     log_every: Count = Field(default=50, description="steps between logged values of the training loss")
     eval_tokens: Count = Field(default=4096, description="tokens per language in an evaluation batch, padding included")
     bleu_sample: Natural = Field(

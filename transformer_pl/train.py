@@ -10,6 +10,7 @@ import time
 import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 import yaml
@@ -25,7 +26,12 @@ from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, parse_variant, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, text
-from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment, under_wandb_agent
+from transformer_pl.runtime.environment import (
+    avoid_spinning_threads,
+    code_state,
+    describe_environment,
+    under_wandb_agent,
+)
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
@@ -98,6 +104,8 @@ def _read_keys(argv: list[str]) -> dict[str, str]:
 
 def _report_ended(run: TrialRun) -> int | None:
     """Report a trial that has finished (exit code 0) or diverged (1), also to W&B's agent; None for any other."""
+    if run.trial.needs_training():
+        return None
     if result := run.trial.result():
         print(f"{run.trial.folder}: finished already")
         _print_metrics(result)
@@ -106,14 +114,14 @@ def _report_ended(run: TrialRun) -> int | None:
 
             log_finished_trial(run.trial.folder, result)
         return 0
-    if (step := run.trial.diverged_at()) is not None:
-        print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
-        if under_wandb_agent():
-            from transformer_pl.training.logger import log_diverged_trial
+    step = run.trial.diverged_at()
+    assert step is not None
+    print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
+    if under_wandb_agent():
+        from transformer_pl.training.logger import log_diverged_trial
 
-            log_diverged_trial(run, step)
-        return 1
-    return None
+        log_diverged_trial(run, step)
+    return 1
 
 
 def train(run: TrialRun, rerun: bool = False) -> int:
@@ -140,7 +148,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         try:
             if rerun and not trial.needs_training():
                 trial.clear()
-            trial.set_aside_damaged_result()
+            trial.set_aside_damaged()
             trial.set_status("running")
             with component_code():
                 result = _train_and_evaluate(run, prepared, rerun)
@@ -154,7 +162,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
                 print(f"{trial.folder}: {error}; --rerun trains it anew")
             return 1
         except Exception as error:
-            reason = why_unwritable(run.runs) or components.described(error)  # a full disk has many obscure symptoms
+            # A full disk and a folder that has vanished have many obscure symptoms.
+            reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
             with suppress(OSError):
                 trial.drop_unfinished()
                 trial.set_status("failed", why=reason)
@@ -177,6 +186,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     environment = describe_environment(PACKAGES) | {"data": prepared.folder.name, "threads": use_threads(config, trial)}
+    environment |= code_state() | {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)

@@ -194,14 +194,16 @@ META = [b"", b"{", b"{}", b"[]", b"\xff\x00", bytes(300), b'{"corpus": "memory",
 
 @pytest.mark.parametrize("file", ["tokenizer.model", "train.source.npy", "test.target.offsets.npy", "val.source.txt"])
 def test_what_is_damaged_is_prepared_anew(prepared, tmp_path, capsys, file):
-    """And only that: whoever has the old files open reads on in them."""
+    """And only that: whoever has the old files open reads on in them. It is kept under another name."""
     before = {path.name: path.read_bytes() for path in prepared.folder.iterdir()}
     flip(prepared.folder / file, at=1)
+    damaged = (prepared.folder / file).read_bytes()
     opened = np.load(prepared.folder / "train.source.npy", mmap_mode="r")
     pieces = opened.tolist()
     again = prepare(DATA, tmp_path, in_memory())
     assert f"warning: {prepared.folder / file}: cannot be read: " in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in prepared.folder.iterdir()} == before
+    after = {path.name: path.read_bytes() for path in prepared.folder.iterdir()}
+    assert after.pop(f"{file}.damaged") == damaged and after == before
     assert list((tmp_path / "data").iterdir()) == [again.folder] and not again.damage()
     assert opened.tolist() == pieces
     prepare(DATA, tmp_path, in_memory())

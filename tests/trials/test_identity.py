@@ -31,6 +31,7 @@ SAME = [
     ({}, {"trainer.accumulate": 4, "trainer.threads": 1, "trainer.accelerator": "cpu"}),
     ({}, {"trainer.compile": "on"}),
     ({}, {"trainer.val_every": 10, "trainer.log_every": 1, "trainer.eval_tokens": 512}),
+    ({}, {"trainer.checkpoint_minutes": 1}),
     ({}, {"data.path": "here"}),
     ({"data.path": "here"}, {"data.path": "/there"}),
     ({"data.path": "here"}, {"data.path": "/there", "data.name": "news"}),

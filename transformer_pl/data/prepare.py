@@ -14,7 +14,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +26,9 @@ from pydantic import BaseModel, PositiveInt
 from transformer_pl.data.sources import SPLITS, Corpus, open_corpus
 from transformer_pl.data.survey import EVALUATION, MOST_PAIRS, OnProgress, count_pairs, no_progress, used_pairs
 from transformer_pl.data.tokenizer import Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
+from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import check_digest, load_json, sha256
+from transformer_pl.runtime.files import check_digest, load_json, set_aside, sha256
 
 if TYPE_CHECKING:
     from transformer_pl.config import Data
@@ -243,6 +244,8 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress:
     folder = Path(runs) / "data" / fingerprint_id(data, corpus)
     prepared, is_new = Prepared(folder), not folder.exists()
     if damage := prepared.damage():
+        if not is_new and not folder.is_dir():
+            set_aside(folder)
         if not is_new:
             warn(damage)
         try:
@@ -274,6 +277,7 @@ def _make(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -
         unfinished.mkdir(parents=True)
         _fill(unfinished, data, corpus, on_progress)
         try:
+            crash_point("a text: before its folder has its name")
             unfinished.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -285,12 +289,17 @@ def _make(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -
 
 
 def _replace(folder: Path, new_files: Path) -> None:
-    """Replace the files of a damaged folder one by one.
+    """Replace the files of a damaged folder one by one. Those that are not as they should be are set aside.
 
     So another process may do the same at the same time, and a process that has the old files open keeps them.
     """
     for path in sorted(new_files.iterdir(), key=lambda path: path.name == "meta.json"):
-        path.replace(folder / path.name)
+        old = folder / path.name
+        with suppress(FileNotFoundError):  # it is missing
+            if not old.is_file() or sha256(old) != sha256(path):
+                aside = set_aside(old, stays=old.is_file())  # so that it is at no moment missing for another process
+                warn(f"{old}: is not what this text gives; it is set aside as {aside.name}")
+        path.replace(old)
 
 
 def _fill(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> None:

@@ -3,10 +3,14 @@
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+GIT_S = 5.0  # seconds that git has to answer
 
 
 def avoid_spinning_threads() -> None:
@@ -52,6 +56,26 @@ def sweep_and_row(row: str) -> dict[str, str]:
 def under_wandb_agent() -> bool:
     """Whether W&B's agent started this process."""
     return bool(os.environ.get("WANDB_SWEEP_ID"))
+
+
+def code_state() -> dict[str, Any]:
+    """The git commit of this project's code as `commit`, and whether its files were `changed` since.
+
+    Both are None where the code is not in a git repository of its own, or where git does not answer.
+    """
+    state: dict[str, Any] = {"commit": None, "changed": None}
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            state["commit"] = _git(root, "rev-parse", "HEAD")
+            state["changed"] = bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
+    return state
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git prints. It may not take a lock, as other commands do the same at the same time."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIT_S).stdout.strip()
 
 
 def describe_environment(packages: Iterable[str]) -> dict[str, Any]:

@@ -11,12 +11,14 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import BaseModel, ValidationError
 
+from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import warn
 
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
@@ -28,11 +30,40 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         with unfinished.open("w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        put_in_place(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def put_in_place(unfinished: Path, path: Path) -> None:
+    """Give a file that was written to its end its name, once its bytes are on the disk.
+
+    A folder in its place is set aside.
+    """
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
+    if path.is_dir() and not path.is_symlink():
+        warn(f"{path}: must be a file, but is a folder; it is set aside as {set_aside(path).name}")
+    crash_point("a file: before it has its name")
+    unfinished.replace(path)
+    crash_point("a file: after it has its name")
+
+
+def set_aside(path: Path, stays: bool = False) -> Path:
+    """Rename something damaged to `NAME.damaged`, or with the next free number, and return that path.
+
+    stays: it keeps its old name as well, until something else gets that name.
+    """
+    endings = chain([""], (f"-{number}" for number in count(2)))
+    names = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
+    for aside in names:
+        if stays:
+            with suppress(FileExistsError):
+                os.link(path, aside)
+                return aside
+        elif not os.path.lexists(aside):
+            return path.rename(aside)
+    raise AssertionError("there is always another number")
 
 
 def write_json(path: Path, value: object) -> None:
@@ -72,6 +103,7 @@ def locked_file(path: Path) -> Iterator[None]:
 
 def sha256(path: Path) -> str:
     """The digest of a file as 64 hexadecimal digits. A GB takes about a second."""
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

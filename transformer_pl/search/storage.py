@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, Prog
 
 from transformer_pl.runtime import passwords
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import check_regular
+from transformer_pl.runtime.files import check_regular, set_aside
 from transformer_pl.search.space import Search
 
 JOURNAL = "study.journal"
@@ -67,9 +67,11 @@ def create_study(
     Raises an InputError where the storage does not answer, or has a study of this name with other settings.
     """
     full_url = _with_password(url)
+    journal = folder / JOURNAL
     if full_url is None and (damage := _damage(folder)):
-        (folder / JOURNAL).replace(folder / f"{JOURNAL}.damaged")
-        warn(f"{damage}; it is set aside as {JOURNAL}.damaged, and the study begins anew")
+        warn(f"{damage}; it is set aside as {set_aside(journal).name}, and the study begins anew")
+    elif full_url is None and journal.exists() and not journal.stat().st_size:
+        warn(f"{journal}: is empty; the study begins anew")
 
     def create() -> optuna.Study:
         return optuna.create_study(

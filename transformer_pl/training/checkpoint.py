@@ -1,7 +1,7 @@
 """Checkpoints: what a trial needs to continue exactly where it was interrupted."""
 
+import math
 import random
-import shutil
 import signal
 import time
 from contextlib import suppress
@@ -11,47 +11,59 @@ from typing import Any, cast
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.runtime import memory
+from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import check_digest, sha256
+from transformer_pl.runtime.files import check_digest, check_regular, put_in_place, set_aside, sha256, write_atomically
 from transformer_pl.runtime.signals import Stopped, install_handler
+from transformer_pl.training.logger import TrialLogger
 from transformer_pl.training.module import TransformerModule
 
 
 class Checkpoints(L.Callback):
-    """Saves a checkpoint at every validation, and before it stops on SIGINT or SIGTERM; keeps the last two.
+    """Saves a checkpoint at every validation, `minutes` after the last one, and before it stops on SIGINT or SIGTERM.
 
-    Each file has its sha256 beside it. With `average` k > 1 it also keeps the weights of the last k validations
-    (Section 6.1); the end of the training counts as one.
+    It keeps the last two. Each file has its sha256 beside it. With `average` k > 1 it also keeps the weights of the
+    last k validations (Section 6.1); the end of the training counts as one.
 
     Before it saves, it checks that the training has not diverged (validations check that themselves), so every
     checkpoint is of a good state.
     """
 
-    def __init__(self, folder: Path, average: int):
-        self.folder, self.average = folder, average
+    def __init__(self, folder: Path, average: int, minutes: float = math.inf):
+        self.folder, self.average, self.minutes = folder, average, minutes
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # parts of a batch, from the trainer
         self._signal: int | None = None  # the signal that asked to stop
         self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
 
     def newest(self) -> Path | None:
-        """The newest checkpoint that is whole; None without one.
+        """The newest checkpoint that is whole; None without one. One that is not is set aside, with its digest.
 
         It is whole if any digest in the folder is its own: a process may have died between two renames.
         """
-        digests = {path.read_bytes().decode(errors="replace") for path in self.folder.glob("*.sha256")}
+        digests = {_digest_in(path) for path in self.folder.glob("*.sha256")}
         files = [path for name in ("last.ckpt", "previous.ckpt") if (path := self.folder / name).exists()]
-        whole = next((path for path in files if sha256(path) in digests), None)
-        if files and whole != files[0]:
-            warn(f"{files[0]}: is not whole; continuing from {whole.name if whole else 'the beginning'}")
-        return whole
+        whole = {path: digest for path in files if (digest := _digest_of(path)) in digests}
+        newest = next(iter(whole), None)
+        goes_on = f"continuing from {newest.name if newest else 'the beginning'}"
+        if not getattr(rank_zero_only, "rank", 0):
+            for path, digest in whole.items():
+                write_atomically(path.with_suffix(".sha256"), digest)
+            for path in files:
+                if path not in whole:
+                    warn(f"{path}: is not whole; {goes_on}; it is set aside as {set_aside(path).name}")
+                    with suppress(FileNotFoundError):
+                        set_aside(path.with_suffix(".sha256"))
+        return newest
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
         """The mean of the weights of the last k validations, or of all if there were fewer; None for k = 1.
 
-        Raises an InputError for damaged weights, and removes the checkpoints: none of them can restore those weights.
+        Raises an InputError for damaged weights, sets them aside, and removes the checkpoints: none of them can
+        restore those weights.
         """
         files = sorted(self.folder.glob("weights.*.pt"))[-self.average :]
         if self.average == 1 or not files:
@@ -60,11 +72,13 @@ class Checkpoints(L.Callback):
             digest = file.with_suffix(".sha256")  # older versions wrote none
             try:
                 check_digest(file, digest.read_bytes().decode(errors="replace") if digest.exists() else None)
-            except ValueError as error:
-                shutil.rmtree(self.folder)
+            except (OSError, ValueError) as error:
+                kept = set_aside(file)
+                for checkpoint in self.folder.glob("*.ckpt"):
+                    checkpoint.unlink()
                 raise InputError(
-                    f"{file}: cannot be averaged: {error}; its checkpoints are removed, and the same command trains "
-                    "the trial anew"
+                    f"{file}: cannot be averaged: {getattr(error, 'strerror', None) or error}; it is set aside as "
+                    f"{kept.name}, its checkpoints are removed, and the same command trains the trial anew"
                 ) from None
         states = [torch.load(file) for file in files]
         return {name: sum(state[name] for state in states) / len(states) for name in states[0]}
@@ -74,7 +88,7 @@ class Checkpoints(L.Callback):
         self.accumulate = trainer.accumulate_grad_batches
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._started = time.perf_counter() - self.earlier_s
+        self._started, self._saved = time.perf_counter() - self.earlier_s, time.monotonic()
         install_handler(self._note_signal)
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
@@ -88,19 +102,24 @@ class Checkpoints(L.Callback):
     ) -> None:
         if (batch_idx + 1) % trainer.accumulate_grad_batches:  # a checkpoint holds no gradients of part of a batch
             return
-        if trainer.global_step < trainer.max_steps and not _validates_now(trainer):  # else stop after the validation
-            self._stop_if_asked(trainer)
+        crash_point("a step: after it")
+        if trainer.global_step < trainer.max_steps and not _validates_now(trainer):  # else save after the validation
+            is_due = time.monotonic() >= self._saved + 60 * self.minutes
+            if _on_any_rank(trainer, is_due or self._signal is not None):
+                _module(trainer).stop_if_diverged()
+                self._save(trainer)
+                self._stop_if_asked(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         _module(trainer).stop_if_diverged()  # in the last step, after the last validation
         if not _validates_now(trainer):
             self._keep_weights(trainer, module)
+            self._save(trainer)
         self._stop_if_asked(trainer)  # by a signal during the last validation
 
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
-        if trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False):  # on any rank
-            _module(trainer).stop_if_diverged()
-            self._save(trainer)
+        """Stop after a checkpoint was saved."""
+        if _on_any_rank(trainer, self._signal is not None):
             raise Stopped(self._signal or signal.SIGTERM)
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -118,11 +137,16 @@ class Checkpoints(L.Callback):
             unfinished = self.folder / "new.weights"
             torch.save(weights, unfinished)
             kept = self.folder / f"weights.{trainer.global_step:09d}.pt"
-            kept.with_suffix(".sha256").write_text(sha256(unfinished))
-            unfinished.replace(kept)
+            write_atomically(kept.with_suffix(".sha256"), sha256(unfinished))
+            put_in_place(unfinished, kept)
             for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                 old.with_suffix(".sha256").unlink(missing_ok=True)
                 old.unlink()
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Save the lines of metrics.jsonl, so that a checkpoint restores them, too."""
+        if isinstance(trainer.logger, TrialLogger):
+            checkpoint["metrics"] = trainer.logger.lines
 
     def state_dict(self) -> dict[str, Any]:
         seconds, random_states = time.perf_counter() - self._started, _gather(_random_state())
@@ -144,21 +168,42 @@ class Checkpoints(L.Callback):
         install_handler(signal.SIG_DFL)  # a second signal ends the process at once
 
     def _save(self, trainer: L.Trainer) -> None:
-        last, previous, new = (self.folder / f"{name}.ckpt" for name in ("last", "previous", "new"))
+        """At every moment a whole checkpoint is there whose digest is somewhere in the folder: see `newest`."""
+        new = self.folder / "new.ckpt"
+        self.folder.stat()  # Lightning would make a folder that has vanished anew
         trainer.save_checkpoint(new)  # on every rank, because strategies may gather
+        self._saved = time.monotonic()
         if not trainer.is_global_zero:
             return
-        digest = sha256(new)
-        if last.with_suffix(".sha256").exists():  # else a process died before it was whole, and it is overwritten
+        crash_point("a checkpoint: before its digest")
+        write_atomically(new.with_suffix(".sha256"), sha256(new))
+        for earlier, later in (("last", "previous"), ("new", "last")):
             for suffix in (".ckpt", ".sha256"):
-                with suppress(FileNotFoundError):  # a process died after it had renamed one of the two
-                    last.with_suffix(suffix).replace(previous.with_suffix(suffix))
-        new.replace(last)
-        last.with_suffix(".sha256").write_text(digest)
+                if (path := self.folder / f"{earlier}{suffix}").exists():  # at first there is no last one
+                    put_in_place(path, self.folder / f"{later}{suffix}")
 
 
 def _module(trainer: L.Trainer) -> TransformerModule:
     return cast(TransformerModule, trainer.lightning_module)
+
+
+def _on_any_rank(trainer: L.Trainer, value: bool) -> bool:
+    return trainer.strategy.reduce_boolean_decision(value, all=False)
+
+
+def _digest_in(path: Path) -> str:
+    """What stands in a file of a digest; nothing where it cannot be read."""
+    with suppress(OSError):
+        check_regular(path)
+        return path.read_bytes().decode(errors="replace")
+    return ""
+
+
+def _digest_of(path: Path) -> str | None:
+    """The sha256 of a checkpoint; None where it is no file that can be read."""
+    with suppress(OSError):
+        return sha256(path)
+    return None
 
 
 def _validates_now(trainer: L.Trainer) -> bool:

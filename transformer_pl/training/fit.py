@@ -48,21 +48,23 @@ def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary
     if compiles(config):
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
-    checkpoints = Checkpoints(run.trial.folder / "checkpoints", config.decode.average)
+    folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
+    checkpoints = Checkpoints(folder, config.decode.average, minutes)
     logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
     callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
     trainer = build_trainer(config, logger, callbacks)
     newest = checkpoints.newest()
-    logger.start(torch.load(newest, mmap=True)["global_step"] if newest else 0)
+    saved = torch.load(newest, mmap=True) if newest else {}
+    logger.start(saved.get("global_step", 0), saved.get("metrics"))
     try:
         trainer.fit(module, data, ckpt_path=newest)
+        weights = module.weights()
+        if trainer.is_global_zero:
+            run.trial.save_weights(checkpoints.averaged() or weights)
     except BaseException as error:
         logger.fail(error)
         raise
-    weights = module.weights()
-    if trainer.is_global_zero:
-        run.trial.save_weights(checkpoints.averaged() or weights)
     rates = [line["tokens_per_s"] for line in run.trial.metrics() if "tokens_per_s" in line]
     rate = round(sum(rates) / len(rates), 1) if rates else None
     return logger, TrainingSummary(data.dropped, rate, checkpoints.earlier_s)

@@ -2,15 +2,17 @@
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.environment import sweep_and_row
 from transformer_pl.runtime.errors import warn
-from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.files import check_regular, set_aside, write_atomically
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.metrics import line_kind, metrics_to_json
@@ -23,12 +25,14 @@ PRINT_EVERY_S = 5.0
 class TrialLogger(Logger):
     """Lightning's logger for one trial. Steps are optimiser steps. Only rank 0 writes."""
 
+    lines: list[str]  # of metrics.jsonl, from start on, as far as this process knows them
     _file: TextIO  # metrics.jsonl, between start and finish
     _wandb: WandbRun  # the same
 
     def __init__(self, folder: Path, steps: int, name: str, tags: list[str], config: dict[str, Any]):
         """steps: of the whole training. name, tags, config: what W&B shows of the run."""
         super().__init__()
+        self.lines = []
         self._folder, self._steps = folder, steps
         self._labels: dict[str, Any] = {"name": name, "tags": tags, "config": config}
         self._printed = 0.0  # when metrics were last printed
@@ -43,18 +47,19 @@ class TrialLogger(Logger):
         return self._folder.name
 
     @rank_zero_only
-    def start(self, step: int) -> None:
+    def start(self, step: int, saved: list[str] | None = None) -> None:
         """Open metrics.jsonl and the W&B run of a training that continues at `step`.
 
-        Lines after that step are removed, and so is the line of an earlier final evaluation.
+        The file then holds the lines that a checkpoint has saved. Without them, of an older version, lines after that
+        step are removed, and so is the line of an earlier final evaluation.
         """
         path = self._folder / "metrics.jsonl"
-        if path.exists():
-            lines = Trial(self._folder).metrics()
-            if damaged := path.read_bytes().count(b"\n") - len(lines):
-                warn(f"{path}: {damaged} damaged lines are left out")
-            valid = [line for line in lines if line["step"] <= step and line_kind(line) != "final"]
-            write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in valid))
+        self.lines = self._valid_lines(path, step) if saved is None else saved
+        if saved and not _begins_with(path, "".join(saved)):
+            kept = f", and the damaged file is set aside as {set_aside(path).name}" if path.exists() else ""
+            warn(f"{path}: is not what was written; the checkpoint restores it{kept}")
+        if self.lines or path.exists():
+            write_atomically(path, "".join(self.lines))
         self._file = path.open("a", encoding="utf-8")
         self._wandb = WandbRun(folder=str(self._folder), **self._labels)
         self._is_open = True
@@ -63,13 +68,23 @@ class TrialLogger(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append a line to metrics.jsonl and send it to W&B; every few seconds print it."""
         line = {"step": step, "kind": line_kind(metrics), **metrics_to_json(metrics), "time": round(time.time(), 2)}
-        self._file.write(json.dumps(line) + "\n")
+        self.lines.append(json.dumps(line) + "\n")
+        self._file.write(self.lines[-1])
         self._file.flush()
+        crash_point("a line of metrics: after it")
         self._wandb.tell(log={"step": step, **metrics})
         if time.monotonic() - self._printed > PRINT_EVERY_S:
             self._printed = time.monotonic()
             values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             print(f"step {step}/{self._steps}  {values}", flush=True)
+
+    def _valid_lines(self, path: Path, step: int) -> list[str]:
+        """The lines of an interrupted training up to a step. Damaged ones are left out with a warning."""
+        lines = Trial(self._folder).metrics()
+        if path.exists() and (damaged := path.read_bytes().count(b"\n") - len(lines)):
+            warn(f"{path}: {damaged} damaged lines are left out")
+        valid = [line for line in lines if line["step"] <= step and line_kind(line) != "final"]
+        return [f"{json.dumps(line)}\n" for line in valid]
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Lightning calls this. The config was passed to __init__."""
@@ -96,6 +111,14 @@ class TrialLogger(Logger):
         if result:
             self._wandb.tell(summary=wandb_summary(result))
         self._wandb.finish(exit_code)
+
+
+def _begins_with(path: Path, text: str) -> bool:
+    """Whether a file begins with a text; not where it cannot be read."""
+    with suppress(OSError):
+        check_regular(path)
+        return path.read_bytes().startswith(text.encode())
+    return False
 
 
 def log_finished_trial(folder: Path, result: dict[str, Any]) -> None:

@@ -104,13 +104,18 @@ class TransformerModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the sums and the seconds that the next log line is made from. Lightning calls it on every rank."""
         seconds = (self._validation_started or time.perf_counter()) - self._log_started
-        checkpoint["trained"] = [*self._sum_over_ranks(self._trained.clone()), seconds]
+        sums = self.trainer.strategy.all_gather(self._trained)  # (ranks, 2), or (2,)
+        checkpoint["trained"] = {"sums": sums.reshape(-1, 2).tolist(), "seconds": seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore them. Rank 0 gets the sums of all ranks."""
-        loss, tokens, self._earlier_s = checkpoint["trained"]
-        if self.global_rank == 0:
-            self._trained = torch.tensor([loss, tokens])
+        """Restore them. Where the number of ranks is another, rank 0 gets the sums of all."""
+        saved = checkpoint["trained"]
+        if isinstance(saved, list):  # of an older version: the sums of all ranks, and the seconds
+            saved = {"sums": [saved[:2]], "seconds": saved[2]}
+        self._earlier_s, sums = saved["seconds"], torch.tensor(saved["sums"])
+        if len(sums) != self.trainer.world_size:
+            sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, 2)])
+        self._trained = sums[self.global_rank]
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:  # type: ignore[override]
         """Log, and step the schedule.

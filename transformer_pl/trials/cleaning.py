@@ -20,6 +20,7 @@ from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.recognise import (
     SweepPlan,
+    is_damaged_file,
     is_data,
     is_trial,
     is_unfinished_data,
@@ -144,6 +145,8 @@ def _useless_in(trial: Trial) -> Iterable[tuple[Path, str]]:
     """Files that nobody needs in the folder of a trial that is needed, each with the reason."""
     if trial.result() and (trial.folder / "checkpoints").exists():
         yield trial.folder / "checkpoints", "orphaned: its trial is finished"
+    for path in filter(is_damaged_file, sorted(trial.folder.glob("*"))):
+        yield path, "damaged: it was set aside"
     for path in filter(is_unfinished_file, sorted(trial.folder.glob(".*"))):
         yield path, "broken: never finished"
 

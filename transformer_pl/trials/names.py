@@ -21,19 +21,24 @@ _FIGURES = (
     r"figures(/(differences|curves_(steps|flops)|front(_(params|flops))?|grid|(history|parallel|importances)(_\d+)?|"
     r"expected_best)\.(svg|pdf|png))?"
 )
-CHECKPOINT_FILES = re.compile(r"(last|previous|new)\.(ckpt|sha256)|new\.weights|weights\.\d+\.(pt|sha256)")
+_DAMAGED = r"\.damaged(-\d+)?"  # see `files.set_aside`
+DAMAGED_FILES = re.compile(rf".+{_DAMAGED}")
+_CHECKPOINTS = r"(last|previous|new)\.(ckpt|sha256)|new\.weights|weights\.\d+\.(pt|sha256)"
+CHECKPOINT_FILES = re.compile(rf"({_CHECKPOINTS})({_DAMAGED})?|\.(new|last|previous|weights\.\d+)\.sha256\.\d+")
 UNFINISHED_TRIAL_FILES = re.compile(rf"\.{_TRIAL_TEXTS}\.\d+|\.weights\.pt")
 LOG_FILES = re.compile(r"log(\.(?P<attempt>\d+))?\.txt")  # the last attempt's has no number
 TRIAL_FILES = re.compile(
-    rf"{_TRIAL_TEXTS}|result\.json\.damaged|log(\.\d+)?\.txt|lock|weights\.pt|{UNFINISHED_TRIAL_FILES.pattern}|"
+    rf"({_TRIAL_TEXTS}|weights\.pt)({_DAMAGED})?|log(\.\d+)?\.txt|lock|{UNFINISHED_TRIAL_FILES.pattern}|"
     rf"checkpoints(/({CHECKPOINT_FILES.pattern}))?|sources(/.*)?|{_WANDB}",
     re.DOTALL,
 )
 SWEEP_FILES = re.compile(
-    rf"{_SWEEP_TEXTS}|lock|\.{_SWEEP_TEXTS}\.\d+|study\.journal(\.damaged|\.lock.*)?|{_FIGURES}|{_WANDB}", re.DOTALL
+    rf"{_SWEEP_TEXTS}({_DAMAGED})?|lock|\.{_SWEEP_TEXTS}\.\d+|study\.journal({_DAMAGED}|\.lock.*)?|{_FIGURES}|{_WANDB}",
+    re.DOTALL,
 )
 DATA_FILES = re.compile(
-    r"meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|(val|test)\.(source|target)\.txt"
+    r"(meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|"
+    rf"(val|test)\.(source|target)\.txt)({_DAMAGED})?"
 )
 SUBFOLDERS = re.compile(r"checkpoints|figures|(sources|wandb)(/.*)?", re.DOTALL)  # everything else is a file
 LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of these are symbolic links

@@ -16,6 +16,7 @@ import yaml
 from transformer_pl.data.prepare import digest
 from transformer_pl.trials.names import (
     CHECKPOINT_FILES,
+    DAMAGED_FILES,
     DATA_FILES,
     DATA_FOLDER,
     LINKS,
@@ -58,6 +59,11 @@ def is_data(folder: Path) -> bool:
 def is_unfinished_data(folder: Path) -> bool:
     """Whether a folder is a corpus whose preparation was interrupted."""
     return bool(UNFINISHED_DATA_FOLDER.fullmatch(folder.name)) and folder.is_dir()
+
+
+def is_damaged_file(path: Path) -> bool:
+    """Whether a file in a trial's folder is one that was set aside because it was damaged."""
+    return bool(DAMAGED_FILES.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
 
 
 def is_unfinished_file(path: Path) -> bool:

@@ -1,29 +1,34 @@
 """The folder of one trial: its status, result, weights and translations. `result.json` is written last, atomically."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, model_validator
 
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.crash import crash_point
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import (
     broken_name_rule,
     check_digest,
+    put_in_place,
     read_json,
+    set_aside,
     sha256,
     try_lock,
     write_atomically,
     write_json,
 )
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
-from transformer_pl.trials.names import CHECKPOINT_FILES, LOG_FILES, TRIAL_FILES, trial_folder
+from transformer_pl.trials.names import CHECKPOINT_FILES, DAMAGED_FILES, LOG_FILES, TRIAL_FILES, trial_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,8 +74,22 @@ class _Result(BaseModel, strict=True):
     wall_s: float
     finished: str
     digests: dict[str, str] = {}  # sha256 by file name; older results have none
+    digest: str | None = None  # of the other keys; older results have none
     exempt: dict[str, dict[str, str]] = {}  # see `checks.run.check_model`
     convergence: _Convergence | None = None  # null: not known; older results lack it
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_what_was_written(cls, content: Any) -> Any:
+        if isinstance(content, dict) and content.get("digest") not in (None, _digest(content)):
+            raise ValueError("its content is not what was written (its digest differs)")
+        return content
+
+
+def _digest(result: Mapping[str, Any]) -> str:
+    """The sha256 of the content of result.json, without the digest in it."""
+    others = {key: value for key, value in result.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
 class _Status(BaseModel, strict=True):
@@ -117,7 +136,10 @@ class Trial:
         """The content of result.json; None where the trial is not finished, or where the file is damaged."""
         consequence = "the trial counts as not finished, and the command that trained it trains it anew"
         result = read_json(self.folder / "result.json", _Result, consequence)
-        return result and result | {"metrics": metrics_from_json(result["metrics"])}
+        if result:
+            result["metrics"] = metrics_from_json(result["metrics"])
+            result.pop("digest", None)
+        return result
 
     def diverged_at(self) -> int | None:
         """The step at which the training diverged; None where it did not."""
@@ -125,8 +147,23 @@ class Trial:
         return status.get("step") if status["state"] == "diverged" else None
 
     def needs_training(self) -> bool:
-        """Whether the trial has neither finished nor diverged."""
-        return self.result() is None and self.diverged_at() is None
+        """Whether the trial has neither finished nor diverged, or what it has finished with is damaged."""
+        return (self.result() is None and self.diverged_at() is None) or bool(self.damaged())
+
+    def damaged(self) -> list[str]:
+        """The names of the files of a finished trial that are not what was written. Each gives a warning.
+
+        Missing files are not among them: somebody may have removed weights who wanted room. A file is read once.
+        """
+        names = []
+        for name, digest in (self.result() or {}).get("digests", {}).items():
+            path = self.folder / name
+            with suppress(FileNotFoundError):
+                stat = path.stat()
+                if damage := _damage(path, digest, stat.st_mtime_ns, stat.st_size):
+                    warn(f"{path}: {damage}; the command that trained the trial sets it aside and trains it anew")
+                    names.append(name)
+        return names
 
     def status(self) -> dict[str, Any]:
         """A mapping with `state`: `new`, `running`, `stopped`, `failed`, `diverged` (with its `step`), `done`, or
@@ -165,6 +202,12 @@ class Trial:
         """The name of the folder of its text under runs/data; None where the trial never ran."""
         name = self.environment().get("data")
         return name if isinstance(name, str) and not broken_name_rule(name) else None
+
+    def why_gone(self) -> str | None:
+        """What to say where the folder of a trial in training has vanished; None where it has not."""
+        if self.folder.is_dir():
+            return None
+        return f"{self.folder}: has vanished while its trial was trained; bring it back, and the same command continues"
 
     def threads_begun(self) -> int | None:
         """How many threads a process of an unfinished trial began with; None for one that has yet to begin."""
@@ -251,12 +294,13 @@ class Trial:
 
         unfinished = self.folder / ".weights.pt"
         torch.save({name: value.cpu() for name, value in state.items()}, unfinished)
-        unfinished.replace(self.folder / "weights.pt")
+        put_in_place(unfinished, self.folder / "weights.pt")
 
     def link(self, other: Path, *names: str) -> None:
         """Hard-link files of another trial's folder. Nothing may write to them in place."""
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
+            crash_point("shared weights: before their link")
             os.link(other / name, self.folder / name)
 
     def save_sentences(
@@ -313,28 +357,29 @@ class Trial:
     def finish(self, result: dict[str, Any]) -> None:
         """Write result.json, which makes the trial a finished one, and remove its checkpoints.
 
-        Adds `digests`: the sha256 of every file that reported numbers come from, by its name.
+        Adds `digests`, the sha256 of every file that reported numbers come from, by its name, and its own `digest`.
         """
         files = [path for pattern in DIGESTED for path in sorted(self.folder.glob(pattern))]
         digests = {path.name: sha256(path) for path in files}
-        metrics = metrics_to_json(result["metrics"])
-        write_json(self.folder / "result.json", result | {"metrics": metrics, "digests": digests})
+        content = result | {"metrics": metrics_to_json(result["metrics"]), "digests": digests}
+        write_json(self.folder / "result.json", content | {"digest": _digest(content)})
         self.drop_checkpoints()
 
-    def set_aside_damaged_result(self) -> None:
-        """Rename a damaged result.json, so that a person can look at it after the trial is trained anew."""
-        path = self.folder / "result.json"
-        if path.exists() and self.result() is None:
-            path.replace(path.with_name("result.json.damaged"))
+    def set_aside_damaged(self) -> None:
+        """Rename a damaged result, or damaged files of a finished trial and its result, to train the trial anew."""
+        result, names = self.folder / "result.json", self.damaged()
+        if result.exists() and (names or self.result() is None):
+            for path in (result, *(self.folder / name for name in names)):
+                set_aside(path)
 
     def drop_checkpoints(self) -> None:
-        """Remove the checkpoints. Files in their folder that are not checkpoints stay."""
+        """Remove the checkpoints. Files in their folder that are no checkpoints stay, and so do damaged ones."""
         folder = self.folder / "checkpoints"
         if folder.is_symlink():
             return
         with suppress(OSError):  # the folder is missing, or is not empty
             for path in folder.iterdir():
-                if CHECKPOINT_FILES.fullmatch(path.name):
+                if CHECKPOINT_FILES.fullmatch(path.name) and not DAMAGED_FILES.fullmatch(path.name):
                     path.unlink()
             folder.rmdir()
 
@@ -344,9 +389,10 @@ class Trial:
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove the trial's files except its logs, to train it anew. Files of other programs stay."""
+        """Remove the trial's files, to train it anew. Its logs, damaged files and files of other programs stay."""
         for path in self.folder.iterdir() if self.folder.exists() else ():
-            if path.name == "lock" or LOG_FILES.fullmatch(path.name) or not TRIAL_FILES.fullmatch(path.name):
+            is_kept = path.name == "lock" or LOG_FILES.fullmatch(path.name) or DAMAGED_FILES.fullmatch(path.name)
+            if is_kept or not TRIAL_FILES.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():
                 path.unlink()
@@ -370,6 +416,16 @@ class Trial:
         """The last lines of the last attempt's log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return text.splitlines()[-lines:]
+
+
+@cache
+def _damage(path: Path, digest: str, changed: int, size: int) -> str | None:
+    """What is wrong with a file that was written with this digest; None where nothing is. Kept until it changes."""
+    try:
+        check_digest(path, digest)
+    except (OSError, ValueError) as error:
+        return f"cannot be used: {getattr(error, 'strerror', None) or error}"
+    return None
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
