@@ -40,7 +40,7 @@ from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.launchers import Launcher
-from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher
+from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, queued_trials
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
@@ -64,7 +64,7 @@ def main(words: list[str]) -> int:
         print(schema_text(options.schema))
         return 0
     if options.list:
-        cleaning.list_runs(options.runs, console)
+        cleaning.list_runs(options.runs, console, queued_trials(options.runs))
         return 0
     if options.clean:
         with runs_lock(options.runs, alone=True):
@@ -85,7 +85,8 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set)
-    command = GridCommand(options, sweep_folder(sweep, options), console, chosen_launcher(options))
+    folder = sweep_folder(sweep, options)
+    command = GridCommand(options, folder, console, chosen_launcher(options, folder))
     retuning = None
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))

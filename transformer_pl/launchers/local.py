@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from transformer_pl.config import Trainer
@@ -167,6 +168,6 @@ def _stop(trainings: Sequence[LocalTraining]) -> None:
     install_handler(raise_stopped)
 
 
-def open_launcher(options: argparse.Namespace) -> LocalLauncher:
-    """The launcher that the options of a command describe."""
+def open_launcher(options: argparse.Namespace, folder: Path) -> LocalLauncher:
+    """The launcher that the options of a command describe. folder: of the sweep, which it does not need."""
     return LocalLauncher(options.parallel, options.devices, options.per_device)

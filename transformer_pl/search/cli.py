@@ -43,7 +43,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     refuse_options(options, ["beside", "compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)
-    launcher = chosen_launcher(options)
+    folder = sweep_folder(search, options)
+    launcher = chosen_launcher(options, folder)
     launcher.check(search.trainers())
     check_models(search.single_changes(), options.runs)
     if options.plan:
@@ -51,7 +52,6 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         return 0
     print_search(search, console)
     check_writable(options.runs)
-    folder = sweep_folder(search, options)
     with runs_lock(options.runs):
         if options.storage is None:  # the study lies in the folder
             make_folder(folder)

@@ -30,12 +30,13 @@ TRIAL_FILES = re.compile(
     re.DOTALL,
 )
 SWEEP_FILES = re.compile(
-    rf"{_SWEEP_TEXTS}|lock|\.{_SWEEP_TEXTS}\.\d+|study\.journal(\.damaged|\.lock.*)?|{_FIGURES}|{_WANDB}", re.DOTALL
+    rf"{_SWEEP_TEXTS}|lock|slurm(/.*)?|\.{_SWEEP_TEXTS}\.\d+|study\.journal(\.damaged|\.lock.*)?|{_FIGURES}|{_WANDB}",
+    re.DOTALL,
 )
 DATA_FILES = re.compile(
     r"meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|(val|test)\.(source|target)\.txt"
 )
-SUBFOLDERS = re.compile(r"checkpoints|figures|(sources|wandb)(/.*)?", re.DOTALL)  # everything else is a file
+SUBFOLDERS = re.compile(r"checkpoints|figures|slurm|(sources|wandb)(/.*)?", re.DOTALL)  # everything else is a file
 LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of these are symbolic links
 
 
