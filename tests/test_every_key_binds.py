@@ -528,6 +528,20 @@ def test_a_machine_is_limited_and_shared_as_is_asked_for(rows, tmp_path, tell, m
     assert "2 at a time, each on 1 GPU that it shares, " in tell(sweep.main, *words, "--per-device", 2)[1]
 
 
+@binds("sweep --launcher", "sweep --slurm")
+def test_a_sweep_would_be_submitted_to_slurm_where_that_is_asked_for(rows, tmp_path, tell):
+    (tmp_path / "slurm.yaml").write_text("partition: long\n")
+    words = [rows[0], "--runs", tmp_path / "runs", "--plan"]
+    assert "sbatch" not in tell(sweep.main, *words)[1]
+    said = tell(sweep.main, *words, "--launcher", "slurm")[1]
+    assert "\n#SBATCH --array=0-3\n" in said and "--partition" not in said
+    words += ["--slurm", tmp_path / "slurm.yaml"]
+    assert "\n#SBATCH --partition=long\n" in tell(sweep.main, *words, "--launcher", "slurm")[1]
+    for more, option in (([], "slurm"), (["--launcher", "slurm", "--devices", 1], "devices")):
+        with pytest.raises(InputError, match=f"--{option}: is for --launcher "):
+            tell(sweep.main, *words, *more)
+
+
 @binds("sweep --retune", "sweep --budget", "report --retune", "report --budget")
 def test_every_row_is_tried_at_so_many_points(rows, tell):
     """Two rows, with one seed."""
