@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from helpers import wait_for
+from helpers import descendants, processes, wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 CONFIG = """
@@ -114,6 +114,19 @@ class Cluster:
                 os.environ[name] = value
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def kill_node(self, node: str) -> None:
+        """Kill the daemon of a node, and the jobs on it, and start the daemon again when SLURM has noticed."""
+        self.end(f"slurmd.{node}.pid", signal.SIGKILL)
+        log = str(self.folder / f"slurmd.{node}.log")  # which the daemon has open in each of its jobs
+        for step in [
+            one.pid for one in processes() if one.command.startswith("slurmstepd: [") and log in opened(one.pid)
+        ]:
+            for pid in (step, *descendants(step)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: "down" in self.run("sinfo", "-h", "-n", node, "-p", "low", "-o", "%T"), 90)
+        self.run("slurmd", "-N", node)
+
     def end(self, name: str, signum: int = signal.SIGTERM) -> None:
         """End the daemon with this pid file."""
         with suppress(OSError, ValueError):
@@ -128,3 +141,12 @@ class Cluster:
         completed = subprocess.run(words, capture_output=True, text=True, timeout=60)
         assert completed.returncode == 0, f"{words}: {completed.stderr}"
         return completed.stdout
+
+
+def opened(pid: int) -> set[str]:
+    """The files that a process has open."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it is closed meanwhile
+            found.add(os.readlink(link))
+    return found

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,33 +142,70 @@ def test_a_stopped_command_leaves_its_jobs_and_says_how_to_cancel_them(cluster, 
 SLOW = {"model.position": "slow_position.Slow", "optim.max_steps": 60, "trainer.val_every": 20}
 
 
-def test_a_preempted_trial_continues_to_the_same_result(cluster, tmp_path, monkeypatch):
-    path = write_grid(tmp_path / "p", ["base"], [1], **SLOW)
-    (reference,) = (Trial(folder) for folder in (train_here(path) / "trials").iterdir())
-    monkeypatch.setenv("SLOW", "0.2")
-    (trial,) = trials(path)
-    with (tmp_path / "said.txt").open("w") as said, running("sweep", *words(path), output=said) as command:
-        wait_for(lambda: len(trial.metrics()) > 5, 120)
+@pytest.fixture
+def interrupted(tmp_path, monkeypatch):
+    """Train a slow trial on the cluster and interrupt it: its result is that of an undisturbed one."""
+
+    def check(seconds: float, interrupt: Callable[[Trial], object], limit: str = "10") -> Trial:
+        path = write_grid(tmp_path / "grid", ["base"], [1], **SLOW)
+        (reference,) = (Trial(folder) for folder in (train_here(path) / "trials").iterdir())
+        (path.parent / "slurm.yaml").write_text(f'time: "{limit}"\n')
+        monkeypatch.setenv("SLOW", str(seconds))
+        (trial,) = trials(path)
+        with (tmp_path / "said.txt").open("w") as said, running("sweep", *words(path), output=said) as command:
+            wait_for(lambda: len(trial.metrics()) > 5, 180)
+            interrupt(trial)
+            code = command.wait(400)
+        assert code == 0, (tmp_path / "said.txt").read_text()
+        assert same_weights(trial, reference) and rows(path.parent / "runs") == rows(path.parent / "local")
+        return trial
+
+    return check
+
+
+def attempts(trial: Trial) -> int:
+    return len(list(trial.folder.glob("log*.txt")))
+
+
+def steps(trial: Trial) -> list[int]:
+    return [line["step"] for line in trial.metrics() if "train/loss" in line]
+
+
+def test_a_preempted_trial_continues_to_the_same_result(cluster, interrupted):
+    def preempt(trial):
         cluster.run("sbatch", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
-        wait_for(lambda: trial.status()["state"] == "stopped", 60)
-        assert command.wait(240) == 0, (tmp_path / "said.txt").read_text()
-    assert len(list(trial.folder.glob("log*.txt"))) == 2 and same_weights(trial, reference)
-    steps = [line["step"] for line in trial.metrics() if "train/loss" in line]
-    assert steps == sorted(set(steps)), "it stopped after it had saved, and no step was trained twice"
-    assert rows(path.parent / "runs") == rows(path.parent / "local")
+
+    trial = interrupted(0.2, preempt)
+    assert attempts(trial) == 2 and steps(trial) == list(range(1, 61)), "it had saved, and no step was trained twice"
 
 
-def test_a_trial_continues_after_its_time_limit(cluster, tmp_path, monkeypatch):
-    """SLURM measures the limit in minutes, and looks at it every half minute."""
-    path = write_grid(tmp_path / "t", ["base"], [1], **SLOW)
-    (reference,) = (Trial(folder) for folder in (train_here(path) / "trials").iterdir())
-    (path.parent / "slurm.yaml").write_text('time: "2"\n')
-    monkeypatch.setenv("SLOW", "1.5")
-    (trial,) = trials(path)
-    with (tmp_path / "said.txt").open("w") as said, running("sweep", *words(path), output=said) as command:
-        wait_for(lambda: trial.status()["state"] == "stopped", 180)
-        assert command.wait(300) == 0, (tmp_path / "said.txt").read_text()
-    assert len(list(trial.folder.glob("log*.txt"))) >= 2 and same_weights(trial, reference)
+def test_a_trial_continues_after_its_time_limit(cluster, interrupted):
+    """SLURM measures the limit in minutes, and its signal may come a minute early."""
+    trial = interrupted(2, lambda trial: wait_for(lambda: trial.status()["state"] == "stopped", 180), limit="3")
+    assert attempts(trial) >= 2 and steps(trial) == list(range(1, 61))
+
+
+def test_a_trial_whose_node_dies_continues(cluster, interrupted):
+    """From its last validation, on a node that is there."""
+
+    def die(trial):
+        wait_for(lambda: trial.metrics()[-1]["step"] > 20, 60)
+        (node,) = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%N").split()
+        cluster.kill_node(node)
+
+    trial = interrupted(0.3, die)
+    assert attempts(trial) == 2 and sorted(set(steps(trial))) == list(range(1, 61))
+
+
+def test_a_sweep_outlives_the_controller(cluster, interrupted):
+    """It is killed, and started again while the trial goes on."""
+
+    def restart(trial):
+        cluster.end("slurmctld.pid", signal.SIGKILL)
+        time.sleep(3)
+        cluster.run("slurmctld")
+
+    assert attempts(interrupted(0.3, restart)) == 1
 
 
 def test_one_trial_on_two_nodes_is_the_same_without_slurm(cluster, tmp_path):
@@ -178,7 +217,8 @@ def test_one_trial_on_two_nodes_is_the_same_without_slurm(cluster, tmp_path):
             options = words(path, "--set", f"{key}=2")
             options = options if name == "runs" else [str(path), "--runs", str(path.parent / name), *options[-2:]]
             with running("sweep", *options, output=said) as command:
-                assert command.wait(240) == 0, (tmp_path / f"{name}.txt").read_text()
+                code = command.wait(240)
+        assert code == 0, (tmp_path / f"{name}.txt").read_text()
         (found[name],) = (Trial(folder) for folder in (path.parent / name / "trials").iterdir())
     assert same_weights(*found.values())
     assert json.loads((found["runs"].folder / "result.json").read_text())["config"]["trainer.num_nodes"] == 2

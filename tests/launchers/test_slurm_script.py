@@ -7,12 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from tiny_trials import TINY
 
 from transformer_pl.config import Trainer
 from transformer_pl.launchers import slurm_script
 from transformer_pl.launchers.slurm import SlurmLauncher
 from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, batch_script
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.training import fit
 
 
 def resources(folder, text):
@@ -157,3 +161,15 @@ def test_the_script_asks_for_what_the_trials_need(tmp_path):
     assert f"--output='{tmp_path}/50%% full'/%x.%a.txt" in options
     assert "\nsrun --kill-on-bad-exit=1 --cpus-per-task=4 " in script
     assert "srun" not in batch_script("name", [Task([], {}, Path("x"))], asked, Trainer(), tmp_path)
+
+
+def test_lightning_leaves_requeueing_to_the_script(monkeypatch):
+    """Else it would save to the working folder, where the trial does not look, and requeue the job a second time."""
+    variables = {"NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0", "JOB_NAME": "name", "JOB_ID": "7"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")  # Lightning sets what is missing
+    trainer = fit.build_trainer(resolve([Level("test", TINY | {"trainer.accelerator": "cpu"})]), False, [])
+    environment = trainer._accelerator_connector.cluster_environment
+    assert isinstance(environment, SLURMEnvironment) and not environment.auto_requeue

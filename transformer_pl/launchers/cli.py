@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from types import ModuleType
 
-from transformer_pl.launchers import Launcher, local, slurm
+from transformer_pl.launchers import Launcher, local, slurm, slurm_queue
 from transformer_pl.runtime.command_line import CommandParser, whole_number
 from transformer_pl.runtime.errors import InputError
 
@@ -45,4 +45,4 @@ def chosen_launcher(options: argparse.Namespace, folder: Path) -> Launcher:
 
 def queued_trials(runs: Path) -> set[str]:
     """The ids of the trials of a runs folder that wait in a queue of any launcher."""
-    return slurm.queued_trials(runs)
+    return slurm_queue.queued_trials(runs)

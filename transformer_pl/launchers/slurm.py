@@ -9,105 +9,29 @@ command dies, the next one knows what may be queued, and asks SLURM for that nam
 """
 
 import argparse
-import getpass
 import itertools
 import re
 import secrets
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
-
-from pydantic import BaseModel
+from typing import IO, TYPE_CHECKING
 
 from transformer_pl.config import Trainer
-from transformer_pl.launchers import Ended, Training, trial_variables, without_slurm
+from transformer_pl.launchers import Ended, Training, trial_variables
+from transformer_pl.launchers.slurm_queue import FOLDER, QueuedTask, Unreachable, answer, queued_tasks, write_record
 from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, batch_script
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import locked_file, read_json, write_atomically, write_json
+from transformer_pl.runtime.files import locked_file, write_atomically
 from transformer_pl.runtime.terminal import counted
 
 if TYPE_CHECKING:
     from transformer_pl.experiments.plan import PlannedTrial
 
-FOLDER = "slurm"  # in the folder of a sweep: scripts, records of arrays, and what the tasks print
 LARGEST_ARRAY = 1000  # tasks, where the cluster does not allow fewer
-ANSWER_S = 60.0  # seconds to wait for an answer of SLURM's
 ASK_S = 1.0, 30.0  # between two questions for the states of all tasks: at first, and at most
-OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"} | {
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
-}  # states that a task does not leave any more
-
-
-class Unreachable(Exception):
-    """SLURM does not answer."""
-
-
-class QueuedTask(NamedTuple):
-    """A task as SLURM knows it."""
-
-    job: str  # of its array
-    number: int
-    state: str  # `PENDING`
-    reason: str  # `NonZeroExitCode`
-    output: Path  # what it prints
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in OVER
-
-
-class _Record(BaseModel, strict=True):
-    user: str
-    trials: list[str]  # ids, by the number of the task
-
-
-def queued_tasks(runs: Path, forget: bool = False) -> dict[str, QueuedTask]:
-    """The tasks that SLURM knows, by the trial's id. Those of all sweeps: they may share trials.
-
-    forget: remove the records of arrays that SLURM no longer knows. Raises Unreachable.
-    """
-    records = {}
-    for path in (runs / "sweeps").glob(f"*/{FOLDER}/*.json"):
-        if record := read_json(path, _Record, "its trials may be submitted twice"):
-            records[path.stem] = path, record
-    if not records:
-        return {}
-    users = ",".join({record["user"] for _, record in records.values()})
-    words = ["squeue", "--noheader", "--array", "--states=all", f"--users={users}", f"--name={','.join(records)}"]
-    found: dict[str, QueuedTask] = {}
-    known = set()
-    for line in _answer([*words, "--format=%j|%F|%K|%T|%r"]).splitlines():
-        name, job, number, state, reason = line.split("|", 4)
-        path, record = records[name]
-        output = path.parent / f"{name}.{number}.txt"
-        task = QueuedTask(job, int(number), state, reason, output)
-        known.add(name)
-        trial_id = record["trials"][task.number]
-        if trial_id not in found or found[trial_id].is_over:  # of an earlier attempt
-            found[trial_id] = task
-    for name in records.keys() - known if forget else ():
-        records[name][0].unlink(missing_ok=True)
-    return found
-
-
-def _answer(words: list[str]) -> str:
-    """What a program of SLURM's prints. Raises Unreachable."""
-    try:
-        completed = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_S, env=without_slurm())
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unreachable(
-            f"{words[0]}: {getattr(error, 'strerror', None) or f'no answer in {ANSWER_S:.0f} s'}"
-        ) from None
-    if completed.returncode:
-        reason = (completed.stderr.strip().splitlines() or [f"exit code {completed.returncode}"])[-1]
-        raise Unreachable(f"{words[0]}: {reason}")
-    return completed.stdout
 
 
 class SlurmTraining:
@@ -134,14 +58,14 @@ class SlurmTraining:
         return Ended(ok, where)
 
     def terminate(self) -> None:
-        self.kill()  # SLURM sends TERM first
-
-    def kill(self) -> None:
         if task := self.launcher.task(self.planned):
             try:
-                _answer(["scancel", f"{task.job}_{task.number}"])
+                answer(["scancel", f"{task.job}_{task.number}"])
             except Unreachable as error:
                 warn(f"SLURM does not cancel {task.job}_{task.number}: {error}")
+
+    def kill(self) -> None:
+        """SLURM does it, some time after it has told the trial to save and end."""
 
 
 class SlurmLauncher:
@@ -235,14 +159,14 @@ class SlurmLauncher:
         with locked_file(self.runs / "sweeps" / "slurm.lock"):
             try:
                 self._tasks = queued_tasks(self.runs, forget=True)  # another command may have submitted some just now
-                size = re.search(r"MaxArraySize\s*=\s*(\d+)", _answer(["scontrol", "show", "config"]))
+                size = re.search(r"MaxArraySize\s*=\s*(\d+)", answer(["scontrol", "show", "config"]))
                 new = [
                     one for trial_id, one in self._waiting.items() if (self._tasks.get(trial_id) or _NOTHING).is_over
                 ]
                 for chunk in _chunks(new, min(LARGEST_ARRAY, int(size[1]) if size else LARGEST_ARRAY)):
                     self._submit(chunk)
             except Unreachable as error:
-                raise InputError(f"--launcher slurm: nothing can be submitted: {error}; {self._remedy()}") from None
+                raise InputError(f"--launcher slurm: trials cannot be submitted: {error}; {self._remedy()}") from None
         self._waiting.clear()
         self._asked = 0.0
 
@@ -284,8 +208,8 @@ class SlurmLauncher:
         script = self.folder / f"{name}.sh"
         write_atomically(script, self._script(name, chunk))
         trials = [planned.identity.trial for planned, _ in chunk]
-        write_json(self.folder / f"{name}.json", {"user": getpass.getuser(), "trials": trials})
-        job = _answer(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
+        write_record(self.folder, name, trials)
+        job = answer(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
         assert self._tasks is not None
         for number, trial_id in enumerate(trials):
             self._tasks[trial_id] = QueuedTask(job, number, "PENDING", "", self.folder / f"{name}.{number}.txt")
@@ -302,7 +226,7 @@ class SlurmLauncher:
         return f"correct {self.file}" if self.file else "say what the jobs need in a file, and name it with --slurm"
 
 
-_NOTHING = QueuedTask("", 0, "COMPLETED", "", Path())
+_NOTHING = QueuedTask("0", 0, "COMPLETED", "", Path())
 
 
 def _chunks(items: Sequence, size: int) -> Iterator[Sequence]:
@@ -310,15 +234,6 @@ def _chunks(items: Sequence, size: int) -> Iterator[Sequence]:
         if start >= len(items):
             return
         yield items[start : start + size]
-
-
-def queued_trials(runs: Path) -> set[str]:
-    """The ids of the trials that wait in SLURM's queue; none, with a warning, where SLURM does not answer."""
-    try:
-        return {trial_id for trial_id, task in queued_tasks(runs).items() if task.state == "PENDING"}
-    except Unreachable as error:
-        warn(f"queued trials are not shown, as SLURM does not answer ({error})")
-        return set()
 
 
 def open_launcher(options: argparse.Namespace, folder: Path) -> SlurmLauncher:
