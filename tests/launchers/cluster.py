@@ -124,7 +124,7 @@ class Cluster:
             for pid in (step, *descendants(step)):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: "down" in self.run("sinfo", "-h", "-n", node, "-p", "low", "-o", "%T"), 90)
+        wait_for(lambda: "State=DOWN" in self.run("scontrol", "show", "node", node), 90)
         self.run("slurmd", "-N", node)
 
     def end(self, name: str, signum: int = signal.SIGTERM) -> None:

@@ -91,7 +91,7 @@ def answer(words: list[str]) -> str:
         raise Unreachable(f"{words[0]}: {reason}") from None
     if completed.returncode:
         reason = (completed.stderr.strip().splitlines() or [f"exit code {completed.returncode}"])[-1]
-        raise Unreachable(f"{words[0]}: {reason}")
+        raise Unreachable(f"{words[0]}: {reason.removeprefix(f'{words[0]}: ')}")
     return completed.stdout
 
 
