@@ -1,6 +1,7 @@
 """How the modules depend on each other: imports run one way, and each outside library has one door."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_a_library_is_imported_in_one_place(library):
         if any(name.partition(".")[0] == library for name in imported(path, everywhere=True))
     ]
     assert users and all(user.startswith(DOORS[library]) for user in users), users
+
+
+def test_every_package_is_installed():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted(
+        ["ablations", *(".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py"))]
+    )
 
 
 def test_the_core_imports_no_ablation():

@@ -42,6 +42,7 @@ from transformer_pl.data.prepare import Prepared
 from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.launchers import workers
 from transformer_pl.levels import Level, resolve
 from transformer_pl.reporting import rows as table_rows
 from transformer_pl.runtime import crash, fork_server
@@ -526,6 +527,31 @@ def test_so_many_trials_at_once_as_are_asked_for(rows, tmp_path, tell, processes
     processes("mkdir alone || echo >> together; sleep 0.1; rmdir alone; exit 1")
     assert tell(sweep.main, path, "--runs", tmp_path / "runs", "--parallel", 1)[0] == 1
     assert len(said.read_text().splitlines()) == 4 and not (tmp_path / "together").exists()
+
+
+@binds("sweep --devices", "sweep --per-device")
+def test_a_machine_is_limited_and_shared_as_is_asked_for(rows, tmp_path, tell, monkeypatch):
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(8)))
+    words = [rows[0], "--runs", tmp_path / "runs", "--plan"]
+    assert "4 at a time, each on 2 CPU cores" in tell(sweep.main, *words)[1]
+    assert "3 at a time, each on 1 CPU core, " in tell(sweep.main, *words, "--devices", 3)[1]
+    monkeypatch.setattr(workers, "gpus", lambda: ["0"])
+    assert "1 at a time, each on 1 GPU, " in tell(sweep.main, *words)[1]
+    assert "2 at a time, each on 1 GPU that it shares, " in tell(sweep.main, *words, "--per-device", 2)[1]
+
+
+@binds("sweep --launcher", "sweep --slurm")
+def test_a_sweep_would_be_submitted_to_slurm_where_that_is_asked_for(rows, tmp_path, tell):
+    (tmp_path / "slurm.yaml").write_text("partition: long\n")
+    words = [rows[0], "--runs", tmp_path / "runs", "--plan"]
+    assert "sbatch" not in tell(sweep.main, *words)[1]
+    said = tell(sweep.main, *words, "--launcher", "slurm")[1]
+    assert "\n#SBATCH --array=0-3\n" in said and "--partition" not in said
+    words += ["--slurm", tmp_path / "slurm.yaml"]
+    assert "\n#SBATCH --partition=long\n" in tell(sweep.main, *words, "--launcher", "slurm")[1]
+    for more, option in (([], "slurm"), (["--launcher", "slurm", "--devices", 1], "devices")):
+        with pytest.raises(InputError, match=f"--{option}: is for --launcher "):
+            tell(sweep.main, *words, *more)
 
 
 @binds("sweep --retune", "sweep --budget", "report --retune", "report --budget")

@@ -127,6 +127,8 @@ def workplace(tmp_path_factory):
     (folder / "my_sweep.yaml").write_text(my_sweep)
     (template,) = [body for _, body in FENCED.findall(TEMPLATE[0].read_text(encoding="utf-8")) if TEMPLATE[1] in body]
     (folder / "my_scale.yaml").write_text(template.replace("vocab_size: 4000", "vocab_size: 300"))  # the text is tiny
+    slurm = example("yaml", "# slurm.yaml", ROOT / "transformer_pl" / "launchers" / "README.md")
+    (folder / "slurm.yaml").write_text(slurm)
     (folder / "texts" / "news").mkdir(parents=True)
     little_text(folder / "texts" / "news", 60, 8, 6)
     for path in (folder / "texts" / "news").glob("*.de"):

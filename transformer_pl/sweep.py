@@ -6,7 +6,7 @@ The same command again resumes interrupted trials and tries failed ones again. A
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from transformer_pl.experiments.cli import (
     refuse_options,
     sweep_folder,
 )
-from transformer_pl.experiments.launch import GridQueue, launch, trial_server
+from transformer_pl.experiments.launch import GridQueue, launch
 from transformer_pl.experiments.plan import (
     COMPARED,
     Plan,
@@ -39,7 +39,8 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
-from transformer_pl.experiments.workers import Workers, available_workers, check_machine
+from transformer_pl.launchers import Launcher
+from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, queued_trials
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
@@ -47,7 +48,6 @@ from transformer_pl.runtime.command_line import CommandParser, run_command, whol
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import write_json
-from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -64,7 +64,7 @@ def main(words: list[str]) -> int:
         print(schema_text(options.schema))
         return 0
     if options.list:
-        cleaning.list_runs(options.runs, console)
+        cleaning.list_runs(options.runs, console, queued_trials(options.runs))
         return 0
     if options.clean:
         with runs_lock(options.runs, alone=True):
@@ -85,7 +85,8 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set)
-    command = GridCommand(options, sweep_folder(sweep, options), console)
+    folder = sweep_folder(sweep, options)
+    command = GridCommand(options, folder, console, chosen_launcher(options, folder))
     retuning = None
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
@@ -94,13 +95,13 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
         return 0
     check_writable(options.runs)
     with runs_lock(options.runs):
-        with trial_server(len(command.trials_to_train(plan.trials))) as server:
-            exit_code = command.train(plan, server)
+        with command.launcher.opened(len(command.trials_to_train(plan.trials))):
+            exit_code = command.train(plan)
             if retuning:
                 if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
                     return exit_code
                 plan = command.show_plan(retuning.best(sweep, plan.trials))
-                exit_code = max(exit_code, command.train(plan, server))
+                exit_code = max(exit_code, command.train(plan))
         exit_code = command.publish(plan, exit_code)
     trial_folders = [planned.trial.folder for planned in plan.trials]
     mention_offline_runs([*trial_folders, command.folder], options.runs, console)
@@ -117,12 +118,13 @@ class GridCommand:
     options: argparse.Namespace
     folder: Path
     console: Console
+    launcher: Launcher
 
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
         trials = plan_trials(sweep, self.options.runs)
         missing = self.trials_to_train(trials)
-        check_machine(planned.config.trainer for planned in missing)
+        self.launcher.check([planned.config.trainer for planned in missing])
         check_models((planned.config for planned in trials), self.options.runs)
         texts = [(planned.config.data, planned.prepared) for planned in missing]
         lines = survey_texts(texts, self.console) if self.options.plan else []  # else `train` prepares them
@@ -131,26 +133,33 @@ class GridCommand:
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
         if self.options.plan and missing:
-            say(self.console, self.workers(missing).describe(missing))
+            self.allot(missing)
+            for line in self.launcher.preview(missing, self.argv(sweep)):
+                say(self.console, line)
         return plan
 
-    def workers(self, missing: Sequence[PlannedTrial]) -> Workers:
-        return available_workers(self.options.parallel, [one.config.trainer for one in missing], len(missing))
+    def allot(self, missing: Sequence[PlannedTrial]) -> None:
+        """Let the launcher decide on what these trials run, and print that."""
+        self.launcher.allot([one.config.trainer for one in missing], len(missing))
+        say(self.console, self.launcher.describe(missing))
+
+    def argv(self, sweep: Sweep) -> Callable[[PlannedTrial], list[str]]:
+        return lambda planned: argv(sweep, planned, self.options.runs, self.options.rerun)
 
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
 
-    def train(self, plan: Plan, server: ForkServer | None) -> int:
+    def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = self.trials_to_train(plan.trials)
-        queue = GridQueue(missing)
+        queue = GridQueue(missing, [planned for planned in missing if self.launcher.attach(planned)])
         prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
         make_folder(self.folder)
         write_json(self.folder / "plan.json", as_json(plan) | kept_options(self.options))
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         try:
             if missing:
-                self._launch(plan, missing, queue, server)
+                self._launch(plan, missing, queue)
         except Stopped as stopped:
             self.console.print(stopped)
             return stopped.exit_code
@@ -166,13 +175,11 @@ class GridCommand:
         publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console, differs)
         return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
 
-    def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue, server: ForkServer | None) -> None:
-        options, sweep = self.options, plan.sweep
-        workers = self.workers(missing)
-        say(self.console, workers.describe(missing))
+    def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
+        self.allot(missing)
         cached = len(plan.trials) - len(missing)
-        with ProgressView(self.console, missing, cached, workers.count, plan.estimates) as view:
-            launch(queue, lambda planned: argv(sweep, planned, options.runs, options.rerun), workers, view, server)
+        with ProgressView(self.console, missing, cached, self.launcher.slots, plan.estimates) as view:
+            launch(queue, self.argv(plan.sweep), self.launcher, view)
 
     def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
         for planned in failed:
@@ -191,6 +198,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_sweep_options(parser)
     add_search_options(parser)
     add_beside_option(parser)
+    add_launcher_options(parser)
     parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
     parser.add_argument(
         "--compare",

@@ -14,14 +14,22 @@ from forked import running
 from helpers import ROOT, a_result, little_text, wait_for
 from tiny_trials import TINY
 
-from transformer_pl.experiments import launch, workers
+from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.launchers import local, workers
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep import argv
 from transformer_pl.train import read_argv
+
+
+def launcher(shares):
+    """A launcher on this machine that has divided it so."""
+    made = local.LocalLauncher()
+    made.workers = shares
+    return made
 
 
 def planned_trials(runs, keys, begun):
@@ -42,11 +50,11 @@ def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
     tmp_path, monkeypatch, keys, begun, threads
 ):
     started = []
-    monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
+    monkeypatch.setattr(local.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
     sweep, planned = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), planned_trials(tmp_path, keys, begun)[0]
     words = argv(sweep, planned, tmp_path, False)
     with planned.trial.take_lock() as lock:
-        launch._Scheduler(None, lambda one: words, workers.Workers(1, 3, []), None)._start_process(planned, 0, lock)
+        launcher(workers.Workers(1, 3, [])).start(planned, words, lock)
     ((words, environment),) = started
     assert environment["OMP_NUM_THREADS"] == str(threads)
     _, (_, (_, keys_given)) = read_argv(words[3:])
@@ -153,11 +161,12 @@ def test_a_forked_trial_comes_to_what_a_new_process_comes_to_and_starts_at_once(
         runs = tmp_path / name
         planned = plan_trials(sweep, runs)[:1]
         words = argv(sweep, planned[0], runs, False)
-        with launch.trial_server(count) as server:
-            while server and not server.is_ready():
+        here = launcher(share)
+        with here.opened(count):
+            while here.waits():
                 time.sleep(0.02)
             view, began = Told(), time.monotonic()
-            launch.launch(launch.GridQueue(planned), lambda one, words=words: words, share, view, server)
+            launch.launch(launch.GridQueue(planned), lambda one, words=words: words, here, view)
             seconds[name] = time.monotonic() - began
         ((_, ending, description),) = view.endings
         assert ending == "done", description
@@ -174,24 +183,26 @@ def test_a_forked_trial_comes_to_what_a_new_process_comes_to_and_starts_at_once(
     ("gpus", "platform", "forks"), [([], "linux", True), (["0"], "linux", False), ([], "darwin", False)]
 )
 def test_trials_are_forked_on_the_cpus_of_linux(monkeypatch, gpus, platform, forks):
-    monkeypatch.setattr(launch, "gpus", lambda: gpus)
-    monkeypatch.setattr(launch.sys, "platform", platform)
+    monkeypatch.setattr(local, "gpus", lambda: gpus)
+    monkeypatch.setattr(local.sys, "platform", platform)
     monkeypatch.delenv("OMP_WAIT_POLICY")
-    with launch.trial_server(1) as server:
-        assert bool(server) == forks
-        if server:  # OpenMP reads this when it is loaded
-            assert b"OMP_WAIT_POLICY=PASSIVE\0" in Path(f"/proc/{server._process.pid}/environ").read_bytes()
+    here = local.LocalLauncher()
+    with here.opened(1):
+        assert bool(here.server) == forks
+        if here.server:  # OpenMP reads this when it is loaded
+            assert b"OMP_WAIT_POLICY=PASSIVE\0" in Path(f"/proc/{here.server._process.pid}/environ").read_bytes()
     for count in (0, -1):  # there is nothing to train, or more than a search may train was trained
-        with launch.trial_server(count) as server:
-            assert server is None
+        with here.opened(count):
+            assert here.server is None
 
 
 def test_no_trial_is_drawn_before_its_server_is_ready(tmp_path):
     """A search would hold it, and other commands would wait for it."""
     queue, view = launch.GridQueue(planned_trials(tmp_path, {}, {})), Told()
-    with closing(ForkServer("time")) as server:  # which Python takes a moment to start
-        scheduler = launch._Scheduler(queue, lambda one: [], workers.Workers(1, 1, []), view, server)
-        assert scheduler.fill_free_workers() and view.waits == "importing torch"
+    here = launcher(workers.Workers(1, 1, []))
+    with closing(ForkServer("time")) as here.server:  # which Python takes a moment to start
+        scheduler = launch._Scheduler(queue, lambda one: [], here, view)
+        assert scheduler.fill_free_slots() and view.waits == "importing torch"
         assert len(queue.waiting) == 4 and not scheduler.running
 
 
@@ -199,12 +210,12 @@ def test_without_its_server_a_sweep_starts_new_processes(tmp_path, monkeypatch):
     """Where the server has failed to import, or was killed."""
     started = []
     planned = planned_trials(tmp_path, {}, {})[0]
-    with launch.trial_server(1) as server, planned.trial.take_lock() as lock:
-        scheduler = launch._Scheduler(None, lambda one: ["--seed=1"], workers.Workers(1, 1, []), None, server)
-        server._process.kill()
-        server._process.wait()
-        monkeypatch.setattr(launch.subprocess, "Popen", lambda words, **rest: started.append((words, rest)))
-        scheduler._start_process(planned, 0, lock)
+    here = launcher(workers.Workers(1, 1, []))
+    with here.opened(1), planned.trial.take_lock() as lock:
+        here.server._process.kill()
+        here.server._process.wait()
+        monkeypatch.setattr(local.subprocess, "Popen", lambda words, **rest: started.append((words, rest)))
+        here.start(planned, ["--seed=1"], lock)
         ((words, rest),) = started
         assert words == [sys.executable, "-m", "transformer_pl.train", "--seed=1"]
         assert rest["start_new_session"] and rest["env"]["TRANSFORMER_PL_LOCK_FD"] == str(lock.fileno())
@@ -280,16 +291,16 @@ class Told:
 def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_read(tmp_path, monkeypatch):
     planned = planned_trials(tmp_path, {}, {})[:1]
     queue, view = launch.GridQueue(planned), Told()
-    scheduler = launch._Scheduler(queue, lambda one: [], workers.Workers(1, 1, []), view)
-    monkeypatch.setattr(launch.subprocess, "Popen", None)  # nothing is started
+    scheduler = launch._Scheduler(queue, lambda one: [], launcher(workers.Workers(1, 1, [])), view)
+    monkeypatch.setattr(local.subprocess, "Popen", None)  # nothing is started
     found = queue.next
     with planned[0].trial.lock():
         monkeypatch.setattr(queue, "next", lambda taken: queue.waiting.pop())  # it looked just before
-        assert scheduler.fill_free_workers() and queue.waiting == planned and not scheduler.running
+        assert scheduler.fill_free_slots() and queue.waiting == planned and not scheduler.running
         assert view.waits == "waiting for another command, which trains 1 of these"
         finish(planned[0].trial)
     monkeypatch.setattr(queue, "next", found)
-    assert scheduler.fill_free_workers() and not scheduler.fill_free_workers()
+    assert scheduler.fill_free_slots() and not scheduler.fill_free_slots()
     assert view.endings == [(planned[0].name, "done", "val/ppl 2.00  val/bleu 30.00 (by another command)")]
 
 

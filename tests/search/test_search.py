@@ -20,7 +20,7 @@ from transformer_pl.data.prepare import prepare
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.experiments.workers import Workers
+from transformer_pl.launchers.local import LocalLauncher
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.distributions import distribution
 from transformer_pl.search.results import SearchResults
@@ -290,8 +290,11 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, m
     prepare(search.base.data, runs)
     study = create_study(search, folder, None, optuna.samplers.RandomSampler(), PruneAlways())
     queue = SearchQueue(search, study, runs)
+    launcher = LocalLauncher(parallel=1)
+    launcher.allot(search.trainers(), 2, is_search=True)
+    launcher.server = TrialServer()
     with ProgressView(Console(), [], 0, 1, queue.estimates) as view:
-        launch(queue, lambda planned: queue.argv(planned, runs), Workers(1, 1, []), view, TrialServer())
+        launch(queue, lambda planned: queue.argv(planned, runs), launcher, view)
     base, pruned = study_of(runs).get_trials()
     assert (base.state, pruned.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     kept = runs / "trials" / pruned.user_attrs["folder"]

@@ -21,8 +21,8 @@ from forked import running
 from helpers import GRIDS, ROOT, command, descendants, little_text, processes, read_back, wait_for
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from transformer_pl.experiments import launch
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.launchers.local import LocalTraining
 from transformer_pl.levels import resolve
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.train import read_argv
@@ -248,7 +248,7 @@ def test_what_w_and_b_has_started_ends_with_a_trial_that_is_killed(tmp_path):
         trial.kill()
         trial.wait()
         assert not are_gone([own]) and not are_gone([service])
-        launch._end_session(trial)
+        LocalTraining(trial).clear_session()
         wait_for(lambda: are_gone([own, service]), 10)
 
 

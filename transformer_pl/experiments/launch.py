@@ -1,34 +1,18 @@
-"""Runs several trials at once. Each trial is a process in a session of its own with its share of cores and GPUs.
+"""Trains what a queue gives out: several trials at once, wherever the launcher trains them."""
 
-On Linux a trial is forked from a server that has imported its libraries, which takes seconds. On a GPU, and on other
-systems, it is a new process: CUDA and macOS's libraries do not survive a fork once something has used them.
-"""
-
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from typing import IO, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from typing import Literal, NamedTuple, Protocol
 
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.experiments.workers import Workers
-from transformer_pl.runtime.environment import ROW
+from transformer_pl.launchers import Ended, Launcher, Training
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
-from transformer_pl.runtime.machine import gpus
-from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
-from transformer_pl.runtime.terminal import counted
+from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
-from transformer_pl.trials.trial import LOCK_FD
 
 POLL_S = 0.2  # between two looks at the running trials
-SLEEPING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin while they wait starve the other trials
-TRAIN = "transformer_pl.train"  # what a trial's process runs, and the modules that it imports later
-TRAIN_LATER = ("transformer_pl.training.fit", "transformer_pl.evaluation.evaluate_trial")
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
 Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
 
@@ -70,12 +54,14 @@ class GridQueue:
     decoding alone share weights and run one after the other.
     """
 
-    def __init__(self, trials: Sequence[PlannedTrial]):
+    def __init__(self, trials: Sequence[PlannedTrial], attached: Collection[PlannedTrial] = ()):
+        """attached: those among the trials that the launcher has been training since an earlier command."""
         self.waiting, self.failed = list(trials), list[PlannedTrial]()
+        self._attached = {planned.identity.weights for planned in attached}
         self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        elsewhere = {one.identity.weights for one in self.waiting if one.trial.locked()}
+        elsewhere = {one.identity.weights for one in self.waiting if one.trial.locked()} - self._attached
         for planned in self.waiting:
             if planned.identity.weights not in taken | elsewhere:
                 self.waiting.remove(planned)
@@ -106,29 +92,14 @@ class GridQueue:
 # The scheduling loop
 
 
-@contextmanager
-def trial_server(trial_count: int) -> Iterator[ForkServer | None]:
-    """The server that trials are forked from; None where they are not. Enter it early: it takes seconds to be ready.
-
-    trial_count: how many trials are to be trained; without any, there is no server.
-    """
-    if trial_count <= 0 or sys.platform != "linux" or gpus():
-        yield None
-        return
-    with closing(ForkServer(TRAIN, TRAIN_LATER, SLEEPING_THREADS)) as server:
-        yield server
-
-
-def launch(
-    queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView, server: ForkServer | None = None
-) -> None:
+def launch(queue: TrialQueue, argv: Argv, launcher: Launcher, view: ProgressView) -> None:
     """Train everything that the queue gives out.
 
-    server: of `trial_server`. A signal stops all trials, each after it has saved, and raises `Stopped`.
+    launcher: opened, and allotted. A signal stops the command as the launcher does that, and raises `Stopped`.
     """
-    scheduler = _Scheduler(queue, argv, workers, view, server)
+    scheduler = _Scheduler(queue, argv, launcher, view)
     try:
-        while scheduler.fill_free_workers():
+        while scheduler.fill_free_slots():
             view.refresh()
             time.sleep(POLL_S)
             scheduler.poll()
@@ -136,60 +107,64 @@ def launch(
         scheduler.stop_all()
 
 
-class TrialProcess(NamedTuple):
-    """A trial that a worker is training."""
+class RunningTrial(NamedTuple):
+    """A trial that the launcher is training, or has queued."""
 
-    process: subprocess.Popen | ForkedProcess
+    training: Training
     planned: PlannedTrial
     deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
 
 
 class _Scheduler:
-    def __init__(
-        self, queue: TrialQueue, argv: Argv, workers: Workers, view: ProgressView, server: ForkServer | None = None
-    ):
-        self.queue, self.argv, self.workers, self.view, self.server = queue, argv, workers, view, server
-        self.running: dict[int, TrialProcess] = {}  # by worker, 0 to workers.count - 1
+    def __init__(self, queue: TrialQueue, argv: Argv, launcher: Launcher, view: ProgressView):
+        self.queue, self.argv, self.launcher, self.view = queue, argv, launcher, view
+        self.running: dict[str, RunningTrial] = {}  # by the trial's id
+        self.shown: set[str] = set()  # those of them that the view shows as running
 
-    def fill_free_workers(self) -> bool:
-        """Start a trial on every free worker, as far as the queue has any. False: everything is done."""
-        if self.server and not self.server.is_ready():
-            self.view.waits = "importing torch"
+    def fill_free_slots(self) -> bool:
+        """Start a trial in every free slot, as far as the queue has any. False: everything is done."""
+        if waits := self.launcher.waits():
+            self.view.waits = waits
             return True
         started = False
-        for worker in range(self.workers.count):
-            if worker in self.running:
-                continue
+        for _ in range(self.launcher.slots - len(self.running)):
             planned = self.queue.next({running.planned.identity.weights for running in self.running.values()})
             if planned is None:
                 break
-            started |= self._start(worker, planned)
+            started |= self._start(planned)
+        self.launcher.submit()
         self.view.waits = None if started or self.running else self.queue.waits()
         return bool(started or self.running or self.view.waits)
 
     def poll(self) -> None:
         """Look at every running trial: has it ended, is it to end early, has it taken too long to do so?"""
-        for worker, running in list(self.running.items()):
-            exit_code = running.process.poll()
-            if exit_code is not None:
-                del self.running[worker]
-                self._end(running, exit_code)
+        for trial_id, running in list(self.running.items()):
+            ended = running.training.poll()
+            if running.training.begun() or ended:
+                self._show(running.planned)
+            if ended:
+                del self.running[trial_id]
+                self.shown.remove(trial_id)
+                ending = _ending(ended, running)
+                self.queue.ended(running.planned, ending)
+                self.view.ended(running.planned, ending, _describe_ending(ending, running.planned, ended))
             elif running.deadline is not None:
                 if time.monotonic() > running.deadline:
-                    kill(running.process.pid)
-            elif self.queue.watch(running.planned):
-                self.running[worker] = running._replace(deadline=time.monotonic() + GRACE_S)
-                _terminate(running.process)
+                    running.training.kill()
+            elif trial_id in self.shown and self.queue.watch(running.planned):
+                self.running[trial_id] = running._replace(deadline=time.monotonic() + GRACE_S)
+                running.training.terminate()
 
     def stop_all(self) -> None:
         if self.running:
-            trials = counted(len(self.running), "trial")
-            self.view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
-            _stop([running.process for running in self.running.values()])
+            self.launcher.stop([running.training for running in self.running.values()], self.view.say)
 
-    def _start(self, worker: int, planned: PlannedTrial) -> bool:
+    def _start(self, planned: PlannedTrial) -> bool:
         """Start a trial, or count how another command has ended it. False: another command is training it."""
         try:
+            if training := self.launcher.attach(planned):
+                self._run(planned, training)
+                return True
             check_writable(planned.trial.folder.parents[1])
             lock = planned.trial.take_lock()
             if lock is None:
@@ -199,30 +174,20 @@ class _Scheduler:
                 if ending := self.queue.ended_elsewhere(planned):
                     self._count(planned, ending, f"{_describe_ending(ending, planned)} (by another command)")
                 else:
-                    process = self._start_process(planned, worker, lock)
-                    self.running[worker] = TrialProcess(process, planned)
-                    self.view.started(planned)
+                    self._run(planned, self.launcher.start(planned, self.argv(planned), lock))
         except (InputError, OSError) as error:  # such as a disk that has become full
             self._count(planned, "failed", f"could not be started: {error}")
         return True
 
-    def _start_process(self, planned: PlannedTrial, worker: int, lock: IO) -> subprocess.Popen | ForkedProcess:
-        """lock: of the trial; the process keeps it until it ends."""
-        argv, environment = self.argv(planned), trial_environment(planned, self.workers, worker)
-        planned.trial.begin_log()
-        with planned.trial.log.open("ab") as log:
-            if self.server:
-                with suppress(OSError):  # the server has ended
-                    return self.server.start(argv, environment, log, {LOCK_FD: lock})
-            return subprocess.Popen(
-                [sys.executable, "-m", TRAIN, *argv],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment | {LOCK_FD: str(lock.fileno())},
-                pass_fds=[lock.fileno()],
-                start_new_session=True,
-            )
+    def _run(self, planned: PlannedTrial, training: Training) -> None:
+        self.running[planned.identity.trial] = RunningTrial(training, planned)
+        if training.begun():
+            self._show(planned)
+
+    def _show(self, planned: PlannedTrial) -> None:
+        if planned.identity.trial not in self.shown:
+            self.shown.add(planned.identity.trial)
+            self.view.started(planned)
 
     def _count(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
         """Tell the queue and the view of a trial that was not started here."""
@@ -230,42 +195,18 @@ class _Scheduler:
         self.view.started(planned)
         self.view.ended(planned, ending, description)
 
-    def _end(self, running: TrialProcess, exit_code: int) -> None:
-        _end_session(running.process)
-        ending = _ending(exit_code, running)
-        self.queue.ended(running.planned, ending)
-        self.view.ended(running.planned, ending, _describe_ending(ending, running.planned, exit_code))
 
-
-def trial_environment(planned: PlannedTrial, workers: Workers, worker: int) -> dict[str, str]:
-    """The environment variables of a trial's process."""
-    environment = (
-        os.environ
-        | SLEEPING_THREADS
-        | {
-            "OMP_NUM_THREADS": str(workers.threads_of(planned)),
-            "PYTHONUNBUFFERED": "1",
-            "WANDB_NAME": planned.name,
-            ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
-            ENDS_WITH_STDIN: "1",  # its standard input is a pipe from this process: it ends when this process ends
-        }
-    )
-    if workers.gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = workers.gpus[worker]
-    return environment
-
-
-def _ending(exit_code: int, running: TrialProcess) -> Ending:
+def _ending(ended: Ended, running: RunningTrial) -> Ending:
     trial = running.planned.trial
-    if exit_code == 0 and trial.result() is not None:  # a component may end the process with 0 and without a result
+    if ended.ok and trial.result() is not None:  # a component may end the process with 0 and without a result
         return "done"
     if trial.diverged_at() is not None:
         return "diverged"
     return "failed" if running.deadline is None else "pruned"
 
 
-def _describe_ending(ending: Ending, planned: PlannedTrial, exit_code: int | None = None) -> str:
-    """One line for people; a failure has the end of its log below. exit_code: where it is known."""
+def _describe_ending(ending: Ending, planned: PlannedTrial, ended: Ended | None = None) -> str:
+    """One line for people; a failure has the end of its log below. ended: where it is known."""
     trial = planned.trial
     if ending == "pruned":
         return ending
@@ -277,35 +218,5 @@ def _describe_ending(ending: Ending, planned: PlannedTrial, exit_code: int | Non
     log_end = "\n".join(f"    | {line}" for line in trial.log_end())
     if reason := why_unwritable(trial.folder.parents[1]):  # then the log may lack it
         log_end += f"\n    {reason}"
-    how = "" if exit_code is None else f" with exit code {exit_code}{'' if exit_code else ', without a result'}"
+    how = "" if ended is None else f" {ended.how}{', without a result' if ended.ok else ''}"
     return f"failed{how}; the end of {trial.log}:\n{log_end}"
-
-
-def _stop(processes: Sequence[subprocess.Popen | ForkedProcess]) -> None:
-    """Ask every process to save and end. Kill those that have not ended in time; kill all at a second signal."""
-    for process in processes:
-        if process.poll() is None:
-            _terminate(process)
-    deadline = time.monotonic() + GRACE_S
-    install_handler(raise_stopped)
-    with suppress(subprocess.TimeoutExpired, Stopped):
-        for process in processes:
-            process.wait(max(0.0, deadline - time.monotonic()))
-    install_handler(signal.SIG_IGN)
-    for process in processes:
-        _end_session(process)
-        process.wait()
-    install_handler(raise_stopped)
-
-
-def _terminate(process: subprocess.Popen | ForkedProcess) -> None:
-    """Ask a process and its helpers to save and end."""
-    with suppress(ProcessLookupError):  # it has ended
-        os.killpg(process.pid, signal.SIGTERM)
-
-
-def _end_session(process: subprocess.Popen | ForkedProcess) -> None:
-    """Kill whatever the trial's process has left behind in its session."""
-    kill(process.pid)
-    if process.stdin:
-        process.stdin.close()

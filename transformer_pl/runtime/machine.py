@@ -62,7 +62,7 @@ def accelerator(trainer: "Trainer", gpus: int) -> str:
     if trainer.num_nodes > 1 and not LAUNCHERS & os.environ.keys():
         mistakes.append(
             f"trainer.num_nodes = {trainer.num_nodes}: needs a launcher that starts this command on every node, such "
-            "as srun or torchrun, but there is none here; use one, or leave it out"
+            "as srun or torchrun, but there is none here; use one (a sweep: --launcher slurm), or leave it out"
         )
     gpus = gpus if trainer.accelerator != "cpu" else 0
     if not gpus and trainer.accelerator == "gpu":

@@ -14,15 +14,15 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import Prepared, fingerprint_id
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
-from transformer_pl.experiments.launch import launch, trial_server
+from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
-from transformer_pl.experiments.workers import available_workers, check_machine
+from transformer_pl.launchers import Launcher
+from transformer_pl.launchers.cli import chosen_launcher
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
-from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import say
 from transformer_pl.search import samplers, storage
@@ -43,23 +43,24 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     refuse_options(options, ["beside", "compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)
-    check_machine(search.trainers())
+    folder = sweep_folder(search, options)
+    launcher = chosen_launcher(options, folder)
+    launcher.check(search.trainers())
     check_models(search.single_changes(), options.runs)
     if options.plan:
-        _print_plan(search, options, console)
+        _print_plan(search, options, console, launcher)
         return 0
     print_search(search, console)
     check_writable(options.runs)
-    folder = sweep_folder(search, options)
     with runs_lock(options.runs):
         if options.storage is None:  # the study lies in the folder
             make_folder(folder)
         study = storage.create_study(search, folder, options.storage, sampler, pruner)
         make_folder(folder)
         try:
-            with trial_server(search.run_cap - len(counted_trials(study))) as server:
+            with launcher.opened(search.run_cap - len(counted_trials(study))):
                 prepare_texts([search.base.data], options.runs, console)
-                exit_code = _train(search, study, folder, options, console, server)
+                exit_code = _train(search, study, folder, options, console, launcher)
         except storage.Unreachable as error:
             say(console, f"the study cannot be reached: {error}; the same command resumes it")
             return 1
@@ -81,14 +82,14 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
     return read_search(file, content, options.scale, options.seeds, options.set)
 
 
-def _print_plan(search: Search, options: argparse.Namespace, console: Console) -> None:
+def _print_plan(search: Search, options: argparse.Namespace, console: Console, launcher: Launcher) -> None:
     """Print the search, its text, and how many of its trials run at once."""
     data = search.base.data
     prepared = Prepared(options.runs / "data" / fingerprint_id(data, open_corpus(data)))
     lines = survey_texts([(data, prepared)], console)
     print_search(search, console)
-    workers = available_workers(options.parallel, search.trainers(), search.run_cap)
-    for line in (*lines, workers.describe([], search.run_cap)):
+    launcher.allot(search.trainers(), search.run_cap, is_search=True)
+    for line in (*lines, launcher.describe([], search.run_cap)):
         say(console, line)
 
 
@@ -98,18 +99,18 @@ def _train(
     folder: Path,
     options: argparse.Namespace,
     console: Console,
-    server: ForkServer | None,
+    launcher: Launcher,
 ) -> int:
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
     queue = SearchQueue(search, study, options.runs)
     set_wandb_group(search.name, search.project, folder.name)
     missing = search.run_cap - len(counted_trials(study))
-    workers = available_workers(options.parallel, search.trainers(), missing)
+    launcher.allot(search.trainers(), missing, is_search=True)
     if missing:
-        say(console, workers.describe([], missing))
+        say(console, launcher.describe([], missing))
     try:
-        with ProgressView(console, [], 0, workers.count, queue.estimates, queue.counts) as view:
-            launch(queue, lambda planned: queue.argv(planned, options.runs), workers, view, server)
+        with ProgressView(console, [], 0, launcher.slots, queue.estimates, queue.counts) as view:
+            launch(queue, lambda planned: queue.argv(planned, options.runs), launcher, view)
     except Stopped as stopped:
         queue.stopped()
         console.print(stopped)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
@@ -71,8 +72,12 @@ def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary
 
 
 def build_trainer(config: Config, logger: TrialLogger, callbacks: list[L.Callback]) -> L.Trainer:
-    """Lightning's trainer for a config. Checkpoints and log lines are the project's own."""
+    """Lightning's trainer for a config. Checkpoints and log lines are the project's own.
+
+    Under SLURM, Lightning would requeue the job itself, with a checkpoint in the working folder.
+    """
     return L.Trainer(
+        plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
         accelerator=accelerator(config),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,

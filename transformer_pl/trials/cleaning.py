@@ -6,7 +6,7 @@ import shutil
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +32,11 @@ from transformer_pl.trials.runs_folder import trained_config
 from transformer_pl.trials.trial import Trial
 
 
-def list_runs(runs: Path, console: Console) -> None:
-    """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out."""
+def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> None:
+    """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out.
+
+    queued: the ids of the trials that wait to be trained.
+    """
     planned = _planned(runs)
     for path in sorted((runs / "sweeps").glob("*/plan.json")):
         if path.parent not in planned:
@@ -44,6 +47,7 @@ def list_runs(runs: Path, console: Console) -> None:
         console.print(f"{runs}: no sweep and no trial")
         return
     state_of = {trial.folder.name: trial.status()["state"] for trial in trials}
+    state_of |= {name: "queued" for name in state_of if name.rpartition("-")[2] in queued}
     table = _table("sweep", "trials", "age", "differs by")
     for folder in sweeps:
         states = Counter(state_of.get(name, "new") for name in planned[folder].trials)

@@ -33,14 +33,14 @@ TRIAL_FILES = re.compile(
     re.DOTALL,
 )
 SWEEP_FILES = re.compile(
-    rf"{_SWEEP_TEXTS}({_DAMAGED})?|lock|\.{_SWEEP_TEXTS}\.\d+|study\.journal({_DAMAGED}|\.lock.*)?|{_FIGURES}|{_WANDB}",
+    rf"{_SWEEP_TEXTS}({_DAMAGED})?|lock|slurm(/.*)?|\.{_SWEEP_TEXTS}\.\d+|study\.journal({_DAMAGED}|\.lock.*)?|{_FIGURES}|{_WANDB}",
     re.DOTALL,
 )
 DATA_FILES = re.compile(
     r"(meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|"
     rf"(val|test)\.(source|target)\.txt)({_DAMAGED})?"
 )
-SUBFOLDERS = re.compile(r"checkpoints|figures|(sources|wandb)(/.*)?", re.DOTALL)  # everything else is a file
+SUBFOLDERS = re.compile(r"checkpoints|figures|slurm|(sources|wandb)(/.*)?", re.DOTALL)  # everything else is a file
 LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of these are symbolic links
 
 

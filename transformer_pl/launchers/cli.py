@@ -1,0 +1,48 @@
+"""The options that choose a launcher. A launcher is a module with `open_launcher`, named in LAUNCHERS."""
+
+import argparse
+from pathlib import Path
+from types import ModuleType
+
+from transformer_pl.launchers import Launcher, local, slurm, slurm_queue
+from transformer_pl.runtime.command_line import CommandParser, whole_number
+from transformer_pl.runtime.errors import InputError
+
+LAUNCHERS: dict[str, ModuleType] = {"local": local, "slurm": slurm}
+OPTIONS = {"devices": "local", "per_device": "local", "slurm": "slurm"}  # by name: the launcher that they are for
+
+
+def add_launcher_options(parser: CommandParser) -> None:
+    """Add --launcher and the options of the launchers."""
+    parser.add_argument(
+        "--launcher", choices=LAUNCHERS, default="local", help="where trials are trained (%(default)s: this machine)"
+    )
+    parser.add_argument(
+        "--devices",
+        type=whole_number(),
+        metavar="N",
+        help="use so many GPUs of this machine, or so many CPU cores where no GPU is used (default: all)",
+    )
+    parser.add_argument(
+        "--per-device", type=whole_number(), metavar="K", help="so many trials share a GPU, each on cores of its own"
+    )
+    parser.add_argument(
+        "--slurm", type=Path, metavar="FILE", help="for --launcher slurm: what each trial needs, by sbatch's own names"
+    )
+
+
+def chosen_launcher(options: argparse.Namespace, folder: Path) -> Launcher:
+    """The launcher that the options describe. folder: of the sweep.
+
+    Raises an InputError, also for an option of another launcher.
+    """
+    for name, launcher in OPTIONS.items():
+        if getattr(options, name) is not None and launcher != options.launcher:
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag}: is for --launcher {launcher}, not for {options.launcher}; leave it out")
+    return LAUNCHERS[options.launcher].open_launcher(options, folder)
+
+
+def queued_trials(runs: Path) -> set[str]:
+    """The ids of the trials of a runs folder that wait in a queue of any launcher."""
+    return slurm_queue.queued_trials(runs)

@@ -1,0 +1,104 @@
+"""What SLURM knows of the trials that sweeps have submitted: asked for by the names of their jobs.
+
+A sweep writes down the trials of an array, under the name that the job will have, before it submits it.
+"""
+
+import getpass
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from transformer_pl.launchers import without_slurm
+from transformer_pl.runtime.errors import warn
+from transformer_pl.runtime.files import read_json, write_json
+
+FOLDER = "slurm"  # in the folder of a sweep: scripts, records of arrays, and what the tasks print
+ANSWER_S = 60.0  # seconds to wait for an answer of SLURM's
+OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"}
+OVER |= {"DEADLINE", "REVOKED"}  # states that a task does not leave any more
+
+
+class Unreachable(Exception):
+    """SLURM does not answer."""
+
+
+class QueuedTask(NamedTuple):
+    """A task as SLURM knows it."""
+
+    job: str  # of its array
+    number: int
+    state: str  # `PENDING`
+    reason: str  # `NonZeroExitCode`
+    output: Path  # what it prints
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def newness(self) -> tuple[bool, int]:
+        """Greater for the later attempt of a trial."""
+        return not self.is_over, int(self.job)
+
+
+class _Record(BaseModel, strict=True):
+    user: str
+    trials: list[str]  # ids, by the number of the task
+
+
+def write_record(folder: Path, name: str, trials: list[str]) -> None:
+    """Write down the trials of an array that is about to be submitted. name: of its job; trials: ids, by task."""
+    write_json(folder / f"{name}.json", {"user": getpass.getuser(), "trials": trials})
+
+
+def queued_tasks(runs: Path, forget: bool = False) -> dict[str, QueuedTask]:
+    """The tasks that SLURM knows, by the trial's id. Those of all sweeps: they may share trials.
+
+    forget: remove the records of arrays that SLURM no longer knows. Raises Unreachable.
+    """
+    records = {}
+    for path in (runs / "sweeps").glob(f"*/{FOLDER}/*.json"):
+        if record := read_json(path, _Record, "its trials may be submitted twice"):
+            records[path.stem] = path, record
+    if not records:
+        return {}
+    users = ",".join({record["user"] for _, record in records.values()})
+    words = ["squeue", "--noheader", "--array", "--states=all", f"--users={users}", f"--name={','.join(records)}"]
+    found: dict[str, QueuedTask] = {}
+    known = set()
+    for line in answer([*words, "--format=%j|%F|%K|%T|%r"]).splitlines():
+        name, job, number, state, reason = line.split("|", 4)
+        path, record = records[name]
+        output = path.parent / f"{name}.{number}.txt"
+        task = QueuedTask(job, int(number), state, reason, output)
+        known.add(name)
+        trial_id = record["trials"][task.number]
+        if trial_id not in found or task.newness > found[trial_id].newness:
+            found[trial_id] = task
+    for name in records.keys() - known if forget else ():
+        records[name][0].unlink(missing_ok=True)
+    return found
+
+
+def answer(words: list[str]) -> str:
+    """What a program of SLURM's prints. Raises Unreachable."""
+    try:
+        completed = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_S, env=without_slurm())
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = getattr(error, "strerror", None) or f"no answer in {ANSWER_S:.0f} s"
+        raise Unreachable(f"{words[0]}: {reason}") from None
+    if completed.returncode:
+        reason = (completed.stderr.strip().splitlines() or [f"exit code {completed.returncode}"])[-1]
+        raise Unreachable(f"{words[0]}: {reason.removeprefix(f'{words[0]}: ')}")
+    return completed.stdout
+
+
+def queued_trials(runs: Path) -> set[str]:
+    """The ids of the trials that wait in SLURM's queue; none, with a warning, where SLURM does not answer."""
+    try:
+        return {trial_id for trial_id, task in queued_tasks(runs).items() if task.state == "PENDING"}
+    except Unreachable as error:
+        warn(f"queued trials are not shown, as SLURM does not answer ({error})")
+        return set()
