@@ -150,7 +150,7 @@ def test_a_crash_while_weights_are_shared(whole, tmp_path):
     assert all(trial.intact("metrics.jsonl") for trial in (one, two))
 
 
-@pytest.mark.slow  # 3 minutes
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_crash_at_every_write_and_every_step(whole, tmp_path, scenario):
     expected = whole(scenario)

@@ -40,7 +40,7 @@ def the_trial(runs: Path) -> Trial:
     return Trial(path)
 
 
-@pytest.mark.parametrize("at", [AT[0], *(pytest.param(one, marks=pytest.mark.slow) for one in AT[1:])])
+@pytest.mark.parametrize("at", [AT[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in AT[1:])])
 def test_two_processes_go_on_after_a_crash(folder, at):
     runs = folder / at.replace(" ", "-").replace(":", "")
     assert train(runs, **{CRASH: at}) == -signal.SIGKILL

@@ -46,7 +46,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "empty
 
 def each_damage(one: str) -> pytest.MarkDecorator:
     """A test of every damage; all but one are slow."""
-    kinds = [kind if kind == one else pytest.param(kind, marks=pytest.mark.slow) for kind in DAMAGE]
+    kinds = [kind if kind == one else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in DAMAGE]
     return pytest.mark.parametrize("damage", kinds)
 
 
