@@ -28,7 +28,15 @@ from transformer_pl.runtime import fork_server
 from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
 
 TRAIN = "transformer_pl.train"
-IMPORTED = ("training.fit", "evaluation.evaluate_trial", "sweep", "search.cli", "report", "complexity", "translate")
+IMPORTED = (
+    "training.fit",
+    "evaluation.evaluate_trial",
+    "sweep",
+    "search.cli",
+    "report",
+    "reporting.table_1",
+    "translate",
+)
 
 
 @functools.cache

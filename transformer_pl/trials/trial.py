@@ -71,6 +71,7 @@ class _Result(BaseModel, strict=True):
     digests: dict[str, str] = {}  # sha256 by file name; older results have none
     exempt: dict[str, dict[str, str]] = {}  # see `checks.run.check_model`
     convergence: _Convergence | None = None  # null: not known; older results lack it
+    version: str | None = None  # of this project; older results lack it
 
 
 class _Status(BaseModel, strict=True):
