@@ -11,13 +11,14 @@ from helpers import ROOT
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl import complexity
-from transformer_pl.complexity import LENGTHS, growth, main, measure
+from transformer_pl.complexity import LENGTHS, main
 from transformer_pl.components import build
 from transformer_pl.config import sizes
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.model import Mask
+from transformer_pl.reporting import table_1
+from transformer_pl.reporting.table_1 import growth, measure
 from transformer_pl.runtime.errors import InputError
 
 PARTS = {
@@ -98,7 +99,8 @@ def test_layers_of_one_class_have_the_names_of_their_rows_and_equal_ones_are_tim
 def test_a_computation_too_large_for_memory_is_skipped_and_not_killed():
     """In a process of its own, which may use a hundredth of the free memory."""
     program = (
-        "import torch; from transformer_pl.runtime import memory; from transformer_pl.complexity import _seconds;"
+        "import torch; from transformer_pl.runtime import memory;"
+        "from transformer_pl.reporting.table_1 import _seconds;"
         "memory.limit_memory(0.01); print(_seconds(lambda: torch.ones(4 << 30)), _seconds(lambda: torch.ones(4)) > 0)"
     )
     completed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
@@ -106,7 +108,7 @@ def test_a_computation_too_large_for_memory_is_skipped_and_not_killed():
 
 
 def test_the_command_times_every_layer_of_a_sweep(tmp_path, monkeypatch):
-    monkeypatch.setattr(complexity, "RUN_S", 0.01)  # how long each is measured
+    monkeypatch.setattr(table_1, "RUN_S", 0.01)  # how long each is measured
     layers = str(ROOT / "sweeps" / "layers.yaml")
     assert main([layers, "--scale", "demo", "--n", "16,8,512", "--runs", str(tmp_path)]) == 0
     folder = tmp_path / "complexity" / "layers"

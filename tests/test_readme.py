@@ -21,15 +21,19 @@ from helpers import ROOT, little_text
 from tiny_trials import in_a_command
 
 from transformer_pl import check, complexity, report, sweep, train, translate
+from transformer_pl.__main__ import COMMANDS
 from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.reporting import table_1
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 READMES = sorted(
     path
     for depth in ("", "*/", "*/*/")
-    for path in (*ROOT.glob(f"{depth}README.md"), *ROOT.glob(f"{depth}SLOTS.md"))
+    for name in ("README.md", "SLOTS.md", "CONTRIBUTING.md")
+    for path in ROOT.glob(depth + name)
     if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts)
+    and not path.parent.is_symlink()  # transformer_pl/sweeps
 )
 SLOTS = ROOT / "ablations" / "SLOTS.md"
 MAP = ROOT / "transformer_pl" / "README.md"
@@ -38,7 +42,7 @@ NAMES = {path: str(path.relative_to(ROOT)) for path in READMES}
 # ---------------------------------------------------------------------------------------------------------------------
 # The commands of a README
 
-PROGRAMS = ("python ", "wandb ", "optuna-dashboard ", "pytest", "pip install ", "taskset ", "echo ")
+PROGRAMS = ("python ", "transformer-pl ", "wandb ", "optuna-dashboard ", "pytest", "pip install ", "taskset ", "echo ")
 MENTIONED = (
     "wandb login",
     "wandb sync",
@@ -199,7 +203,7 @@ def run_train(words):
 
 def run_complexity(words):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(complexity, "RUN_S", 0.01, raising=False)
+        patch.setattr(table_1, "RUN_S", 0.01)
         return complexity.main([*words, "--scale", "demo.yaml", "--n", "8"])
 
 
@@ -292,6 +296,8 @@ NEEDS = {  # what may be missing here; then the command says so
 def test_a_command_of_a_readme_works(command, here, monkeypatch):
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]
     words = [word.replace("NAME@SCALE", PLACEHOLDERS["NAME@SCALE"]) for word in words]
+    if words[0] == "transformer-pl" and words[1] in COMMANDS:
+        words = ["python", "-m", f"transformer_pl.{words[1]}", *words[2:]]
     if words[0] == "taskset":
         words = words[words.index("python") :]
     if words[0] == "python" and words[1].startswith("tests/benchmarks/"):

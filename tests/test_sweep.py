@@ -7,6 +7,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 
 import forked
 import pytest
@@ -43,6 +44,7 @@ def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):
         assert result["config"]["effective.d_model"] == 32 and result["config"]["model.d_model"] == 512
         assert result["steps"] == 20 and result["params"] > 0 and result["flops"] > 0 and result["wall_s"] > 0
         assert result["signature"].startswith("nrefs:1|case:mixed")
+        assert result["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
         for split in ("val", "test"):
             rows = [json.loads(line) for line in (trial / f"scores.{split}.jsonl").read_text().splitlines()]
             nll, pieces = sum(row["nll"] for row in rows), sum(row["pieces"] for row in rows)

@@ -18,6 +18,12 @@ from transformer_pl.runtime.errors import InputError
 
 LINE = 100  # characters
 
+EXAMPLES = """\
+examples:
+  python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
+  python -m transformer_pl.check ablations.local_attention.LocalAttention window=4 model.h=4
+"""
+
 
 def main(argv: list[str]) -> int:
     """Print how each property is kept; return 0, or 2 if one is broken."""
@@ -60,11 +66,20 @@ def slot_of(path: str) -> str:
 
 
 def _read_argv(argv: list[str]) -> argparse.Namespace:
-    parser = CommandParser(prog="python -m transformer_pl.check", description="Check a component of one's own.")
+    parser = CommandParser(
+        prog="python -m transformer_pl.check",
+        usage="%(prog)s COMPONENT [KEY=VALUE ...] [options]",
+        description="Check a component of your own: whether it keeps the properties of its slot. Defaults are in\n"
+        "parentheses.",
+        epilog=EXAMPLES,
+    )
     parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="its options, and keys such as model.h=4")
-    parser.add_argument("--slot", type=_slot, choices=SLOTS, help="the slot that it fills (from its methods)")
-    parser.add_argument(
+    group = parser.add_argument_group("the model around it")
+    group.add_argument(
+        "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (told from its methods)"
+    )
+    group.add_argument(
         "--scale", type=text, metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)"
     )
     return parser.parse_args(argv)

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 from transformer_pl.config import is_known_key
 from transformer_pl.experiments.cli import (
     add_beside_option,
-    add_search_options,
+    add_retune_options,
+    add_storage_option,
     add_sweep_options,
     make_folder,
     refuse_options,
+    sweep_file,
     sweep_folder,
 )
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
@@ -34,6 +36,15 @@ from transformer_pl.trials.trial import Trial
 
 PAGES = ("html", "wandb")
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
+
+EXAMPLES = """\
+examples:
+  python -m transformer_pl.report sweeps/table3_A.yaml                 the table in the terminal
+  python -m transformer_pl.report table3_A --format md > table.md      also tex, csv and json
+  python -m transformer_pl.report table3_A --format html               write the page, print its path
+  python -m transformer_pl.report table3_A table3_B --scale multi30k   two tables
+  python -m transformer_pl.report table3_A --against other/runs        the same rows in two folders
+"""
 
 
 class Report(NamedTuple):
@@ -57,24 +68,36 @@ def main(argv: list[str]) -> int:
 
 def read_options(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
-        prog="python -m transformer_pl.report", description="Print the table of a sweep from the results on disk."
+        prog="python -m transformer_pl.report",
+        usage="%(prog)s FILE... [options]",
+        description="Print the table of each sweep file from the results on disk. Trains nothing. Give the options\n"
+        "with which the sweep ran. Defaults are in parentheses.",
+        epilog=EXAMPLES,
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="sweep files")
-    add_sweep_options(parser)
-    add_search_options(parser)
-    add_beside_option(parser)
     parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        type=sweep_file,
+        help="sweep files, or names of those that ship: table3_A",
+    )
+    trials = add_sweep_options(parser)
+    add_retune_options(trials)
+    add_storage_option(trials)
+    table = parser.add_argument_group("what is printed")
+    table.add_argument(
         "--format",
         choices=("terminal", *TEXT_FORMATS, *PAGES),
         default="terminal",
-        help="html prints the page's path; wandb makes a report at W&B and prints its address",
+        help="html prints the page's path; wandb makes a report at W&B and prints its address (%(default)s)",
     )
-    parser.add_argument(
+    add_beside_option(table)
+    table.add_argument(
         "--test",
         choices=("t", "randomisation"),
-        help="the test of differences to base (default: t, or randomisation where rows have one seed)",
+        help="the test of differences to base (t; randomisation where rows have one seed)",
     )
-    parser.add_argument(
+    table.add_argument(
         "--against", type=folder_name, metavar="DIR", help="another runs folder, to compare the same rows"
     )
     options = parser.parse_args(argv)

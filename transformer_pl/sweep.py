@@ -16,12 +16,14 @@ from rich.console import Console
 from transformer_pl.checks.run import check_models
 from transformer_pl.experiments.cli import (
     add_beside_option,
-    add_search_options,
+    add_retune_options,
+    add_storage_option,
     add_sweep_options,
     kept_options,
     make_folder,
     other_table,
     refuse_options,
+    sweep_file,
     sweep_folder,
 )
 from transformer_pl.experiments.launch import GridQueue, launch
@@ -53,6 +55,17 @@ from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
+
+EXAMPLES = """\
+examples:
+  python -m transformer_pl.sweep sweeps/table3_A.yaml                     train, and print the table
+  python -m transformer_pl.sweep table3_A --plan                          the same file by its name; starts nothing
+  python -m transformer_pl.sweep table3_A --seeds 1,2,3,4,5               two more seeds; finished trials are reused
+  python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
+  python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   real text, one trial at a time
+
+exit codes: 0 done; 1 a trial failed or diverged; 2 the input is wrong, nothing was started; 130, 143 stopped
+"""
 
 
 def main(words: list[str]) -> int:
@@ -193,38 +206,50 @@ class GridCommand:
 
 
 def read_options(words: list[str]) -> argparse.Namespace:
-    parser = CommandParser(prog="python -m transformer_pl.sweep", description="Run a sweep and print its table.")
-    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a sweep file: sweeps/table3_A.yaml")
-    add_sweep_options(parser)
-    add_search_options(parser)
-    add_beside_option(parser)
-    add_launcher_options(parser)
-    parser.add_argument("--plan", action="store_true", help="print the plan and start nothing")
-    parser.add_argument(
-        "--compare",
-        choices=COMPARED,
-        help="adds to the plan how far each row is from base in this; changes no training",
+    parser = CommandParser(
+        prog="python -m transformer_pl.sweep",
+        usage="%(prog)s FILE [options]\n       %(prog)s --list | --clean | --schema sweep|scale",
+        description="Train the trials of a sweep file that are not finished, and print their table. The same command\n"
+        "again continues where it was stopped. Defaults are in parentheses.",
+        epilog=EXAMPLES,
     )
     parser.add_argument(
-        "--parallel",
-        type=_parallel,
-        metavar="N|auto",
-        help="how many trials run at once (auto: as many as cores or GPUs allow)",
+        "file", metavar="FILE", type=sweep_file, nargs="?", help="a sweep file, or the name of one that ships: table3_A"
     )
-    parser.add_argument(
+    trials = add_sweep_options(parser)
+    add_retune_options(trials)
+    run = parser.add_argument_group("how they run")
+    run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
+    run.add_argument(
+        "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores or GPUs allow)"
+    )
+    run.add_argument(
         "--rerun",
         action="store_true",
         help="train finished and diverged trials again; to resume that after a stop, leave --rerun out",
     )
-    parser.add_argument(
-        "--sampler", nargs="+", metavar="NAME [key=value]", help="how a search draws: tpe, random, gp, ..."
+    add_launcher_options(run)
+    table = parser.add_argument_group("what is printed")
+    add_beside_option(table)
+    table.add_argument("--compare", choices=COMPARED, help="adds to the plan how far each row is from base in this")
+    search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
+    search.add_argument(
+        "--sampler",
+        nargs="+",
+        metavar=("NAME", "KEY=VALUE"),
+        help="tpe, random, qmc, cma-es, gp or nsga-ii, with its options (random with method: random, else tpe)",
     )
-    parser.add_argument(
-        "--pruner", nargs="+", metavar="NAME [key=value]", help="how a search ends trials early: none, median, ..."
+    search.add_argument(
+        "--pruner",
+        nargs="+",
+        metavar=("NAME", "KEY=VALUE"),
+        help="none, median, halving or hyperband, with its options (the file's early_terminate, or none)",
     )
-    parser.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
-    parser.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
-    parser.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
+    add_storage_option(search)
+    folder = parser.add_argument_group("without a FILE")
+    folder.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
+    folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
+    folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
     if sum((options.file is not None, options.list, options.clean, options.schema is not None)) != 1:
         parser.error("one of FILE, --list, --clean and --schema must be given")

@@ -36,6 +36,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
+from transformer_pl.runtime.version import project_version
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
@@ -43,6 +44,14 @@ from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs
 from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
+EXAMPLES = """\
+examples:
+  python -m transformer_pl.train --model.h=4 --seed=2                   a trial at scale demo, with 4 heads
+  python -m transformer_pl.train --variant="model.h=1 model.p_drop=0"   as a row of a sweep file names it
+  python -m transformer_pl.train --scale=multi30k --runs=elsewhere      base on real text, results in another folder
+
+The keys of the config follow. Their defaults are the paper's base; a scale sets some of them.
+"""
 
 
 def main(argv: list[str]) -> int:
@@ -68,15 +77,21 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     parser = CommandParser(
         prog="python -m transformer_pl.train",
         usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]',
-        description="Train one trial, unless it has finished or diverged; an interrupted one continues.",
-        epilog=help_text(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train one trial, unless it has finished or diverged; an interrupted one continues. Defaults are\n"
+        "in parentheses.",
+        epilog=f"{EXAMPLES}\n{help_text()}",
     )
     parser.add_argument(
-        "--scale", type=text, metavar="S", default="demo", help="a scale's name or a YAML file (%(default)s)"
+        "--scale",
+        type=text,
+        metavar="S",
+        default="demo",
+        help="demo, multi30k, wmt14, wmt14-fr or your own YAML (%(default)s)",
     )
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help="a row of a sweep: `base`, or what differs from it")
-    parser.add_argument("--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="results (%(default)s)")
+    parser.add_argument(
+        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
+    )
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
     options, rest = parser.parse_known_args(argv)
     levels = [scale_level(options.scale), Level("command line", _read_keys(rest))]
@@ -202,6 +217,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         logger.log_metrics(metrics, config.steps)
         logger.log_translations(evaluation.examples)
         result = {
+            "version": project_version(),
             "id": run.identity.trial,
             "weights_id": run.identity.weights,
             "name": run.name,

@@ -23,26 +23,35 @@ from transformer_pl.trials.trial import Trial
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
 
+EXAMPLES = """\
+examples:
+  python -m transformer_pl.sweep --list                                    which trials there are
+  python -m transformer_pl.translate demo-base-s1 sentences.txt --beam 4   every line of a file
+  python -m transformer_pl.translate demo-base-s1                          lines as you type them
+"""
+
 
 def main(argv: list[str]) -> int:
     parser = CommandParser(
-        prog="python -m transformer_pl.translate", description="Translate lines with a trained trial."
+        prog="python -m transformer_pl.translate",
+        usage="%(prog)s TRIAL [FILE] [options]",
+        description="Translate lines with a trained trial. Defaults are in parentheses.",
+        epilog=EXAMPLES,
     )
     parser.add_argument("trial", metavar="TRIAL", help="a trial's folder, its id, or a part of its name")
-    parser.add_argument(
-        "file", metavar="FILE", nargs="?", type=Path, help="one sentence per line (default: standard input)"
-    )
-    parser.add_argument("--beam", help="beam size (default: the trial's)")
-    parser.add_argument("--alpha", help="length penalty, Section 6.1 (default: the trial's)")
-    parser.add_argument(
+    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="one sentence per line (standard input)")
+    group = parser.add_argument_group("how")
+    group.add_argument("--beam", metavar="K", help="hypotheses per sentence in the beam search (the trial's)")
+    group.add_argument("--alpha", metavar="A", help="length penalty, Section 6.1 (the trial's)")
+    group.add_argument(
         "--n-best",
         type=whole_number(),
         default=0,
         metavar="N",
-        help="print N outputs per line: line number, score, text",
+        help="print N outputs per line: line number, score, text (the best one's text alone)",
     )
-    parser.add_argument(
-        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the runs folder (%(default)s)"
+    group.add_argument(
+        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
     options = parser.parse_args(argv)
     result = find(options.runs, options.trial)

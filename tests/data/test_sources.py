@@ -438,7 +438,7 @@ def test_the_hub_is_asked_for_before_anything_is_loaded(monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("transformer_pl.runtime.network.getproxies", dict)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         assert sources._hub_reachable()

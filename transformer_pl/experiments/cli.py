@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import os
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -10,66 +11,94 @@ from typing import Any
 
 from transformer_pl.runtime.command_line import (
     CommandParser,
+    Options,
     folder_name,
     names,
     text,
     whole_number,
     whole_numbers,
 )
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.trials.names import as_folder, sweep_title
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
+SHIPPED = Path(__file__).parents[1] / "sweeps"  # the sweep files that come with the package
 
-def add_sweep_options(parser: CommandParser) -> None:
-    """Add the options that choose the trials of a sweep file and the runs folder."""
-    parser.add_argument(
-        "--scale", type=text, help="a scale: demo, multi30k, ... or a YAML file of your own; replaces the sweep file's"
+
+def sweep_file(word: str) -> Path:
+    """Read the path of a sweep file, or, where there is no such file, the name of one that ships: `table3_A`."""
+    path = Path(word)
+    if path.suffix or len(path.parts) != 1 or os.path.isfile(path):
+        return path
+    shipped = {file.stem: file for file in sorted(SHIPPED.glob("*.yaml"))}
+    if word not in shipped:
+        near = suggestion(word, shipped)
+        raise argparse.ArgumentTypeError(
+            f"{shown(repr(word))} must be a sweep file, or the name of one that ships{near}"
+        )
+    return shipped[word]
+
+
+def as_typed(file: Path) -> str:
+    """The word that `sweep_file` reads as this path."""
+    return file.stem if file.parent == SHIPPED else str(file)
+
+
+def add_sweep_options(parser: CommandParser) -> Options:
+    """Add the options that choose the trials of a sweep file, and the runs folder. Returns their group."""
+    group = parser.add_argument_group("which trials")
+    group.add_argument(
+        "--scale",
+        type=text,
+        metavar="S",
+        help="demo, multi30k, wmt14, wmt14-fr or your own YAML (the file's, or demo)",
     )
-    parser.add_argument("--seeds", type=_seeds, metavar="1,2", help="replaces the sweep file's seeds")
-    parser.add_argument(
+    group.add_argument("--seeds", type=_seeds, metavar="1,2", help="one trial of each row for each (the file's, or 1)")
+    group.add_argument(
         "--set",
         type=_setting,
         nargs="+",
         action=_Settings,
         default={},
         metavar="KEY=VALUE",
-        help="values that win over the sweep file's",
+        help="values that win over the file's; for all keys: python -m transformer_pl.train --help",
     )
-    parser.add_argument(
+    group.add_argument(
         "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
+    return group
 
 
-def add_beside_option(parser: CommandParser) -> None:
-    """Add the option that says what a table stands beside."""
-    parser.add_argument(
-        "--beside",
-        choices=("none", "paper"),
-        help="whether a table shows the paper's numbers (default: unless the text is your own)",
-    )
-
-
-def add_search_options(parser: CommandParser) -> None:
-    """Add the options of --retune and of a search's study."""
-    parser.add_argument(
+def add_retune_options(group: Options) -> None:
+    """Add --retune and --budget."""
+    group.add_argument(
         "--retune",
         type=names,
         metavar="KEY,KEY",
         help="give every row its own best values of these keys, by the same small search for each row",
     )
-    parser.add_argument(
+    group.add_argument(
         "--budget",
         type=whole_number(2, ": base's own values are one try"),
         default=8,
         metavar="K",
         help="for --retune: tries per row (%(default)s)",
     )
-    parser.add_argument(
-        "--storage",
-        type=text,
-        metavar="URL",
-        help="for a search: a database in place of the journal file in the sweep's folder",
+
+
+def add_beside_option(group: Options) -> None:
+    """Add the option that says what a table stands beside."""
+    group.add_argument(
+        "--beside",
+        choices=("none", "paper"),
+        help="whether the table shows the paper's numbers (paper, unless the text is your own)",
+    )
+
+
+def add_storage_option(group: Options) -> None:
+    """Add the option that says where a search keeps its study."""
+    group.add_argument(
+        "--storage", type=text, metavar="URL", help="a database (the file study.journal in the sweep's folder)"
     )
 
 
@@ -101,7 +130,7 @@ def other_table(options: argparse.Namespace) -> str:
 
 def kept_options(options: argparse.Namespace) -> dict[str, str]:
     """What plan.json keeps of the options: those of `other_table`, and the command that shows the table."""
-    words = ["python", "-m", "transformer_pl.report", str(options.file)]
+    words = ["python", "-m", "transformer_pl.report", as_typed(options.file)]
     words += ["--scale", options.scale] if options.scale else []
     words += ["--seeds", ",".join(options.seeds)] if options.seeds else []
     words += ["--runs", str(options.runs)] if options.runs != DEFAULT_RUNS else []

@@ -5,28 +5,28 @@ from pathlib import Path
 from types import ModuleType
 
 from transformer_pl.launchers import Launcher, local, slurm, slurm_queue
-from transformer_pl.runtime.command_line import CommandParser, whole_number
+from transformer_pl.runtime.command_line import Options, whole_number
 from transformer_pl.runtime.errors import InputError
 
 LAUNCHERS: dict[str, ModuleType] = {"local": local, "slurm": slurm}
 OPTIONS = {"devices": "local", "per_device": "local", "slurm": "slurm"}  # by name: the launcher that they are for
 
 
-def add_launcher_options(parser: CommandParser) -> None:
-    """Add --launcher and the options of the launchers."""
-    parser.add_argument(
+def add_launcher_options(group: Options) -> None:
+    """Add --launcher and the options of the launchers to a group of the help."""
+    group.add_argument(
         "--launcher", choices=LAUNCHERS, default="local", help="where trials are trained (%(default)s: this machine)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--devices",
         type=whole_number(),
         metavar="N",
         help="use so many GPUs of this machine, or so many CPU cores where no GPU is used (default: all)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--per-device", type=whole_number(), metavar="K", help="so many trials share a GPU, each on cores of its own"
     )
-    parser.add_argument(
+    group.add_argument(
         "--slurm", type=Path, metavar="FILE", help="for --launcher slurm: what each trial needs, by sbatch's own names"
     )
 

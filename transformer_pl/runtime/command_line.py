@@ -13,6 +13,9 @@ from typing import Any, NoReturn
 from transformer_pl.runtime import passwords, signals
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import LONGEST_NAME
+from transformer_pl.runtime.version import NAME, project_version
+
+Options = argparse._ArgumentGroup  # a group of options in the help, to which more are added
 
 
 class HelpShown(Exception):
@@ -22,15 +25,13 @@ class HelpShown(Exception):
 class CommandParser(argparse.ArgumentParser):
     """An argument parser that reports a wrong command line as an InputError.
 
-    Options must be spelled in full. Setting an option twice is an error.
+    Options must be spelled in full. Setting an option twice is an error. The texts of the help keep their lines.
     """
 
     def __init__(self, **options: Any):
-        super().__init__(allow_abbrev=False, **options)
-
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """As argparse's, but the default action refuses a second value."""
-        return super().add_argument(*names, **{"action": _StoreOnce} | options)
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        self.register("action", None, _StoreOnce)  # the default action, also of groups
+        self.add_argument("-V", "--version", action=_Version, nargs=0, help="show the version and exit")
 
     def parse_args(self, argv: Any, namespace: Any = None) -> Any:  # type: ignore[override]  # argv is required here
         """The options of a command line; passwords in URLs are taken out first. Raises an InputError."""
@@ -46,6 +47,19 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"command line: {message}; see {self.prog} --help")
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """The options in one column, and what they mean in a second one that begins early."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=22)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
+        print(f"{NAME} {project_version()}")
+        parser.exit()
 
 
 class _StoreOnce(argparse.Action):

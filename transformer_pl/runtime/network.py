@@ -1,19 +1,20 @@
-"""Whether a server answers: checked before a library is called that would wait long for it."""
+"""Whether a server answers: checked before a library is called that would wait long for it.
 
-import http.client
+Functions import http and ssl, because few commands need them.
+"""
+
 import queue
 import socket
-import ssl
 import threading
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, getproxies, proxy_bypass, urlopen
 
 PORTS = {"http": 80, "https": 443}
 
 
 def why_unreachable(address: str, seconds: float = 3.0) -> str | None:
     """Why the server of a URL, or its proxy, accepts no connection; None if it does."""
+    from urllib.request import getproxies, proxy_bypass
+
     url = urlsplit(address)
     proxy = getproxies().get(url.scheme)
     if proxy and not proxy_bypass(url.hostname or ""):
@@ -37,6 +38,11 @@ def why_unreachable(address: str, seconds: float = 3.0) -> str | None:
 
 def responds(address: str, seconds: float) -> bool:
     """Whether a web server responds to a request, with any status. A server that hangs may still accept connections."""
+    import http.client
+    import ssl
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
     try:
         urlopen(Request(address, method="HEAD"), timeout=seconds).close()
     except HTTPError as error:

@@ -77,6 +77,7 @@ class _Result(BaseModel, strict=True):
     digest: str | None = None  # of the other keys; older results have none
     exempt: dict[str, dict[str, str]] = {}  # see `checks.run.check_model`
     convergence: _Convergence | None = None  # null: not known; older results lack it
+    version: str | None = None  # of this project; older results lack it
 
     @model_validator(mode="before")
     @classmethod

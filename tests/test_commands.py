@@ -1,0 +1,128 @@
+"""What all commands share: their help, their version, the console command, and sweep files found by their names."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from helpers import ROOT, SHIPPED
+
+from transformer_pl import __main__ as console
+from transformer_pl import check, complexity, report, sweep, train, translate
+from transformer_pl.experiments.cli import as_typed, sweep_file
+from transformer_pl.levels import resolve
+from transformer_pl.runtime.command_line import CommandParser, HelpShown
+from transformer_pl.runtime.errors import InputError
+
+MODULES = {
+    module.__name__.rpartition(".")[2]: module for module in (sweep, report, train, translate, check, complexity)
+}
+SLOW = ("torch", "lightning", "scipy", "matplotlib", "optuna", "sqlalchemy", "wandb", "datasets", "sacrebleu", "ssl")
+
+
+class Parsed(Exception):
+    """The command's parser took the words. The rest of the command does not run."""
+
+
+def help_of(name, capsys):
+    with pytest.raises(HelpShown):
+        MODULES[name].main(["--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_the_help_are_commands(name, capsys, monkeypatch):
+    """Their words are options, their sweep files are there, and their keys make a config."""
+    examples = re.findall(r"^  python -m transformer_pl\.(\w+) (.+?)(?: {3}.*| > .*)?$", help_of(name, capsys), re.M)
+    assert len(examples) >= 2
+
+    def stop(parser, words, namespace=None):
+        parse(parser, words, namespace)
+        raise Parsed
+
+    parse = CommandParser.parse_args
+    monkeypatch.setattr(CommandParser, "parse_args", stop)
+    for command, line in examples:
+        words = shlex.split(line)
+        assert all((ROOT / word).exists() for word in words if word.startswith("sweeps/"))
+        if command == "train":
+            resolve(train.read_argv(words)[1])
+            continue
+        with pytest.raises(Parsed):
+            MODULES[command].main(words)
+
+
+def test_the_help_imports_nothing_slow():
+    """It takes a few tenths of a second, where torch alone takes seconds."""
+    program = (
+        "import importlib, sys\n"
+        "from transformer_pl.runtime.command_line import HelpShown\n"
+        f"for name in {list(MODULES)}:\n"
+        "    try: importlib.import_module(f'transformer_pl.{name}').main(['--help'])\n"
+        "    except HelpShown: pass\n"
+        f"print('imported:', *[name for name in {SLOW} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "imported:", done.stderr
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_command_tells_the_version(name, capsys):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    with pytest.raises(HelpShown):
+        MODULES[name].main(["--version"])
+    assert capsys.readouterr().out == f"transformer-pl {version}\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The console command
+
+
+def test_the_console_command_explains_every_command(capsys):
+    assert console.COMMANDS.keys() == MODULES.keys()
+    with pytest.raises(HelpShown):
+        console.explain("--help")
+    printed = capsys.readouterr().out
+    assert all(f"  {name} " in printed for name in MODULES)
+    with pytest.raises(InputError, match=r"'repotr': no such command; did you mean report\?"):
+        console.explain("repotr")
+
+
+def test_the_console_command_becomes_the_command(tmp_path):
+    """With its exit code, and with the modules of the folder in which it was started."""
+    (tmp_path / "mine.py").write_text("class Mine:\n    def forward(self, a, b, c):\n        pass\n")
+    words = [sys.executable, "-m", "transformer_pl", "check", "mine.Mine"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "mine.Mine: its slot is not clear from forward(a, b, c)" in done.stderr, done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sweep files by name
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_sweep_file_is_found_by_its_name(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = sweep_file(path.stem)
+    assert found.samefile(path) and as_typed(found) == path.stem
+
+
+def test_a_file_comes_before_a_name_that_ships(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attention").mkdir()  # a folder is no sweep file
+    assert sweep_file("attention").is_file()
+    (tmp_path / "table3").write_text("name: mine\n")
+    for word in ("table3", "table3.yaml", "sweeps/table3", str(tmp_path / "none")):
+        assert sweep_file(word) == Path(word) and as_typed(Path(word)) == word
+
+
+def test_an_unknown_name_is_reported_with_the_nearest():
+    with pytest.raises(
+        InputError, match=r"'table3_Z' must be a sweep file, or the name of one that ships; did you mea"
+    ):
+        sweep.main(["table3_Z", "--plan"])

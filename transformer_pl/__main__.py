@@ -1,0 +1,55 @@
+"""All commands under one name:  transformer-pl sweep table3_A  is  python -m transformer_pl.sweep table3_A"""
+
+import os
+import sys
+from typing import NoReturn
+
+COMMANDS = {
+    "sweep": "train the trials of a sweep file and print their table, or search",
+    "report": "print the table of a sweep from the results on disk, or write its page",
+    "train": "train one trial",
+    "translate": "translate lines with a trained trial",
+    "check": "check a component of your own",
+    "complexity": "measure how the time of a layer grows with the sentence (Table 1)",
+}
+HELP = """\
+commands:
+{commands}
+
+  transformer-pl COMMAND --help     its options
+  transformer-pl sweep table3_A     Table 3 (A) of the paper, the number of heads: minutes on a CPU
+  transformer-pl report table3_A    its table again, from the results on disk
+
+Each command is also a module: transformer-pl sweep is python -m transformer_pl.sweep.
+"""
+
+
+def main() -> NoReturn:
+    """Replace this process by the one that `python -m` starts for the command; or explain the commands."""
+    name, *words = sys.argv[1:] or ["--help"]
+    if name in COMMANDS:  # at once: a password among the words is seen until the command hides it (`passwords`)
+        os.execv(sys.executable, [sys.executable, "-m", f"transformer_pl.{name}", *words])
+    from transformer_pl.runtime.command_line import run_command
+
+    run_command(lambda _: explain(name))
+
+
+def explain(word: str) -> int:
+    """Print the help or the version. Raises an InputError for a word that is no command."""
+    from transformer_pl.runtime.command_line import CommandParser
+    from transformer_pl.runtime.errors import InputError, shown, suggestion
+
+    commands = "\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())
+    parser = CommandParser(
+        prog="transformer-pl",
+        usage="%(prog)s COMMAND ...",
+        description="Ablation studies of the Transformer, from a sweep file to a table beside the paper's.",
+        epilog=HELP.format(commands=commands),
+    )
+    if word.startswith("-"):
+        parser.parse_args([word])
+    raise InputError(f"command line: {shown(repr(word))}: no such command{suggestion(word, COMMANDS)}")
+
+
+if __name__ == "__main__":
+    main()
