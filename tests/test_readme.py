@@ -28,7 +28,8 @@ from transformer_pl.runtime.errors import InputError
 READMES = sorted(
     path
     for depth in ("", "*/", "*/*/")
-    for path in (*ROOT.glob(f"{depth}README.md"), *ROOT.glob(f"{depth}SLOTS.md"))
+    for name in ("README.md", "SLOTS.md", "FIDELITY.md")
+    for path in ROOT.glob(f"{depth}{name}")
     if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts)
 )
 SLOTS = ROOT / "ablations" / "SLOTS.md"
