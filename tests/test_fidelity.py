@@ -1,4 +1,4 @@
-"""The page of decisions, transformer_pl/FIDELITY.md: its tests and its settings exist. And the tests that it alone has."""
+"""The page of decisions, transformer_pl/FIDELITY.md: its tests and settings exist; and the tests that it alone has."""
 
 import ast
 import re
@@ -68,7 +68,7 @@ def test_the_epsilon_of_every_norm(model):
 
 
 def test_matrices_are_drawn_from_glorot_s_distribution(model):
-    """Uniform between the two bounds sqrt(6 / (d_in + d_out)), each W by itself; biases and norms change nothing yet."""
+    """Uniform up to sqrt(6 / (d_in + d_out)) on both sides, each W by itself. Biases and norms change nothing yet."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             bound = (6 / sum(module.weight.shape)) ** 0.5

@@ -103,6 +103,11 @@ def _metric_notes(rows: Sequence[TableRow]) -> list[str]:
         notes.append(f"BLEU is sacreBLEU on the validation set; its signature is {signatures[0]}.")
     elif signatures:
         notes.append(f"BLEU is not comparable between all rows: sacreBLEU's signatures are {' and '.join(signatures)}.")
+    if any("val/bleu_tokenised" in result["metrics"] for result in results):
+        notes.append(
+            "BLEU tok. is BLEU of Moses tokens with compounds split at their hyphens, as the paper's authors computed "
+            "it: compare it with the column paper BLEU."
+        )
     if signatures:
         notes.append("PPL is the validation perplexity per token (subword).")
     if len({text_settings(config) for config in configs}) > 1:
