@@ -586,6 +586,17 @@ def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, 
         assert ("BLEU rows | BLEU others" in completed[()]) == bool(against)
 
 
+@binds("report --cost")
+def test_the_cost_is_counted_at_the_rate_that_is_stated(rows, tell):
+    path, runs = rows
+    words = [path, "--runs", runs, "--format", "json", "--cost"]
+    costs = [[row["flops_by_time"] for row in json.loads(tell(report.main, *words, n)[1])["rows"]] for n in (2, 6)]
+    assert len(costs[0]) == 2 and costs[1] == pytest.approx([3 * cost for cost in costs[0]])
+    for wrong in ([0], ["nan"], [2, "--test", "t"], [2, "--against", runs]):
+        with pytest.raises(InputError, match="--cost"):
+            tell(report.main, *words, *wrong)
+
+
 @binds("sweep --beside", "report --beside")
 def test_the_paper_stands_beside_a_table_where_that_is_asked_for(rows, tell):
     """The text is the user's own, so without the option it does not."""

@@ -20,7 +20,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
     """All notes of a table, one thought each. randomise, beside: as in `build_table`."""
     config = next((row.results.config for row in rows if row.is_base), rows[0].results.config)
     return [
-        *_scale_notes(config),
+        *scale_notes(config),
         *_regime_notes(rows),
         *_paper_notes(rows, beside),
         *_metric_notes(rows),
@@ -50,7 +50,7 @@ def _exemption_notes(rows: Sequence[TableRow]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _scale_notes(config: Config) -> list[str]:
+def scale_notes(config: Config) -> list[str]:
     """How far the table is from the paper: sizes, steps, batches, text."""
     model, data, effective = config.model, config.data, effective_sizes(config)
     factors = [
