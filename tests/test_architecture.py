@@ -14,6 +14,7 @@ DOORS = {
     "wandb_workspaces": "transformer_pl.reporting.wandb_report",
     "datasets": "transformer_pl.data.sources",
     "sacrebleu": "transformer_pl.evaluation.score",
+    "sacremoses": "transformer_pl.evaluation.score",
     "sentencepiece": "transformer_pl.data.tokenizer",
     "matplotlib": "transformer_pl.reporting.plots",
     "optuna": "transformer_pl.search.",

@@ -263,6 +263,10 @@ RUNNING = {  # what shows it, of the trial with the change and of the one withou
     # two validations of 8 sentences and the likelihoods of 8 and 6, each of which was one batch; then the outputs of
     # all 14, which were one batch, too
     Change("trainer.eval_tokens", 1): (lambda made, base: made.batches(False) - base.batches(False), 3 * 7 + 5 + 13),
+    Change("trainer.tokenised_bleu", True): (
+        lambda made, base: ["test/bleu_tokenised" in one.trial.result()["metrics"] for one in (made, base)],
+        [True, False],
+    ),
     Change("trainer.bleu_sample", 3, ALONE): (lambda made, base: made.batches(False) - base.batches(False), 2 * 3),
 }
 
@@ -617,6 +621,17 @@ def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, 
         assert completed[()] == completed["--test", "t"] != completed["--test", "randomisation"]
         assert "approximate randomisation" in completed["--test", "randomisation"]
         assert ("BLEU rows | BLEU others" in completed[()]) == bool(against)
+
+
+@binds("report --cost")
+def test_the_cost_is_counted_at_the_rate_that_is_stated(rows, tell):
+    path, runs = rows
+    words = [path, "--runs", runs, "--format", "json", "--cost"]
+    costs = [[row["flops_by_time"] for row in json.loads(tell(report.main, *words, n)[1])["rows"]] for n in (2, 6)]
+    assert len(costs[0]) == 2 and costs[1] == pytest.approx([3 * cost for cost in costs[0]])
+    for wrong in ([0], ["nan"], [2, "--test", "t"], [2, "--against", runs]):
+        with pytest.raises(InputError, match="--cost"):
+            tell(report.main, *words, *wrong)
 
 
 @binds("sweep --beside", "report --beside")

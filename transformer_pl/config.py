@@ -215,8 +215,8 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these keys, only precision and bleu_sample are part of a trial's identity, and val_every where weights are
-    averaged.
+    Of these keys, only precision, bleu_sample and tokenised_bleu are part of a trial's identity, and val_every where
+    weights are averaged.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(
@@ -250,6 +250,10 @@ class Trainer(Section):
     eval_tokens: Count = Field(default=4096, description="tokens per language in an evaluation batch, padding included")
     bleu_sample: Natural = Field(
         default=0, description="sentences translated at every validation, for val/bleu_sample; 0: none"
+    )
+    tokenised_bleu: bool = Field(
+        default=False,
+        description="also compute BLEU as the paper did: of Moses tokens, compounds split at their hyphens",
     )
 
 

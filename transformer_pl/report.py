@@ -21,12 +21,13 @@ from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.compare import compare_folders
+from transformer_pl.reporting.cost_table import cost_table
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
 from transformer_pl.reporting.wandb_report import WandbReport
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command
+from transformer_pl.runtime.command_line import CommandParser, folder_name, positive_number, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -100,6 +101,13 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table.add_argument(
         "--against", type=folder_name, metavar="DIR", help="another runs folder, to compare the same rows"
     )
+    parser.add_argument(
+        "--cost",
+        type=positive_number,
+        metavar="TFLOPS",
+        help="the table of test BLEU and training cost, beside the paper's Table 2; TFLOPS: 10^12 operations a second "
+        "that one device sustains (the paper takes 9.5 for a P100)",
+    )
     options = parser.parse_args(argv)
     for flag, folder in (("--runs", options.runs), ("--against", options.against)):
         if folder and not folder.is_dir():
@@ -108,6 +116,8 @@ def read_options(argv: list[str]) -> argparse.Namespace:
         raise InputError(
             f"--format {options.format}: it is of one runs folder; leave --against out, or take another format"
         )
+    if options.cost and (options.against or options.test or options.format in PAGES):
+        raise InputError("--cost: its table has no --against, no --test and no page; leave them out")
     if options.beside and options.against:
         raise InputError("--beside: --against compares two runs folders, without the paper; leave one of them out")
     if options.format in ("json", "csv") and len(options.files) > 1:
@@ -141,6 +151,8 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     if options.against:
         return Report(title, _comparison(sweep, (options.runs, options.against), randomise))
     planned = plan_trials(sweep, options.runs)
+    if options.cost:
+        return Report(title, cost_table(sweep, planned, options.cost, options.beside))
     table = table_of(sweep, planned, randomise, options.beside)
     folder = sweep_folder(sweep, options)
     elsewhere = _results_elsewhere(sweep, planned, folder)
@@ -202,7 +214,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     from transformer_pl.search.cli import search_from_options
     from transformer_pl.search.results import SearchResults
 
-    refuse_options(options, ["against", "beside", "test"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(options, ["against", "beside", "cost", "test"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
     folder = sweep_folder(search, options)
     results = SearchResults(search, storage.find_study(search, folder, options.storage), options.runs)

@@ -200,7 +200,8 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     started, config, trial = time.perf_counter(), run.config, run.trial
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
-    environment = describe_environment(PACKAGES) | {"data": prepared.folder.name, "threads": use_threads(config, trial)}
+    packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
+    environment = describe_environment(packages) | {"data": prepared.folder.name, "threads": use_threads(config, trial)}
     environment |= code_state() | {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)

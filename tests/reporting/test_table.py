@@ -204,6 +204,17 @@ def test_one_seed_has_no_standard_deviation_and_a_note():
     assert "±" not in table.markdown() + terminal_text(table, 100)
 
 
+def test_the_paper_s_kind_of_bleu_has_a_column_and_a_note_where_it_was_measured():
+    rows = [row(config(), 60.0, 62.0), row(config(model__h=1), 61.0), row(config(model__h=4), None)]
+    table = build_table(rows, config())
+    assert "BLEU tok." not in names(table) and not any("Moses" in note for note in table.notes)
+    for value, measured in zip((61.3, 63.3), rows[0].results, strict=True):
+        measured["metrics"]["val/bleu_tokenised"] = value
+    table = build_table(rows, config())
+    assert column(table, "BLEU tok.") == ["62.3", "-", "-"] and any("Moses" in note for note in table.notes)
+    assert read_csv(table)[0]["val/bleu_tokenised.mean"] == "62.3"
+
+
 def test_unmeasured_values_are_never_numbers():
     rows = [
         row(config(), 60.0, 62.0),

@@ -112,6 +112,15 @@ def test_what_the_machine_cannot_do_is_refused(keys, gpus, messages):
         assert message in str(refused.value)
 
 
+def test_the_paper_s_bleu_needs_its_package(monkeypatch):
+    asked, others = config(tokenised_bleu=True).trainer, config().trainer
+    assert machine.accelerator(asked, 0) == "cpu"
+    monkeypatch.setitem(sys.modules, "sacremoses", None)  # as where it is not installed
+    assert machine.accelerator(others, 0) == "cpu"
+    with pytest.raises(InputError, match=r"trainer\.tokenised_bleu = True: needs the package sacremoses.*\[wmt\]"):
+        machine.accelerator(asked, 0)
+
+
 ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "fsdp2"]
 
 

@@ -103,7 +103,7 @@ def test_every_key_of_the_config_either_changes_the_identity_or_is_meant_not_to(
     """A key that is added later must be placed in one of the lists of this file."""
     placed = {key for keys in OTHER for key in keys} | {key for pair in SAME for keys in pair for key in keys}
     placed |= {"model.residual", "model.self_attention", "model.embedding"}  # as position and ffn
-    placed |= {"decode.beam", "decode.alpha", "decode.extra", "data.subset", "data.val", "data.test"}
+    placed |= {*OF_DECODING, "data.subset", "data.val", "data.test"}
     placed |= {"optim.match"}  # no trial has it: it becomes steps before (tests/test_budget.py)
     assert set(Config().flat()) <= placed
 
@@ -117,9 +117,12 @@ def test_the_data_the_parts_and_the_core_s_revision_count(monkeypatch):
     assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(made)
 
 
-@pytest.mark.parametrize("key", ["beam", "alpha", "extra"])
+OF_DECODING = {"decode.beam": 1, "decode.alpha": 1, "decode.extra": 1, "trainer.tokenised_bleu": True}
+
+
+@pytest.mark.parametrize("key", OF_DECODING)
 def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
-    base, other = of({}), of({f"decode.{key}": 1})
+    base, other = of({}), of({key: OF_DECODING[key]})
     assert base.trial != other.trial and base.weights == other.weights
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from transformer_pl.config import Config
 from transformer_pl.data.prepare import Prepared, Tokens
 from transformer_pl.evaluation.evaluate import best_translations, reference_likelihood, trained_model
-from transformer_pl.evaluation.score import corpus_score
+from transformer_pl.evaluation.score import corpus_score, tokenised_bleu
 from transformer_pl.model import Transformer
 from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.trial import Trial
@@ -19,7 +19,7 @@ class Evaluation(NamedTuple):
     """What a trained model is worth."""
 
     params: int
-    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, bleu, chrf
+    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, bleu, chrf; bleu_tokenised if asked for
     signature: str  # sacreBLEU's
     examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
 
@@ -50,6 +50,8 @@ def _evaluate(model: Transformer, config: Config, trial: Trial, prepared: Prepar
         score = corpus_score(hypotheses, references)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
+        if config.trainer.tokenised_bleu:
+            metrics[f"{name}/bleu_tokenised"] = tokenised_bleu(hypotheses, references, config.data.target)
         first = zip(sources[:EXAMPLES], references, hypotheses, strict=False)
         examples = examples or [{"source": s, "reference": r, "translation": h} for s, r, h in first]
         trial.save_sentences(name, hypotheses, score.statistics, nll.nll, nll.tokens)

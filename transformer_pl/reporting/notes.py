@@ -20,7 +20,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
     """All notes of a table, one thought each. randomise, beside: as in `build_table`."""
     config = next((row.results.config for row in rows if row.is_base), rows[0].results.config)
     return [
-        *_scale_notes(config),
+        *scale_notes(config),
         *_regime_notes(rows),
         *_paper_notes(rows, beside),
         *_metric_notes(rows),
@@ -50,7 +50,7 @@ def _exemption_notes(rows: Sequence[TableRow]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _scale_notes(config: Config) -> list[str]:
+def scale_notes(config: Config) -> list[str]:
     """How far the table is from the paper: sizes, steps, batches, text."""
     model, data, effective = config.model, config.data, effective_sizes(config)
     factors = [
@@ -103,6 +103,11 @@ def _metric_notes(rows: Sequence[TableRow]) -> list[str]:
         notes.append(f"BLEU is sacreBLEU on the validation set; its signature is {signatures[0]}.")
     elif signatures:
         notes.append(f"BLEU is not comparable between all rows: sacreBLEU's signatures are {' and '.join(signatures)}.")
+    if any("val/bleu_tokenised" in result["metrics"] for result in results):
+        notes.append(
+            "BLEU tok. is BLEU of Moses tokens with compounds split at their hyphens, as the paper's authors computed "
+            "it: compare it with the column paper BLEU."
+        )
     if signatures:
         notes.append("PPL is the validation perplexity per token (subword).")
     if len({text_settings(config) for config in configs}) > 1:

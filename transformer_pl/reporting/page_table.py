@@ -158,6 +158,11 @@ def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
             lambda row: cells.perplexity(row) or cells.unmeasured(row.results),
             "Perplexity per subword of the validation set; lower is better.",
         ),
+        column(
+            "BLEU tok.",
+            lambda row: cells.number(mean(row.results.values("val/bleu_tokenised")), ".1f"),
+            "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it.",
+        ),
         column("chrF", lambda row: measured(row, "val/chrf", ".1f"), "F-score of characters; higher is better."),
         column(
             "p own",

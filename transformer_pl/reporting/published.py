@@ -1,4 +1,4 @@
-"""The rows of Table 3 as the paper printed them, and how a config is matched to one of them."""
+"""The rows of Tables 2 and 3 as the paper printed them, and how a config is matched to one of them."""
 
 from functools import cache, cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.yaml_file import read_yaml
 
 Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
-TABLE3 = Path(__file__).parent / "published" / "table3.yaml"
+TABLE2, TABLE3 = (Path(__file__).parent / "published" / f"{name}.yaml" for name in ("table2", "table3"))
 
 
 class PublishedRow(Section):
@@ -22,6 +22,7 @@ class PublishedRow(Section):
     ppl: float | None = None
     bleu: float | None = None
     params: float | None = Field(None, description="in millions")
+    flops: float | None = Field(None, description="of the training: time * GPUs * sustained rate")
 
     @cached_property
     def config(self) -> Config:
@@ -34,6 +35,7 @@ class PublishedTable(Section):
 
     source: str
     rows: list[PublishedRow]
+    others: list[PublishedRow] = []  # systems that are no Transformer, and so no row of a sweep
 
     def find(self, config: Config) -> PublishedRow | None:
         """The printed row with this config's settings, whatever its scale; None if there is none."""
@@ -51,6 +53,14 @@ class PublishedTable(Section):
 def read_published() -> PublishedTable:
     """Read the printed Table 3."""
     return PublishedTable.model_validate(read_yaml(TABLE3))
+
+
+@cache
+def read_costs(data: Data) -> PublishedTable | None:
+    """Read the printed Table 2 for the two languages of a text; None for languages that it does not have."""
+    tables = read_yaml(TABLE2)
+    table = tables.get(f"{data.source}-{data.target}")
+    return PublishedTable.model_validate(table) if table else None
 
 
 def is_own_text(data: Data) -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import math
 import os
 import re
 import sys
@@ -107,6 +108,17 @@ def whole_numbers(at_least: int = 0, example: str = "1,2") -> Callable[[str], li
 
 def _is_whole(text: str) -> bool:
     return bool(re.fullmatch(f"[0-9]{{1,{LONGEST_NUMBER}}}", text))
+
+
+def positive_number(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        number = float(text if text.isascii() else "")  # which would read the digits of every script
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{shown(repr(text))} must be a number above 0, such as 9.5")
+    return number
 
 
 def text(word: str) -> str:

@@ -4,6 +4,7 @@ import ctypes
 import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,11 @@ def accelerator(trainer: "Trainer", gpus: int) -> str:
         mistakes.append(
             f"trainer.devices = {trainer.devices}: must be at most the number of GPUs that torch finds here, {gpus}; "
             "lower it, or choose trainer.accelerator=cpu"
+        )
+    if trainer.tokenised_bleu and find_spec("sacremoses") is None:
+        mistakes.append(
+            "trainer.tokenised_bleu = True: needs the package sacremoses, which is not here; pip install -c "
+            "constraints.txt -e '.[wmt]', or set it to False"
         )
     if mistakes:
         raise InputError(*mistakes)

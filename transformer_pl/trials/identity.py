@@ -8,8 +8,8 @@ from typing import Any
 
 from transformer_pl.config import CORPUS, KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
 
-# Of the trainer's keys, these change a result: precision its numbers, bleu_sample which numbers are measured.
-RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample")
+# Of the trainer's keys, these change a result: precision its numbers, the others which numbers are measured.
+RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample", "trainer.tokenised_bleu")
 CORE_REVISION = 2  # raised whenever the core's numerics change: older results are then no longer reused
 
 
@@ -56,7 +56,7 @@ class Identity:
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
 _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
-_OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
+_OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenised_bleu")
 
 
 def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:

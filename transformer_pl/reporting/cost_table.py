@@ -1,0 +1,95 @@
+"""The rows of a sweep beside the paper's Table 2: BLEU of the test set, and what the training cost."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from transformer_pl.config import Config
+from transformer_pl.experiments.cost import short_number
+from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.reporting import cells
+from transformer_pl.reporting.notes import scale_notes
+from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_costs
+from transformer_pl.reporting.render import Column, Table
+from transformer_pl.reporting.rows import RowResults, mean, read_rows
+
+TITLES = ("test BLEU", "test BLEU tok.", "FLOPs counted", "device hours", "FLOPs by time", "paper BLEU", "paper FLOPs")
+
+
+def cost_table(sweep: Sweep, planned: Iterable[PlannedTrial], tflops: float, beside: Beside | None = None) -> Table:
+    """The table of a sweep's test BLEU and cost from the results that are there; see `build_cost_table`."""
+    return build_cost_table([row.name for row in sweep.rows], read_rows(sweep, planned), sweep.base, tflops, beside)
+
+
+def build_cost_table(
+    names: Sequence[str], rows: Sequence[RowResults], base: Config, tflops: float, beside: Beside | None = None
+) -> Table:
+    """Test BLEU and cost of every row, means over its finished seeds, and below them the paper's other systems.
+
+    names: of the rows. tflops: the rate, in 10^12 operations a second, that one of their devices sustains. beside: as
+    in `build_table`.
+    """
+    hidden = beside == "none" or (beside is None and is_own_text(base.data))
+    paper = None if hidden else read_costs(base.data)
+    records, texts = [], []
+    for name, results in zip(names, rows, strict=True):
+        records.append(_record(name, results, tflops, paper.find(results.config) if paper else None))
+        texts.append(_cells(records[-1], cells.unmeasured(results)))
+    for system in paper.others if paper else []:
+        records.append(dict.fromkeys(records[0]) | {"name": system.label} | _printed(system))
+        texts.append(_cells(records[-1], ""))
+    columns = [Column("row", [record["name"] for record in records])]
+    columns += [Column(title, list(found)) for title, found in zip(TITLES, zip(*texts, strict=True), strict=True)]
+    notes = [*scale_notes(base), *_notes(rows, tflops), *([f"Columns `paper`: {paper.source}."] if paper else [])]
+    return Table([column for column in columns if any(column.cells)], records, notes)
+
+
+def device_seconds(result: dict[str, Any]) -> float:
+    """The wall time of a trial, its evaluation included, times the devices that it had."""
+    config = result["config"]
+    return result["wall_s"] * config["trainer.devices"] * config["trainer.num_nodes"]
+
+
+def _record(name: str, row: RowResults, tflops: float, printed: PublishedRow | None) -> dict[str, Any]:
+    seconds = mean([device_seconds(result) for result in row.done])
+    return {
+        "name": name,
+        "test/bleu": mean(row.values("test/bleu")),
+        "test/bleu_tokenised": mean(row.values("test/bleu_tokenised")),
+        "flops": mean([result["flops"] for result in row.done]),
+        "device_hours": seconds and seconds / 3600,
+        "flops_by_time": seconds and seconds * tflops * 1e12,
+        "seeds": len(row.done),
+    } | _printed(printed)
+
+
+def _printed(row: PublishedRow | None) -> dict[str, Any]:
+    return {"paper/bleu": row and row.bleu, "paper/flops": row and row.flops}
+
+
+def _cells(record: dict[str, Any], unmeasured: str) -> list[str]:
+    """The text of a record below TITLES. unmeasured: what stands where a row has no result."""
+    tokenised, paper_bleu, paper_flops = (record[key] for key in ("test/bleu_tokenised", "paper/bleu", "paper/flops"))
+    return [
+        cells.number(record["test/bleu"], ".1f") or unmeasured,
+        cells.number(tokenised, ".1f"),
+        short_number(record["flops"]) if record["flops"] else unmeasured,
+        cells.number(record["device_hours"], ".3g") or unmeasured,
+        short_number(record["flops_by_time"]) if record["flops_by_time"] else unmeasured,
+        cells.number(paper_bleu, ".2f"),
+        short_number(paper_flops) if paper_flops else "",
+    ]
+
+
+def _notes(rows: Sequence[RowResults], tflops: float) -> list[str]:
+    results = [result for row in rows for result in row.done]
+    signatures = dict.fromkeys(result["signature"] for result in results)
+    return [
+        *(f"test BLEU is sacreBLEU on the test set; its signature is {signature}." for signature in signatures),
+        "test BLEU tok. is of Moses tokens with compounds split, as paper BLEU: compare these two.",
+        "FLOPs counted: of the matrix products; a backward pass costs two forward passes.",
+        "device hours: wall time of a trial, evaluation included, times its devices (a GPU, or a process on a CPU). "
+        "Where several trials share a device, each has its whole time.",
+        f"FLOPs by time, as the paper counts: device time times {tflops:g} TFLOP/s, the rate that --cost states. The "
+        "paper takes 9.5 TFLOP/s for its P100.",
+    ]
