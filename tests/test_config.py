@@ -132,6 +132,8 @@ def test_a_config_is_frozen_and_strict():
         ("model.depth", "1/3", 1 / 3),
         ("model.width", "0.25", 0.25),
         ("optim.duration", "3", 3.0),
+        ("trainer.tokenised_bleu", "True", True),
+        ("trainer.tokenised_bleu", "false", False),
     ],
 )
 def test_text_is_read_by_the_declared_type(key, text, value):
@@ -176,6 +178,9 @@ def test_what_python_spells_is_read_back(value):
         ("model.width", "1/0", "fraction such as 1/2"),
         ("model.width", "a/b", "fraction such as 1/2"),
         ("trainer.precision", "64", "must be '32-true', 'bf16-mixed' or '16-mixed'"),
+        ("trainer.tokenised_bleu", "yes", "must be True or False"),
+        ("trainer.tokenised_bleu", 1, "must be True or False"),
+        ("trainer.tokenised_bleu", None, "must be True or False"),
         ("data.path", "", "at least 1 character"),
         ("data.vocab_size", 2_000_000, "must be less than or equal to 1000000"),
         ("model.position", "LearnedPosition", "import path of a class"),

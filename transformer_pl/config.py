@@ -28,6 +28,13 @@ def _number(value: object) -> object:
     return value
 
 
+def _flag(value: object) -> bool:
+    """Read a truth value as YAML, Python and W&B's agent spell it, and no number or other word."""
+    if str(value).lower() not in ("true", "false"):
+        raise ValueError("must be True or False")
+    return str(value).lower() == "true"
+
+
 def _multiplier(value: object) -> object:
     """Read `1/2` as well as `0.5`."""
     if not isinstance(value, str) or "/" not in value:
@@ -77,6 +84,7 @@ Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
 OrNone = BeforeValidator(_none_from_text)
 Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
 
@@ -251,7 +259,7 @@ class Trainer(Section):
     bleu_sample: Natural = Field(
         default=0, description="sentences translated at every validation, for val/bleu_sample; 0: none"
     )
-    tokenised_bleu: bool = Field(
+    tokenised_bleu: Flag = Field(
         default=False,
         description="also compute BLEU as the paper did: of Moses tokens, compounds split at their hyphens",
     )

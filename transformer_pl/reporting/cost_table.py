@@ -14,6 +14,9 @@ from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, mean, read_rows
 
 TITLES = ("test BLEU", "test BLEU tok.", "FLOPs counted", "device hours", "FLOPs by time", "paper BLEU", "paper FLOPs")
+TOKENISED = (
+    "test BLEU tok. is of Moses tokens with compounds split at their hyphens: compare this one with the paper's."
+)
 
 
 def cost_table(sweep: Sweep, planned: Iterable[PlannedTrial], tflops: float, beside: Beside | None = None) -> Table:
@@ -76,7 +79,7 @@ def _cells(record: dict[str, Any], unmeasured: str) -> list[str]:
         short_number(record["flops"]) if record["flops"] else unmeasured,
         cells.number(record["device_hours"], ".3g") or unmeasured,
         short_number(record["flops_by_time"]) if record["flops_by_time"] else unmeasured,
-        cells.number(paper_bleu, ".2f"),
+        cells.number(paper_bleu, "g"),
         short_number(paper_flops) if paper_flops else "",
     ]
 
@@ -86,7 +89,7 @@ def _notes(rows: Sequence[RowResults], tflops: float) -> list[str]:
     signatures = dict.fromkeys(result["signature"] for result in results)
     return [
         *(f"test BLEU is sacreBLEU on the test set; its signature is {signature}." for signature in signatures),
-        "test BLEU tok. is of Moses tokens with compounds split, as paper BLEU: compare these two.",
+        *([TOKENISED] if any(row.values("test/bleu_tokenised") for row in rows) else []),
         "FLOPs counted: of the matrix products; a backward pass costs two forward passes.",
         "device hours: wall time of a trial, evaluation included, times its devices (a GPU, or a process on a CPU). "
         "Where several trials share a device, each has its whole time.",

@@ -106,7 +106,7 @@ def _metric_notes(rows: Sequence[TableRow]) -> list[str]:
     if any("val/bleu_tokenised" in result["metrics"] for result in results):
         notes.append(
             "BLEU tok. is BLEU of Moses tokens with compounds split at their hyphens, as the paper's authors computed "
-            "it: compare it with the column paper BLEU."
+            "it: compare this one with the paper's."
         )
     if signatures:
         notes.append("PPL is the validation perplexity per token (subword).")
