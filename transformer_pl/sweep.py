@@ -44,8 +44,8 @@ from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, 
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
-from transformer_pl.runtime.command_line import CommandParser, run_command, whole_number
-from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, whole_number
+from transformer_pl.runtime.environment import set_wandb_group, trust_project_only
 from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
@@ -58,6 +58,8 @@ from transformer_pl.trials.runs_folder import check_writable, finished_results, 
 def main(words: list[str]) -> int:
     options = read_options(words)
     console = command_console()
+    if options.trusted_only:
+        trust_project_only()
     if options.schema:
         from transformer_pl.experiments.schema import schema_text  # only this option needs it
 
@@ -222,6 +224,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--pruner", nargs="+", metavar="NAME [key=value]", help="how a search ends trials early: none, median, ..."
     )
+    add_trusted_option(parser)
     parser.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
     parser.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
     parser.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")

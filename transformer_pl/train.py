@@ -27,11 +27,12 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, parse_variant, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, text
+from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, folder_name, run_command, text
 from transformer_pl.runtime.environment import (
     avoid_spinning_threads,
     code_state,
     describe_environment,
+    trust_project_only,
     under_wandb_agent,
 )
 from transformer_pl.runtime.errors import InputError
@@ -54,6 +55,8 @@ def main(argv: list[str]) -> int:
     options, levels = read_argv(argv)
     end_with_parent()
     avoid_spinning_threads()
+    if options.trusted_only:
+        trust_project_only()
     if options.earlier:
         earlier = Earlier.named(options.earlier, options.runs)
         levels, scale, difference = [earlier.level], earlier.result["scale"], earlier.difference
@@ -76,7 +79,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     """
     parser = CommandParser(
         prog="python -m transformer_pl.train",
-        usage='%(prog)s [--scale=S] [--variant="..."] [--from=TRIAL] [--runs=DIR] [--rerun]  '
+        usage='%(prog)s [--scale=S] [--variant="..."] [--from=TRIAL] [--runs=DIR] [--rerun] [--trusted-only] '
         "[--key=value ...]",
         description="Train one trial, unless it has finished or diverged; an interrupted one continues.",
         epilog=help_text(),
@@ -94,6 +97,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     )
     parser.add_argument("--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="results (%(default)s)")
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
+    add_trusted_option(parser)
     options, rest = parser.parse_known_args(argv)
     if options.earlier:
         given = {"--scale": options.scale, "--variant": options.variant, " ".join(rest): rest or None}

@@ -48,6 +48,15 @@ class CommandParser(argparse.ArgumentParser):
         raise InputError(f"command line: {message}; see {self.prog} --help")
 
 
+def add_trusted_option(parser: CommandParser) -> None:
+    """Add --trusted-only, whose meaning is `environment.trust_project_only`."""
+    parser.add_argument(
+        "--trusted-only",
+        action="store_true",
+        help="refuse components from outside of transformer_pl and ablations, before any of them is imported",
+    )
+
+
 class _StoreOnce(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
         if getattr(namespace, self.dest) is not self.default:
