@@ -33,9 +33,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from torch import nn
 
-from tests import test_check, test_complexity
+from tests import test_check, test_complexity, test_nothing_let_in
 from tests.data import test_sources
 from tests.training import test_compiling, test_distributed
+from tests.trials import test_repeat
 from transformer_pl import check, complexity, report, sweep, train, translate
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepare import Prepared
@@ -358,6 +359,7 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
     assert first["weight"] == second["weight"] and first["ids"] != second["ids"] and first["mask"] != second["mask"]
 
 
+binds("train --from")(test_repeat.test_no_other_key_is_taken)
 binds("trainer.compile")(test_compiling.test_layers_are_compiled_in_the_first_epoch_and_change_no_numbers)
 binds("trainer.devices")(test_distributed.test_when_one_process_dies_the_trial_ends)
 binds("data.revision")(test_sources.test_a_dataset_of_the_hub_is_read_at_its_commit)
@@ -792,6 +794,9 @@ def test_the_options_of_complexity(tmp_path, tell):
 
 
 binds("complexity --device")(test_complexity.test_a_wrong_word_is_reported)
+binds("sweep --trusted-only")(test_nothing_let_in.test_a_sweep_imports_nothing_from_outside)
+binds("train --trusted-only")(test_nothing_let_in.test_train_imports_nothing_from_outside)
+binds("check --trusted-only")(test_nothing_let_in.test_check_imports_nothing_from_outside)
 binds("check COMPONENT")(test_check.test_each_property_is_stated)
 binds("check KEY")(test_check.test_a_broken_property_is_explained)
 binds("check --slot")(test_check.test_a_wrong_word_is_reported)
@@ -817,7 +822,7 @@ def options_of(name: str, capsys: pytest.CaptureFixture) -> set[str]:
         COMMANDS[name].main(["--help"])
     said = capsys.readouterr().out
     if name == "train":  # and every key
-        return set(re.findall(r"\[(--\w+)", said)) - {"--key"}
+        return set(re.findall(r"\[(--[\w-]+)", said)) - {"--key"}
     return set(re.findall(r"^  (--[a-z-]+|[A-Z]+)\b", said, re.MULTILINE))
 
 

@@ -13,7 +13,7 @@ from forked import command
 from helpers import ROOT
 
 from transformer_pl.data.prepare import Prepared
-from transformer_pl.translate import find
+from transformer_pl.trials.runs_folder import find
 from transformer_pl.trials.trial import Trial
 
 

@@ -13,7 +13,8 @@ from transformer_pl.checks.run import broken_properties, exempt
 from transformer_pl.components import check_components, import_component
 from transformer_pl.config import SLOTS
 from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, run_command, text
+from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, text
+from transformer_pl.runtime.environment import trust_project_only
 from transformer_pl.runtime.errors import InputError
 
 LINE = 100  # characters
@@ -28,6 +29,8 @@ examples:
 def main(argv: list[str]) -> int:
     """Print how each property is kept; return 0, or 2 if one is broken."""
     options = _read_argv(argv)
+    if options.trusted_only:
+        trust_project_only()
     slot = options.slot or slot_of(options.component)
     model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
     if mistakes := check_components(model):
@@ -82,6 +85,7 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
     group.add_argument(
         "--scale", type=text, metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)"
     )
+    add_trusted_option(parser)
     return parser.parse_args(argv)
 
 

@@ -18,7 +18,7 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_pl.components import installed
+from transformer_pl.components import installed, is_projects
 from transformer_pl.config import SLOTS, Component, Model
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import sha256
@@ -65,6 +65,20 @@ def keep_sources(model: Model, folder: Path) -> None:
             copy = folder / source.name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.file, copy)
+
+
+def outside_modules(models: Iterable[Model]) -> list[str]:
+    """The modules from outside of the project that hold components of these models, and those that they import.
+
+    Installed packages that they import are not among them.
+    """
+    components = {component.path: component for model in models for component in own_components(model).values()}
+    modules: set[str] = set()
+    for path, component in components.items():
+        if not is_projects(module := path.rpartition(".")[0]):
+            names = (source.name.with_suffix("").parts for source in source_files(component))
+            modules |= {module, *(".".join(parts[: -1 if parts[-1] == "__init__" else None]) for parts in names)}
+    return sorted(module for module in modules if not is_projects(module))
 
 
 def own_components(model: Model) -> dict[str, Component]:

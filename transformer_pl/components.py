@@ -7,12 +7,14 @@ import importlib
 import inspect
 import sysconfig
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component, Model, Sizes, not_papers
+from transformer_pl.runtime.environment import trusts_project_only
 from transformer_pl.runtime.errors import InputError, message_of, shown, suggestion
 from transformer_pl.runtime.signals import component_code, time_limit
 
@@ -32,6 +34,8 @@ def build(component: Component, config: Sizes, site: str | None) -> Any:
 def import_component(path: str) -> type:
     """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
     module_name, _, name = path.rpartition(".")
+    if trusts_project_only() and not is_projects(module_name):
+        raise InputError(_untrusted(path))
     try:
         with component_code(), time_limit(LONGEST_S):
             module = importlib.import_module(module_name)
@@ -50,8 +54,12 @@ def import_component(path: str) -> type:
 
 
 def check_components(model: Model) -> list[str]:
-    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported."""
-    messages: list[str] = []
+    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported.
+
+    Where one is not trusted (--trusted-only), none is imported.
+    """
+    if messages := untrusted_components(model):
+        return messages
     for slot, component in not_papers(model).items():
         try:
             with component_code(), time_limit(LONGEST_S):
@@ -61,6 +69,33 @@ def check_components(model: Model) -> list[str]:
         except Exception as error:  # the signature cannot be read
             messages.append(f"model.{slot} = {component.path}: {described(error)}")
     return messages
+
+
+def untrusted_components(model: Model) -> list[str]:
+    """With --trusted-only, the mistakes of components from outside of the project. Nothing is imported."""
+    return [
+        f"model.{slot} = {_untrusted(component.path)}"
+        for slot, component in not_papers(model).items()
+        if trusts_project_only() and not is_projects(component.path.rpartition(".")[0])
+    ]
+
+
+def _untrusted(path: str) -> str:
+    return (
+        f"{path}: with --trusted-only it must be of transformer_pl or ablations, but its module "
+        f"{path.rpartition('.')[0]} is from outside of the project; leave --trusted-only out if you trust that module, "
+        "or name another component"
+    )
+
+
+def is_projects(module: str) -> bool:
+    """Whether a module is of `transformer_pl`, or of the `ablations` beside it. Nothing is imported."""
+    top = module.partition(".")[0]
+    if top == "ablations":  # in another working folder there may be another package of this name
+        spec = find_spec(top)
+        places = spec.submodule_search_locations if spec else None
+        return [Path(place).resolve() for place in places or ()] == [CORE.resolve().parent / top]
+    return top == CORE.name
 
 
 def installed(file: str) -> bool:

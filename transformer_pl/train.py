@@ -1,5 +1,7 @@
 """Train one trial:  python -m transformer_pl.train [--scale=demo] [--variant="model.h=4"] [--seed=1] [--model.h=4 ...]
 
+Or repeat one:  python -m transformer_pl.train --from=TRIAL --runs=FOLDER
+
 The config alone decides which trial it is. A finished trial is not trained again; an interrupted one continues from
 its last checkpoint. One that diverged keeps its last good checkpoint and is not trained again either.
 """
@@ -25,11 +27,12 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, parse_variant, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, text
+from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, folder_name, run_command, text
 from transformer_pl.runtime.environment import (
     avoid_spinning_threads,
     code_state,
     describe_environment,
+    trust_project_only,
     under_wandb_agent,
 )
 from transformer_pl.runtime.errors import InputError
@@ -40,9 +43,11 @@ from transformer_pl.runtime.version import project_version
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
+from transformer_pl.trials.repeat import Earlier
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs_lock, why_unwritable
 from transformer_pl.trials.trial_run import TrialRun
 
+DEFAULT_SCALE = "demo"
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 EXAMPLES = """\
 examples:
@@ -59,11 +64,18 @@ def main(argv: list[str]) -> int:
     options, levels = read_argv(argv)
     end_with_parent()
     avoid_spinning_threads()
+    if options.trusted_only:
+        trust_project_only()
+    if options.earlier:
+        earlier = Earlier.named(options.earlier, options.runs)
+        levels, scale, difference = [earlier.level], earlier.result["scale"], earlier.difference
+    else:
+        earlier, scale = None, Path(options.scale).stem
+        difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
     config = trial_config(levels)
     check_writable(options.runs)
-    difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as the user wrote it, FLOPs not matched
     with runs_lock(options.runs):
-        run = TrialRun.of(config, options.runs, Path(options.scale).stem, difference, open_corpus(config.data))
+        run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data), earlier)
         if not options.rerun and (code := _report_ended(run)) is not None:
             return code
         return train(run, options.rerun)
@@ -76,7 +88,8 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     """
     parser = CommandParser(
         prog="python -m transformer_pl.train",
-        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]',
+        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--trusted-only] [--key=value ...]\n'
+        "       %(prog)s --from=TRIAL --runs=DIR",
         description="Train one trial, unless it has finished or diverged; an interrupted one continues. Defaults are\n"
         "in parentheses.",
         epilog=f"{EXAMPLES}\n{help_text()}",
@@ -85,15 +98,28 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         "--scale",
         type=text,
         metavar="S",
-        default="demo",
-        help="demo, multi30k, wmt14, wmt14-fr or your own YAML (%(default)s)",
+        help=f"demo, multi30k, wmt14, wmt14-fr or your own YAML ({DEFAULT_SCALE})",
     )
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help="a row of a sweep: `base`, or what differs from it")
+    parser.add_argument(
+        "--from",
+        type=text,
+        dest="earlier",
+        metavar="TRIAL",
+        help="repeat a finished trial with all of its keys, in another runs folder, and tell what differs from then: "
+        f"its folder, or in {DEFAULT_RUNS} its id or a part of its name",
+    )
     parser.add_argument(
         "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
+    add_trusted_option(parser)
     options, rest = parser.parse_known_args(argv)
+    if options.earlier:
+        given = {"--scale": options.scale, "--variant": options.variant, " ".join(rest): rest or None}
+        if others := [name for name, value in given.items() if value is not None]:
+            raise InputError(f"--from: takes every key from the trial, but {' '.join(others)} is given; leave that out")
+    options.scale = options.scale or DEFAULT_SCALE
     levels = [scale_level(options.scale), Level("command line", _read_keys(rest))]
     if options.variant is not None:
         levels.append(parse_variant(options.variant, "command line"))
@@ -123,7 +149,9 @@ def _report_ended(run: TrialRun) -> int | None:
         return None
     if result := run.trial.result():
         print(f"{run.trial.folder}: finished already")
+        _print_differences(run)
         _print_metrics(result)
+        _print_comparison(run)
         if under_wandb_agent():
             from transformer_pl.training.logger import log_finished_trial
 
@@ -189,21 +217,25 @@ def train(run: TrialRun, rerun: bool = False) -> int:
                 print(f"error: {reason}", file=sys.stderr)
             return 1
         _print_metrics(result)
+        _print_comparison(run)
         return 0
 
 
 def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     from transformer_pl.evaluation.evaluate_trial import evaluate_trial
-    from transformer_pl.training.fit import fit, reuse_weights, use_threads
+    from transformer_pl.training.fit import fit, gpu_names, reuse_weights, use_threads
 
     started, config, trial = time.perf_counter(), run.config, run.trial
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
-    environment = describe_environment(packages) | {"data": prepared.folder.name, "threads": use_threads(config, trial)}
-    environment |= code_state() | {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
+    environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
+    tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
+    environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
+    environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)
+    _print_differences(run)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)
     cost = _cost(run, prepared)
@@ -252,6 +284,21 @@ def _cost(run: TrialRun, prepared: Prepared) -> Cost:
     mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
     model_sizes = sizes(config.model, len(prepared.tokenizer))
     return training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
+
+
+def _print_differences(run: TrialRun) -> None:
+    """Of a repetition: what differs from then."""
+    if run.repeats:
+        differences = run.repeats.differences(run.trial)
+        what = "what differs from then:" if differences else "nothing that was recorded differs from then"
+        print(f"repeats {run.repeats.trial.folder}; {what}")
+        print("".join(f"  {line}\n" for line in differences), end="", flush=True)
+
+
+def _print_comparison(run: TrialRun) -> None:
+    """Of a repetition that has finished: whether the results are equal."""
+    if run.repeats and (result := run.trial.result()):
+        print("\n".join(run.repeats.compared(result)), flush=True)
 
 
 def _print_metrics(result: dict[str, Any]) -> None:

@@ -6,19 +6,17 @@ the keyboard, one per line; each output line is the translation of an input line
 
 import io
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from transformer_pl.config import Config
 from transformer_pl.data.prepare import Prepared, Tokens
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_regular
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, finished_results, trained_config
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
 from transformer_pl.trials.trial import Trial
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
@@ -81,25 +79,6 @@ def main(argv: list[str]) -> int:
                 for text, score in outputs if options.n_best else outputs[:1]:
                     print(f"{number}\t{score:.4f}\t{text}" if options.n_best else text, flush=True)
     return 0
-
-
-def find(runs: Path, name: str) -> dict[str, Any]:
-    """The result of the one finished trial that `name` identifies. Raises an InputError unless there is exactly one."""
-    results = finished_results(runs)
-    folder = Path(os.path.abspath(name))  # not resolved: a link belongs to the runs folder that it lies in
-    if os.path.exists(folder / "result.json"):  # False for a name that no file can have
-        results, name = finished_results(folder.parent.parent), folder.name
-    exact = [r for r in results if name in (r["id"], r["folder"].name)]
-    matching = exact or [r for r in results if name in r["folder"].name]
-    if len(matching) == 1:
-        return matching[0]
-    listed = "".join(f"\n  {r['folder'].name}" for r in (matching or results)[:20])
-    constraint = "must mean one finished trial"
-    if matching:
-        raise InputError(f"TRIAL {name}: {constraint}, but means {len(matching)}; name more of one:{listed}")
-    raise InputError(
-        f"TRIAL {name}: {constraint} under {runs}, but means none" + (f"; there are:{listed}" if listed else "")
-    )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def inputs(keys=(), data="text", sources=()):
         (inputs({"optim.warmup": 800}), inputs({"optim.warmup": 400}), "optim.warmup 400 -> 800"),
         (inputs({"optim.warmup": 800}), inputs(), "optim.warmup 4000 -> 800"),
         (inputs({"model.d_ff": 1024}), inputs(), "d_ff 2048 -> 1024"),
-        (inputs() | {"core": CORE_REVISION + 1}, inputs(), f"core revision {CORE_REVISION + 1}"),
+        (inputs() | {"core": CORE_REVISION + 1}, inputs(), f"core revision {CORE_REVISION} -> {CORE_REVISION + 1}"),
         (inputs(data="other"), inputs(), "the text or its preparation changed"),
         (inputs({"optim.warmup": 8, "seed": 2}), inputs({"seed": 1}), None),
         (inputs(), inputs(), None),

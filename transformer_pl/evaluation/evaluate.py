@@ -97,7 +97,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Iterator[
         model = Transformer(sizes(config.model, len(prepared.tokenizer)))
         weights = trial.folder / "weights.pt"
         try:
-            model.load_state_dict(torch.load(weights))
+            model.load_state_dict(torch.load(weights, weights_only=True))
         except Exception as error:  # torch raises nearly anything for bytes that it cannot read
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None

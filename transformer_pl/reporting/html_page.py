@@ -98,6 +98,7 @@ def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
     changes = [(key, *values) for key, values in config_difference(one.config, sweep.base).items() if key != "seed"]
     facts = {"folder": one.trial.folder.name} | one.trial.environment() | (one.trial.result() or {}).get("metrics", {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
+    facts |= {"gpus": ", ".join(facts.pop("gpus", [])) or "none"}
     if ended := of_trial(one.trial):
         facts["fall of val/loss over the last fifth of the steps"] = ended.fall
     if (step := one.trial.diverged_at()) is not None:

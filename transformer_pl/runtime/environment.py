@@ -1,5 +1,6 @@
 """The environment of this process: the variables that the project sets, and a description of the machine."""
 
+import hashlib
 import os
 import platform
 import re
@@ -53,29 +54,44 @@ def sweep_and_row(row: str) -> dict[str, str]:
     return {"sweep": os.environ.get(SWEEP, "none"), "row": os.environ.get(ROW, row)}
 
 
+TRUSTED_ONLY = "TRANSFORMER_PL_TRUSTED_ONLY"  # a variable: see `trust_project_only`
+
+
+def trust_project_only() -> None:
+    """Let this process, and those that it starts, import no component from outside of the project."""
+    os.environ[TRUSTED_ONLY] = "1"
+
+
+def trusts_project_only() -> bool:
+    """Whether this process, or what started it, has chosen to trust the project's own components alone."""
+    return bool(os.environ.get(TRUSTED_ONLY))
+
+
 def under_wandb_agent() -> bool:
     """Whether W&B's agent started this process."""
     return bool(os.environ.get("WANDB_SWEEP_ID"))
 
 
 def code_state() -> dict[str, Any]:
-    """The git commit of this project's code as `commit`, and whether its files were `changed` since.
+    """The git commit of this project's code as `commit`, whether its files were `changed` since, and the `diff`.
 
-    Both are None where the code is not in a git repository of its own, or where git does not answer.
+    diff: 12 digits of the sha256 of what git says has changed. All are None where the code is not in a git repository
+    of its own, or where git does not answer; diff also where nothing has changed.
     """
-    state: dict[str, Any] = {"commit": None, "changed": None}
+    state: dict[str, Any] = {"commit": None, "changed": None, "diff": None}
     root = Path(__file__).parents[2]
     if (root / ".git").exists():
         with suppress(OSError, subprocess.SubprocessError):
-            state["commit"] = _git(root, "rev-parse", "HEAD")
-            state["changed"] = bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
+            state["commit"] = _git(root, "rev-parse", "HEAD").decode().strip()
+            diff = _git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+            state |= {"changed": bool(diff), "diff": hashlib.sha256(diff).hexdigest()[:12] if diff else None}
     return state
 
 
-def _git(folder: Path, *words: str) -> str:
+def _git(folder: Path, *words: str) -> bytes:
     """What git prints. It may not take a lock, as other commands do the same at the same time."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIT_S).stdout.strip()
+    return subprocess.run(command, capture_output=True, check=True, timeout=GIT_S).stdout
 
 
 def describe_environment(packages: Iterable[str]) -> dict[str, Any]:

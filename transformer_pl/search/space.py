@@ -7,7 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
+from transformer_pl.components import untrusted_components
 from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_key
+from transformer_pl.experiments.plan_notes import outside_note
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, merge, resolve, scale_level, type_errors
@@ -122,7 +124,8 @@ def read_search(
     )
     base = search.config({})[0]
     search = search._replace(base=base, seed=base.seed)
-    if mistakes := _mistakes_of_base(search):
+    mistakes = [mistake for config in search.single_changes() for mistake in untrusted_components(config.model)]
+    if mistakes := [f"{path}: {mistake}" for mistake in mistakes] + _mistakes_of_base(search):
         raise InputError(*mistakes)
     return search
 
@@ -282,3 +285,5 @@ def print_search(search: Search, console: Console) -> None:
     base = search.base_draw
     for key, values in search.space.items():
         say(console, f"  {key}: {describe(values)} (base {base[key]})")
+    for line in outside_note(config.model for config in search.single_changes()):
+        say(console, line)

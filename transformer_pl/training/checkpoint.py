@@ -80,7 +80,7 @@ class Checkpoints(L.Callback):
                     f"{file}: cannot be averaged: {getattr(error, 'strerror', None) or error}; it is set aside as "
                     f"{kept.name}, its checkpoints are removed, and the same command trains the trial anew"
                 ) from None
-        states = [torch.load(file) for file in files]
+        states = [torch.load(file, weights_only=True) for file in files]
         return {name: sum(state[name] for state in states) / len(states) for name in states[0]}
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:

@@ -56,10 +56,10 @@ def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
     trainer = build_trainer(config, logger, callbacks)
     newest = checkpoints.newest()
-    saved = torch.load(newest, mmap=True) if newest else {}
+    saved = torch.load(newest, mmap=True, weights_only=True) if newest else {}
     logger.start(saved.get("global_step", 0), saved.get("metrics"))
     try:
-        trainer.fit(module, data, ckpt_path=newest)
+        trainer.fit(module, data, ckpt_path=newest, weights_only=True)
         weights = module.weights()
         if trainer.is_global_zero:
             run.trial.save_weights(checkpoints.averaged() or weights)
@@ -137,6 +137,12 @@ def accelerator(config: Config) -> str:
     Raises an InputError where this machine cannot train the trial as its config says.
     """
     return machine.accelerator(config.trainer, torch.cuda.device_count())
+
+
+def gpu_names(config: Config) -> list[str]:
+    """The names of the GPUs of this machine that a trial is trained on; none where that is the CPU."""
+    count = config.trainer.devices if accelerator(config) == "cuda" else 0
+    return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
 def compiles(config: Config) -> bool:

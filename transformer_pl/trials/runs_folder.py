@@ -1,12 +1,13 @@
 """The runs folder: whether it can be written, its lock, and the finished trials in it."""
 
 import fcntl
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import Config, is_known_key
+from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import try_lock, try_writing
@@ -59,8 +60,13 @@ def trained_config(result: dict[str, Any], changes: Mapping[str, Any] | None = N
 
     result: of `finished_results`. Raises an InputError for changes that are no valid config.
     """
-    trained = {key: value for key, value in result["config"].items() if is_known_key(key) and value is not None}
-    return resolve([Level(str(result["folder"]), trained), Level("command line", changes or {})])
+    return resolve([trained_level(result), Level("command line", changes or {})])
+
+
+def trained_level(result: dict[str, Any]) -> Level:
+    """The keys that a finished trial was trained with, of those that this version knows."""
+    known = {key: value for key, value in result["config"].items() if is_known_key(key)}
+    return Level(str(result["folder"]), {key: v for key, v in known.items() if v is not None or key not in KEYS})
 
 
 def finished_results(runs: Path) -> list[dict[str, Any]]:
@@ -70,3 +76,22 @@ def finished_results(runs: Path) -> list[dict[str, Any]]:
         if result := Trial(path.parent).result():
             results.append(result | {"folder": path.parent})
     return results
+
+
+def find(runs: Path, name: str) -> dict[str, Any]:
+    """The result of the one finished trial that `name` identifies. Raises an InputError unless there is exactly one."""
+    results = finished_results(runs)
+    folder = Path(os.path.abspath(name))  # not resolved: a link belongs to the runs folder that it lies in
+    if os.path.exists(folder / "result.json"):  # False for a name that no file can have
+        results, name = finished_results(folder.parent.parent), folder.name
+    exact = [r for r in results if name in (r["id"], r["folder"].name)]
+    matching = exact or [r for r in results if name in r["folder"].name]
+    if len(matching) == 1:
+        return matching[0]
+    listed = "".join(f"\n  {r['folder'].name}" for r in (matching or results)[:20])
+    constraint = "must mean one finished trial"
+    if matching:
+        raise InputError(f"TRIAL {name}: {constraint}, but means {len(matching)}; name more of one:{listed}")
+    raise InputError(
+        f"TRIAL {name}: {constraint} under {runs}, but means none" + (f"; there are:{listed}" if listed else "")
+    )

@@ -97,13 +97,15 @@ class _Status(BaseModel, strict=True):
     state: str
 
 
-class _Environment(BaseModel, strict=True):
+class Environment(BaseModel, strict=True):
     data: str | None = None
     packages: dict[str, str] = {}
+    gpus: list[str] = []  # older versions did not record them
     threads: int | None = None
+    changed: bool | None = None
 
 
-class _IdentityInputs(BaseModel, strict=True):
+class IdentityInputs(BaseModel, strict=True):
     core: int
     data: dict[str, Any]
     parts: dict[str, str]
@@ -193,11 +195,11 @@ class Trial:
     def environment(self) -> dict[str, Any]:
         """The content of env.json; empty where the trial never ran."""
         consequence = "it is not known where the trial ran, and on which text"
-        return read_json(self.folder / "env.json", _Environment, consequence) or {}
+        return read_json(self.folder / "env.json", Environment, consequence) or {}
 
     def identity_inputs(self) -> dict[str, Any] | None:
         """The content of identity.json: what the id was made from; None for trials of older versions."""
-        return read_json(self.folder / "identity.json", _IdentityInputs, "it is not compared with other trials")
+        return read_json(self.folder / "identity.json", IdentityInputs, "it is not compared with other trials")
 
     def data(self) -> str | None:
         """The name of the folder of its text under runs/data; None where the trial never ran."""

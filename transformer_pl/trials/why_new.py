@@ -36,18 +36,18 @@ def why_new(inputs: Mapping[str, Any], finished: Iterable[Finished], row_keys: C
     for trial, other in finished:
         if any(inputs.get(key, KEYS.get(key)) != other.get(key, KEYS.get(key)) for key in ("seed", *row_keys)):
             continue
-        differences = _describe_inputs(inputs, other, trial)
+        differences = describe_inputs(inputs, other, trial)
         if 0 < len(differences) <= MOST_DIFFERENCES and (best is None or len(differences) < len(best)):
             best = differences
     return None if best is None else "; ".join(best)
 
 
-def _describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any], trial: Trial) -> list[str]:
-    """How the inputs of an identity differ from those of a finished trial, one entry per difference."""
+def describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any], trial: Trial) -> list[str]:
+    """How the inputs of an identity differ from those of a finished trial (`other`), one entry per difference."""
     differences = []
     for key, (new, old) in mapping_difference(inputs, other).items():
         if key == "core":
-            differences.append(f"core revision {new}")
+            differences.append(f"core revision {old} -> {new}")
         elif key == "data":
             differences.append("the text or its preparation changed")
         elif key == "parts":
