@@ -2,6 +2,7 @@
 
 import ast
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -67,10 +68,10 @@ def test_a_library_is_imported_in_one_place(library):
 
 
 def test_every_package_is_installed():
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert sorted(listed) == sorted(
-        ["ablations", *(".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py"))]
-    )
+    """setuptools finds what matches these patterns; tests/test_wheel.py installs it."""
+    include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = [".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py")]
+    assert len(packages) > 10 and all(any(fnmatch(name, one) for one in include) for name in ["ablations", *packages])
 
 
 def test_the_core_imports_no_ablation():

@@ -151,7 +151,7 @@ def test_a_trial_s_line_shows_its_progress_and_fits_the_terminal(planned, monkey
         assert "h=1 s1" in screen.display[0] and "3 cached, 1 running, 14 waiting" in screen.display[1]
         assert not screen.display[2].strip()  # nothing was broken into a second line
         if width >= 80:
-            assert "200/700" in screen.display[0] and "loss 4.250" in screen.display[0]
+            assert "200/1500" in screen.display[0] and "loss 4.250" in screen.display[0]
             assert "0:10 left" in screen.display[0]  # 500 steps, 50 a second
 
 

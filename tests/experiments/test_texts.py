@@ -118,7 +118,7 @@ def test_the_plan_of_a_sweep_and_of_a_search_check_their_text(folder, tmp_path, 
     grid, search = tmp_path / "grid.yaml", tmp_path / "search.yaml"
     grid.write_text(SWEEP.replace("TEXT", str(folder)))
     goal = "metric: {name: val/bleu, goal: maximize}\nrun_cap: 2\n"
-    search.write_text(goal + grid.read_text().replace("grid", "random").replace("[4, 8]", "[4, 700]"))
+    search.write_text(goal + grid.read_text().replace("grid", "random").replace("[4, 8]", "[4, 1500]"))
     for file in (grid, search):
         words = [str(file), "--plan", f"--runs={tmp_path / 'runs'}"]
         assert sweep.main(words) == 0

@@ -300,7 +300,7 @@ def test_a_checkpoint_is_gone_on_from_in_as_many_parts(tmp_path):
 # Interruption
 
 
-SMALL = ["--model.width=0.0625", "--model.N=3", "--trainer.threads=1", "--optim.max_steps=60", "--trainer.val_every=15"]
+SMALL = ["--model.width=0.0625", "--model.N=2", "--trainer.threads=1", "--optim.max_steps=60", "--trainer.val_every=15"]
 SMALL += ["--trainer.log_every=5", "--decode.beam=1", f"--data.path={shared_text()}", "--data.vocab_size=400"]
 
 
@@ -369,7 +369,7 @@ def begin(runs: Path, *words: object, **environment: str) -> None:
 def test_an_interrupted_trial_keeps_the_threads_it_began_with(uninterrupted, tmp_path, monkeypatch, tool):
     """For the order of additions depends on them. It begins with one, and is resumed where it would have all cores."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    keys = {"model.width": 0.0625, "model.N": 3, "optim.max_steps": 60, "trainer.val_every": 15, "trainer.log_every": 5}
+    keys = {"model.width": 0.0625, "model.N": 2, "optim.max_steps": 60, "trainer.val_every": 15, "trainer.log_every": 5}
     keys |= {"decode.beam": 1, "data.path": str(shared_text()), "data.vocab_size": 400}
     runs, cores = tmp_path / "runs", len(os.sched_getaffinity(0))
     runs.mkdir()
