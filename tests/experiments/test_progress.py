@@ -152,7 +152,7 @@ def test_a_trial_s_line_shows_its_progress_and_fits_the_terminal(planned, monkey
         assert not screen.display[2].strip()  # nothing was broken into a second line
         if width >= 80:
             assert "200/1500" in screen.display[0] and "loss 4.250" in screen.display[0]
-            assert "0:10 left" in screen.display[0]  # 500 steps, 50 a second
+            assert "0:26 left" in screen.display[0]  # 1,300 steps, 50 a second
 
 
 def test_durations_are_written_as_a_clock():
