@@ -821,8 +821,8 @@ def options_of(name: str, capsys: pytest.CaptureFixture) -> set[str]:
     with suppress(HelpShown):
         COMMANDS[name].main(["--help"])
     said = capsys.readouterr().out
-    if name == "train":  # and every key
-        return set(re.findall(r"\[(--[\w-]+)", said)) - {"--key"}
+    if name == "train":  # the rest names every key
+        return set(re.findall(r"[\[ ](--[\w-]+)", said.partition("options:")[0])) - {"--key"}
     return set(re.findall(r"^  (--[a-z-]+|[A-Z]+)\b", said, re.MULTILINE))
 
 
