@@ -151,15 +151,16 @@ class Trial:
 
     def needs_training(self) -> bool:
         """Whether the trial has neither finished nor diverged, or what it has finished with is damaged."""
-        return (self.result() is None and self.diverged_at() is None) or bool(self.damaged())
+        result = self.result()
+        return self.diverged_at() is None if result is None else bool(self._damaged(result))
 
-    def damaged(self) -> list[str]:
-        """The names of the files of a finished trial that are not what was written. Each gives a warning.
+    def _damaged(self, result: Mapping[str, Any]) -> list[str]:
+        """The names of the files of a trial with this result that are not what was written. Each gives a warning.
 
         Missing files are not among them: somebody may have removed weights who wanted room. A file is read once.
         """
         names = []
-        for name, digest in (self.result() or {}).get("digests", {}).items():
+        for name, digest in result.get("digests", {}).items():
             path = self.folder / name
             with suppress(FileNotFoundError):
                 stat = path.stat()
@@ -370,10 +371,11 @@ class Trial:
 
     def set_aside_damaged(self) -> None:
         """Rename a damaged result, or damaged files of a finished trial and its result, to train the trial anew."""
-        result, names = self.folder / "result.json", self.damaged()
-        if result.exists() and (names or self.result() is None):
-            for path in (result, *(self.folder / name for name in names)):
-                set_aside(path)
+        path, result = self.folder / "result.json", self.result()
+        names = self._damaged(result) if result else []
+        if path.exists() and (names or result is None):
+            for damaged in (path, *(self.folder / name for name in names)):
+                set_aside(damaged)
 
     def drop_checkpoints(self) -> None:
         """Remove the checkpoints. Files in their folder that are no checkpoints stay, and so do damaged ones."""
