@@ -1,0 +1,97 @@
+"""W&B's own agent starts what ships, in real processes: its command line and its environment. Its server is not here."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import GRIDS, ROOT, SHIPPED, read_back, shared_text, wait_for
+from tiny_trials import TINY
+from wandb.wandb_agent import Agent
+
+PROBED = [path for path in SHIPPED if path.stem in ("search_regularisation", "search_size", "table3_D", "table2")]
+SHORT = TINY | {"model.depth": 0.5, "data.path": str(shared_text()), "data.hub": None}  # over what a file sets
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Let an agent start a trial as its server would ask it to; return the process and the folder of its results."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # the agent starts `python`
+    monkeypatch.setenv("WANDB_SWEEP_ID", "abc12345")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_RUN_ID", "")  # set by the agent: restored after the test
+
+    def start(path, **values):
+        sweep = yaml.safe_load(path.read_text())
+        agent = Agent(api=None, queue=None, sweep_id="abc12345")
+        agent._sweep_command = sweep["command"]
+        drawn = {key: one_value(parameter) for key, parameter in sweep["parameters"].items()}
+        given = drawn | SHORT | {"runs": str(tmp_path / "runs")} | values
+        args = {key: {"value": value} for key, value in given.items()}
+        answer = agent._process_command(
+            {"type": "run", "run_id": "run4agent", "program": sweep["program"], "args": args}
+        )
+        assert "exception" not in answer, answer
+        return agent, agent._run_processes["run4agent"], tmp_path / "runs"
+
+    return start
+
+
+def one_value(parameter):
+    """A value that the server may draw for a parameter: the last of a list, the middle of a range."""
+    if "values" in parameter:
+        return parameter["values"][-1]
+    if "value" in parameter:
+        return parameter["value"]
+    step = parameter.get("q", 1 if isinstance(parameter["min"], int) else None)
+    middle = (parameter["min"] + parameter["max"]) / 2
+    return middle if step is None else int(middle // step * step)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow if path in PROBED else pytest.mark.exhaustive, id=path.stem)
+        for path in SHIPPED
+    ],
+)
+def test_a_shipped_sweep_trains_under_the_agent(start, path):
+    sweep = yaml.safe_load(path.read_text())
+    few = {"variant": "base", "decode.average": 2} if path.stem == "table2" else {}  # it validates twice here
+    _, process, runs = start(path, **few)
+    assert process.wait(timeout=300) == 0
+    (folder,) = runs.glob("trials/*")
+    result = json.loads((folder / "result.json").read_text())
+    config = result["config"]
+    for key, parameter in sweep["parameters"].items():
+        if key in config and key not in SHORT | few:
+            assert config[key] == one_value(parameter)
+    metric = sweep.get("metric") or sweep["metrics"][0]
+    assert metric["name"] in result["metrics"]
+    assert list(folder.glob("wandb/offline-run-*-run4agent"))  # which the agent named
+
+
+@pytest.mark.slow
+def test_values_as_python_spells_them_reach_the_trial(start):
+    values = {"data.train_pairs": None, "trainer.tokenised_bleu": False, "optim.eps": 1e-05, "variant": "base"}
+    _, process, runs = start(GRIDS[0], **values)
+    assert process.wait(timeout=300) == 0
+    (result,) = runs.glob("trials/*/result.json")
+    config = json.loads(result.read_text())["config"]
+    del values["variant"]
+    assert {key: config[key] for key in values} == values
+
+
+@pytest.mark.slow
+def test_a_trial_that_the_agent_stops_exits_143_and_is_marked_as_preempted(start):
+    agent, process, runs = start(GRIDS[0], **{"optim.max_steps": 100_000, "trainer.val_every": 1000, "variant": "base"})
+    wait_for(lambda: any('"train/loss"' in path.read_text() for path in runs.glob("trials/*/metrics.jsonl")), 120)
+    wait_for(lambda: list(runs.glob("trials/*/wandb/offline-run-*-run4agent/*.wandb")), 120)
+    agent._process_command({"type": "stop", "run_id": "run4agent"})
+    assert process.wait(timeout=120) == 143
+    (run,) = runs.glob("trials/*/wandb/offline-run-*-run4agent")
+    records = [json.loads(line) for line in read_back(run).splitlines()]
+    assert any("preempting" in record["type"] for record in records), {record["type"] for record in records}
