@@ -1,4 +1,4 @@
-"""W&B's own agent starts what ships, in real processes: its command line and its environment. Its server is not here."""
+"""The agent of W&B itself starts what ships: its command line and its environment. Its server is not here."""
 
 import json
 import os
