@@ -16,6 +16,7 @@ from transformer_pl import check, sweep, train
 from transformer_pl.components import is_projects
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import sha256
+from transformer_pl.runtime.passwords import PASSWORD
 
 SOURCES = [path for folder in ("transformer_pl", "ablations") for path in sorted((ROOT / folder).rglob("*.py"))]
 
@@ -246,6 +247,24 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch, capsys):
     checkpoint.with_suffix(".sha256").write_text(sha256(checkpoint))
     assert tiny_trials.train(tmp_path / "runs", {})[0] == 1
     assert "Weights only load failed" in capsys.readouterr().err and not Path("imported").exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd, fails):
+    """They are variables of the process that trains it. W&B's own files: tests/training/test_logger.py."""
+    secrets = {"WANDB_API_KEY": "k3y" + "0123456789" * 4, PASSWORD: "s3cret-of-the-storage", "HF_TOKEN": "hf_t0ken"}
+    for name, secret in secrets.items():
+        monkeypatch.setenv(name, secret)
+    if fails:
+        monkeypatch.setattr(train, "check_model", lambda *model: 1 / 0)
+    code, _ = tiny_trials.train(tmp_path / "runs", {})
+    assert code == int(fails)
+    said = capfd.readouterr()
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"log.txt", "env.json", "status.json"} <= {path.name for path in written}
+    for secret in secrets.values():
+        assert secret not in said.out + said.err
+        assert not [path for path, content in written.items() if secret.encode() in content]
 
 
 @pytest.mark.parametrize("version", ["2.6.2", "2.6.3", "2.6.5"])

@@ -5,8 +5,11 @@ A component is built as `Class(config, site, **options)`; its constructor's sign
 
 import importlib
 import inspect
+import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from transformer_pl.config import Component, Model, Sizes, not_papers
 from transformer_pl.runtime.environment import trusts_project_only
 from transformer_pl.runtime.errors import InputError, message_of, shown, suggestion
-from transformer_pl.runtime.signals import component_code, time_limit
+from transformer_pl.runtime.signals import component_code
+from transformer_pl.runtime.time_limit import time_limit
 
 CORE = Path(__file__).parent
 LONGEST_S = 300.0  # seconds that an import, or one check of a component, may take
@@ -31,26 +35,37 @@ def build(component: Component, config: Sizes, site: str | None) -> Any:
         return component_class(config, site, **options)
 
 
+@contextmanager
+def checked_code(what: str) -> Iterator[None]:
+    """Run code of components that is tried out: it can neither end the command nor run for ever.
+
+    what: names the components, for the message where the code does not end.
+    """
+    with component_code(), time_limit(what, LONGEST_S):
+        yield
+
+
 def import_component(path: str) -> type:
     """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
     module_name, _, name = path.rpartition(".")
     if trusts_project_only() and not is_projects(module_name):
         raise InputError(_untrusted(path))
     try:
-        with component_code(), time_limit(LONGEST_S):
+        with checked_code(f"the import of {path} ({_file(module_name)})"):
             module = importlib.import_module(module_name)
+            found = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise InputError(f"{path}: no module {error.name}; it must be importable from here") from None
         raise InputError(f"{path}: {error_place(error)}: {message_of(error)}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
-    if not inspect.isclass(getattr(module, name, None)):
+    if not inspect.isclass(found):
         classes = [
             known for known, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
         ]
         raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, classes)}")
-    return getattr(module, name)
+    return found
 
 
 def check_components(model: Model) -> list[str]:
@@ -62,8 +77,9 @@ def check_components(model: Model) -> list[str]:
         return messages
     for slot, component in not_papers(model).items():
         try:
-            with component_code(), time_limit(LONGEST_S):
-                _options(component, import_component(component.path))
+            imported = import_component(component.path)
+            with checked_code(f"the signature of model.{slot} = {component.path} ({_file(imported.__module__)})"):
+                _options(component, imported)
         except InputError as error:
             messages += [f"model.{slot} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
@@ -149,6 +165,13 @@ def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
             raise InputError(f"{path}: must be a torch.nn.Module, but is built into Python or C; derive one") from None
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in list(parameters.items())[2:] if p.kind not in unnamed}
+
+
+def _file(module: str) -> str:
+    """The file that Python would import a module from. Nothing is imported."""
+    path = Path(*module.split("."))
+    files = (Path(folder, name) for folder in sys.path for name in (path.with_suffix(".py"), path / "__init__.py"))
+    return next((str(file) for file in files if file.is_file()), "no file of Python")
 
 
 def definition_place(component: type) -> str:

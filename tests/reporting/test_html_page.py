@@ -5,16 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_trials
+import yaml
 from chance import drawn
 from forked import command
 
+from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.html_page import render_page
+from transformer_pl.reporting.page_files import write_page_files
 from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults
 from transformer_pl.reporting.stats import bleu
-from transformer_pl.reporting.table import build_table
+from transformer_pl.reporting.sweep_plots import draw_sweep_plots
+from transformer_pl.reporting.table import build_table, table_of
 from transformer_pl.trials.runs_folder import finished_results
 
 WIDTH = {"a desk": 1200, "a phone": 390}
@@ -231,3 +236,52 @@ def test_tokens_are_whole(page):
             || ["right", "bottom"].some((side) => inner[side] > outer[side]);
     }).map((text) => text.textContent)"""
     assert "gesellschaft" in page.locator("#head").inner_html() and page.evaluate(outside) == []
+
+
+# --- Text that would be code
+
+
+RUNS_CODE = "<img src=x onerror=pwned=1>"  # as a browser, and as matplotlib's formulas, would read it
+AS_CODE = [
+    *("<script>pwned=1</script>", "</script><script>pwned=1</script>", RUNS_CODE, "<!--<script>", "{{ 7 * 7 }}"),
+    *("&lt;b&gt;", "' onfocus=pwned=1 autofocus x='", '"><svg onload=pwned=1>', r"$\frac$ ${pwned=1}`"),
+]
+
+
+def test_no_text_becomes_code(tmp_path, browser):
+    """The names of rows, sentences, logs, metrics and error messages are shown as they are."""
+    text = tmp_path / f"{RUNS_CODE} $\\x$"
+    text.mkdir()
+    for split in ("train", "val", "test"):
+        for language in ("en", "de"):
+            (text / f"{split}.{language}").write_text("\n".join([*AS_CODE, "a common sentence"] * 3))
+    runs = tmp_path / RUNS_CODE
+    keys = tiny_trials.TINY | {"data.path": str(text), "data.batch_tokens": 2000, "data.vocab_size": 320}
+    _, trial = tiny_trials.train(runs, keys)
+    with trial.log.open("a") as log:
+        log.write("\n".join(AS_CODE))
+    parameters = {key: {"value": value} for key, value in keys.items()} | {"variant": {"values": ["base", "model.h=4"]}}
+    file = tmp_path / "code.yaml"
+    parameters["data.path"] = {"values": [str(text)]}
+    file.write_text(yaml.safe_dump({"name": "<b>x", "method": "grid", "parameters": parameters}))
+    sweep = read_sweep(file)
+    sweep = sweep._replace(
+        rows=[row._replace(name=f"{row.name} {AS_CODE[i]} {AS_CODE[-1]}") for i, row in enumerate(sweep.rows)]
+    )
+    planned = plan_trials(sweep, runs)
+    table = table_of(sweep, planned)
+    figures = draw_sweep_plots(sweep, planned, table)
+    write_page_files(sweep, planned, planned, table, figures, tmp_path / "page")
+    problems, page = [], browser.new_page()
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
+    page.goto((tmp_path / "page" / "report.html").as_uri())
+    assert not problems and page.evaluate("typeof pwned") == "undefined" and page.locator("img").count() == 0
+    shown = page.locator("body").inner_text()
+    hidden = page.locator("body").evaluate("body => body.textContent")
+    assert "<b>x at scale demo" in shown and "No translations by " in shown and str(trial.folder.parent) in hidden
+    assert all(words in hidden for words in AS_CODE)
+    page.select_option("#sentence", "1")
+    assert page.evaluate("typeof pwned") == "undefined" and not problems

@@ -11,12 +11,12 @@ from matplotlib.text import Text
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.figure_names import spread_apart
-from transformer_pl.reporting.plots import Curve, Point, curves, forest, front
+from transformer_pl.reporting.plots import Curve, Point, curves, forest, front, growth
 from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.reporting.table import table_of
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
-NAMES = [*LONG, "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 18))]
+NAMES = [*LONG, r"$\frac$", "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 17))]
 
 
 def drawn(figure):
@@ -111,3 +111,9 @@ def test_spread_apart():
         centres = np.array(spread_apart(wanted, sizes))
         top, bottom = centres + sizes / 2, centres - sizes / 2
         assert (bottom[:-1] >= top[1:] - 1e-9).all() and top[0] <= 1 + 1e-9 and bottom[-1] >= -1e-9
+
+
+def test_the_numbers_of_an_axis_are_no_formulas():
+    axes = drawn(growth({"a": {32: 1e-4, 64: 3e-3, 4096: 9.0}, "b": {32: 2e-3, 64: 4e-3, 4096: 3.0}}))
+    labels = [label.get_text() for axis in (axes.xaxis, axes.yaxis) for label in axis.get_majorticklabels()]
+    assert {"32", "1000"} <= set(labels) and "$" not in "".join(labels)

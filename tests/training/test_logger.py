@@ -287,21 +287,28 @@ def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(w_and_b_of, tmp_pa
 
 
 def test_a_wrong_key_is_reported_and_the_run_kept_offline(tmp_path, monkeypatch, capfd):
-    """The server here knows nobody: it answers every request with 401."""
+    """And it is nowhere: in no file, title or line. The server here knows nobody: it answers every request with 401."""
+    key = "k3y" + "0123456789" * 4
     handler = type("Nobody", (BaseHTTPRequestHandler,), {"log_message": lambda *_: None})
     handler.do_POST = handler.do_GET = lambda self: self.send_error(401)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    monkeypatch.setenv("WANDB_API_KEY", key)
     tracker = TrialLogger(tmp_path, 10, "name", ["tag"], {"seed": 1})
     tracker.start(0)
     tracker.log_metrics({"train/loss": 1.0}, 10)
     wait_for(lambda: list(tmp_path.glob("wandb/offline-run-*/*.wandb")))
+    titles = [process.command for process in processes()]
     tracker.finish(0)
     server.shutdown()
     server.server_close()
-    assert "W&B: offline (" in capfd.readouterr().out
+    said = capfd.readouterr()
+    assert "W&B: offline (" in said.out
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {".wandb", ".log", ".jsonl"} <= {path.suffix for path in files}
+    assert any("wandb-core" in title for title in titles) and key not in "".join([said.out, said.err, *titles])
+    assert not [path for path in files if key.encode() in path.read_bytes()]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.components import LONGEST_S, definition_place, described, import_component
+from transformer_pl.components import checked_code, definition_place, described, import_component
 from transformer_pl.config import Sizes, not_papers
 from transformer_pl.data.tokenizer import BOS, PAD
 from transformer_pl.evaluation.evaluate import CachedSteps, attention_maps
 from transformer_pl.model import MultiHeadAttention, Transformer
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.signals import component_code, time_limit
 
 SUBWORDS = range(4, 32)  # ids to draw sentences from; the ids below are special tokens
 SOURCE_LENGTH, TARGET_LENGTH = 7, 6  # different, so that a mix-up shows
@@ -39,7 +38,7 @@ def dry_run(config: Sizes) -> str:
         raise InputError(*messages)
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         try:
-            with component_code(), time_limit(LONGEST_S), torch.random.fork_rng(devices=[]):
+            with checked_code(f"a dry run of {component_names(config)}"), torch.random.fork_rng(devices=[]):
                 run = _small_model(config._replace(N=1), device)
                 for check in CHECKS:
                     check(run)
@@ -60,8 +59,12 @@ def _not_modules(config: Sizes) -> Iterator[str]:
 
 def component_failure(config: Sizes, error: Exception) -> InputError:
     """An error that names all components that are not the paper's, and where the exception came from."""
-    names = ", ".join(_name_and_place(slot, import_component(c.path)) for slot, c in not_papers(config).items())
-    return InputError(f"{names}: must run, but {described(error)}")
+    return InputError(f"{component_names(config)}: must run, but {described(error)}")
+
+
+def component_names(config: Sizes) -> str:
+    """All components that are not the paper's, each with its slot, file and line."""
+    return ", ".join(_name_and_place(slot, import_component(c.path)) for slot, c in not_papers(config).items())
 
 
 def _small_model(config: Sizes, device: str) -> DryRun:

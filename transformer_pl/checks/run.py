@@ -11,11 +11,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from transformer_pl.component_sources import source_digests
-from transformer_pl.components import LONGEST_S, definition_place, import_component
+from transformer_pl.components import checked_code, definition_place, import_component
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
 from transformer_pl.runtime.files import read_json, write_json
-from transformer_pl.runtime.signals import component_code, time_limit
 
 ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
 CHECKS_REVISION = 2  # raised when a check becomes stricter: then every component is checked anew
@@ -81,7 +80,7 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
     """
     import torch
 
-    from transformer_pl.checks.dry_run import component_failure, dry_run
+    from transformer_pl.checks.dry_run import component_failure, component_names, dry_run
     from transformer_pl.checks.properties import PROPERTIES
     from transformer_pl.checks.subject import small_model
 
@@ -94,7 +93,8 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
     for name, measure in PROPERTIES.items():
         if name not in exempted:
             try:
-                with component_code(), time_limit(LONGEST_S), torch.random.fork_rng(), torch.device(device):
+                what = f"the measurement of {name} with {component_names(config)}"
+                with checked_code(what), torch.random.fork_rng(), torch.device(device):
                     how = measure(small_model(config))
             except Exception as error:
                 (message,) = component_failure(config, error).messages

@@ -68,14 +68,14 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from transformer_pl.checks.dry_run import component_failure, dry_run
-    from transformer_pl.components import LONGEST_S
+    from transformer_pl.checks.dry_run import component_failure, component_names, dry_run
+    from transformer_pl.components import checked_code
     from transformer_pl.model import Transformer
-    from transformer_pl.runtime.signals import component_code, time_limit
 
     def count(device: str) -> Cost:
         ids: dict[str, Any] = {"dtype": torch.long, "device": device}
-        with component_code(), time_limit(LONGEST_S), FlopCounterMode(display=False) as counter:
+        counter = FlopCounterMode(display=False)
+        with checked_code(f"a forward pass, to count its operations, of {component_names(c)}"), counter:
             model = Transformer(c).to(device)
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())

@@ -24,6 +24,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 MARGIN = 0.7  # inches of a figure's height that are not of its axes, at most
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    | {"text.parse_math": False}  # a name with two $ in it is no formula
 )
 
 
@@ -266,6 +267,7 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
         axes.loglog(lengths, guide, color="0.6", linestyle=line, linewidth=0.8, zorder=0, label=label)
     axes.set(xlabel="length n", ylabel="ms, forward and backward", ylim=(fastest / 2, slowest * 2))
     axes.set_xticks(lengths, [str(n) for n in lengths])
+    _plain_log(axes.yaxis)
     axes.minorticks_off()
     _legend(axes)
     return figure

@@ -34,14 +34,18 @@ def message_of(error: BaseException) -> str:
         return "its message cannot be read, as its __str__ fails"
 
 
-def _printable(text: str, beside: str = "") -> str:
-    """The text with characters that would move a terminal's cursor escaped. beside: characters that stay."""
-    return "".join(c if c.isprintable() or c in beside else ascii(c)[1:-1] for c in text)
+def _printable(text: str) -> str:
+    """The text with characters that would move a terminal's cursor escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _short(message: str) -> str:
-    """The message with its long words, such as paths, shortened."""
-    return _printable(re.sub(rf"\S{{{2 * SHOWN},}}", lambda word: shown(word[0]), message), "\n\t")
+LISTED = "\n  "  # before each entry of a list in a message, which is otherwise one line
+
+
+def as_printed(message: str) -> str:
+    """The message with its long words, such as paths, shortened, and ends of lines in a user's words escaped."""
+    short = re.sub(rf"\S{{{2 * SHOWN},}}", lambda word: shown(word[0]), message)
+    return LISTED.join(map(_printable, short.split(LISTED)))
 
 
 class InputError(ValueError):
@@ -51,7 +55,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, *messages: str):
-        self.messages = tuple(dict.fromkeys(map(_short, messages)))
+        self.messages = tuple(dict.fromkeys(map(as_printed, messages)))
         super().__init__("\n".join(self.messages))
 
 
@@ -75,7 +79,7 @@ def collect_errors(function: Callable[[Value], Result], values: Iterable[Value])
 @cache
 def warn(message: str) -> None:
     """Print a warning to standard error; each message once per process."""
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    print(f"warning: {as_printed(message)}", file=sys.stderr, flush=True)
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:

@@ -43,28 +43,6 @@ def component_code() -> Iterator[None]:
         raise failure.with_traceback(error.__traceback__) from None
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise a TimeoutError in code that has not ended after so many seconds, at the line that it has come to.
-
-    In the main thread, and while Python code runs or waits. Inside another limit, that one counts.
-    """
-    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield
-        return
-
-    def ring(signum: int, frame: object) -> NoReturn:
-        raise TimeoutError(f"it has not ended after {seconds:g} seconds")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again every second, for code that catches every exception
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def install_handler(handler: Any) -> None:
     """Install a handler of SIGINT and SIGTERM."""
     for signum in (signal.SIGINT, signal.SIGTERM):

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import LISTED, InputError
 from transformer_pl.runtime.files import try_lock, try_writing
 from transformer_pl.trials.trial import Trial
 
@@ -88,7 +88,7 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     matching = exact or [r for r in results if name in r["folder"].name]
     if len(matching) == 1:
         return matching[0]
-    listed = "".join(f"\n  {r['folder'].name}" for r in (matching or results)[:20])
+    listed = "".join(f"{LISTED}{r['folder'].name}" for r in (matching or results)[:20])
     constraint = "must mean one finished trial"
     if matching:
         raise InputError(f"TRIAL {name}: {constraint}, but means {len(matching)}; name more of one:{listed}")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
@@ -44,15 +44,19 @@ LOCK_S = 0.5  # seconds to wait for a trial's lock: a process that only asks for
 # The schemas of a trial's files. The files may hold more.
 
 
+LARGEST = 10**18  # of any count in a result: beyond it, floats overflow
+_Count = Annotated[int, Field(gt=0, le=LARGEST)]
+
+
 class _Metrics(BaseModel, strict=True, extra="allow"):
-    __pydantic_extra__: dict[str, float | None]
-    bleu: float = Field(alias="val/bleu")
-    ppl: float | None = Field(alias="val/ppl")  # null: infinite
+    __pydantic_extra__: dict[str, FiniteFloat | None]
+    bleu: FiniteFloat = Field(alias="val/bleu")
+    ppl: FiniteFloat | None = Field(alias="val/ppl")  # null: infinite
 
 
 class _Convergence(BaseModel, strict=True, extra="forbid"):
-    fall: float
-    noise: float | None
+    fall: FiniteFloat
+    noise: FiniteFloat | None
     validations: int
 
 
@@ -66,12 +70,12 @@ class _Result(BaseModel, strict=True):
     config: dict[str, Any]
     metrics: _Metrics
     signature: str
-    params: int
-    steps: PositiveInt
-    flops: PositiveFloat
-    dropped: int
-    tokens_per_s: float | None
-    wall_s: float
+    params: _Count
+    steps: _Count
+    flops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    dropped: Annotated[int, Field(ge=0, le=LARGEST)]
+    tokens_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    wall_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     finished: str
     digests: dict[str, str] = {}  # sha256 by file name; older results have none
     digest: str | None = None  # of the other keys; older results have none
