@@ -27,6 +27,7 @@ from transformer_pl.trials.trial import Trial
 KEYS = {  # 60 sentences are an epoch of about six batches
     "optim.max_steps": 8,
     "trainer.val_every": 3,
+    "trainer.eval_tokens": 32,  # a validation has several batches
     "trainer.checkpoint_minutes": 0,  # at every step
     "trainer.log_every": 2,
     "decode.beam": 1,
@@ -113,8 +114,8 @@ def whole(text, tmp_path_factory):
     return make
 
 
-def crash_and_go_on(expected: Whole, folder: Path, *crashes: str) -> None:
-    """Train with these crashes, one after the other, then to the end."""
+def crash_and_go_on(expected: Whole, folder: Path, *crashes: str) -> list[dict[str, Any]]:
+    """Train with these crashes, one after the other, then to the end. Returns the metrics that the last crash left."""
     runs = folder / "runs"
     runs.mkdir(parents=True)
     if not crashes[0].startswith("a text"):
@@ -122,9 +123,11 @@ def crash_and_go_on(expected: Whole, folder: Path, *crashes: str) -> None:
     for name in crashes:
         code = forked(runs, expected.keys, {CRASH: name})
         assert code == -signal.SIGKILL, (name, code, (folder / "output.txt").read_text())
+    left = [line for trial in runs.glob("trials/*") for line in Trial(trial).metrics()]
     code, trial = tiny_trials.train(runs, expected.keys)
     assert code == 0
     same(trial, expected.outcome)
+    return left
 
 
 SHARED = "shared weights: before their link"  # in a trial that takes the weights of another
@@ -135,6 +138,17 @@ def test_a_crash_in_the_middle(whole, tmp_path, name):
     """At every point; one that this trial does not pass needs a scenario, or a test of its own."""
     expected = whole("plain")
     crash_and_go_on(expected, tmp_path, f"{name}@{expected.passed[name] // 2 + 1}")
+
+
+@pytest.mark.parametrize(
+    ("name", "logged"), [("a validation: after a batch", set()), ("translations: after a batch", {"val/loss"})]
+)
+def test_a_crash_within_a_validation(whole, tmp_path, name, logged):
+    """After its first batch, and while the sentences of `trainer.bleu_sample` are translated."""
+    expected = whole("averaged")
+    assert expected.passed["a validation: after a batch"] >= 4  # two batches of two validations
+    left = crash_and_go_on(expected, tmp_path, f"{name}@1")
+    assert {"val/loss", "val/bleu_sample"} & {name for line in left for name in line} == logged
 
 
 def test_a_crash_while_weights_are_shared(whole, tmp_path):
