@@ -51,22 +51,6 @@ def points() -> set[str]:
     return {ast.literal_eval(call.args[0]) for call in calls}
 
 
-def outcome(trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, torch.Tensor], list[bytes]]:
-    """What must be the same: the result, the lines of metrics, the weights, and the sentences. Without times."""
-    result = {k: v for k, v in trial.result().items() if k not in ("tokens_per_s", "wall_s", "finished", "digests")}
-    lines = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in trial.metrics()]
-    sentences = [path.read_bytes() for path in sorted(trial.folder.glob("[hs]*.*.*[tl]"))]
-    return result, lines, torch.load(trial.folder / "weights.pt"), sentences
-
-
-def same(trial: Trial, expected: tuple) -> None:
-    result, lines, weights, sentences = outcome(trial)
-    assert lines == expected[1]
-    assert result == expected[0] and sentences == expected[3]
-    assert all(torch.equal(value, weights[name]) for name, value in expected[2].items())
-    assert trial.status()["state"] == "done"  # a crash after the result leaves checkpoints, which --clean removes
-
-
 def forked(runs: Path, keys: dict[str, Any], variables: Mapping[str, str]) -> int:
     """Train in a fork of this process, with environment variables; returns its exit code, negative for a signal."""
     if pid := os.fork():
@@ -98,7 +82,7 @@ class Whole:
         self.keys = KEYS | keys
         code, trial = tiny_trials.train(folder / "runs", self.keys)
         assert code == 0
-        self.data, self.passed, self.outcome = folder / "runs" / "data", dict(crash.PASSED), outcome(trial)
+        self.data, self.passed, self.outcome = folder / "runs" / "data", dict(crash.PASSED), tiny_trials.outcome(trial)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +110,7 @@ def crash_and_go_on(expected: Whole, folder: Path, *crashes: str) -> list[dict[s
     left = [line for trial in runs.glob("trials/*") for line in Trial(trial).metrics()]
     code, trial = tiny_trials.train(runs, expected.keys)
     assert code == 0
-    same(trial, expected.outcome)
+    tiny_trials.same(trial, expected.outcome)
     return left
 
 
