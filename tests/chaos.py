@@ -17,7 +17,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,13 +122,19 @@ def by_kind(sweep: int, spared: set[int]) -> dict[str, list[int]]:
 
 
 @contextmanager
-def adopted_orphans():
-    """While this lasts, a process whose parent was killed becomes a child of this one: so none is lost sight of."""
+def adopted_orphans(spared: set[int]) -> Iterator[None]:
+    """While this lasts, a process whose parent was killed becomes a child of this one: so none is lost sight of.
+
+    At the end, which may be an error, those of a sweep are killed.
+    """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
     try:
         yield
     finally:
+        for one in of_the_sweep(spared):
+            with suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
         prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
@@ -196,7 +202,7 @@ def chaos(folder: Path, rows: list[str], seeds: int, signals: int, seed: int, ke
     file = write_sweep(folder, rows, seeds, keys)
     forked.server()
     spared = {one.pid for one in of_the_sweep(set())}
-    with adopted_orphans():
+    with adopted_orphans(spared):
         began = time.monotonic()
         calm = Storm(seed, 0, 0, spared)
         assert run(file, folder / "calm", calm) == [0]
