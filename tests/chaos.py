@@ -161,6 +161,7 @@ def run(file: Path, runs: Path, storm: Storm) -> list[int]:
             calm_starts += not storm.left
             assert calm_starts <= 2, f"failed without a signal, see {log.name}"  # the first may have been hit before
             process = forked.start("sweep", file, f"--runs={runs}", "--parallel=2", output=log, WANDB_MODE="offline")
+            process.stdin.close()
             while (code := process.poll()) is None:
                 storm.blow(process.pid)
                 time.sleep(0.02)

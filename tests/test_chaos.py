@@ -7,4 +7,4 @@ from chaos import ROWS, chaos
 @pytest.mark.slow
 def test_a_sweep_in_a_storm(tmp_path):
     keys = {"optim.max_steps": 60, "trainer.val_every": 20, "trainer.checkpoint_minutes": 0.01}
-    print(chaos(tmp_path, ROWS[:3], 1, 6, 1, keys))
+    print(chaos(tmp_path, ROWS[:3], seeds=1, signals=6, seed=949, keys=keys))  # SIGKILLs of the sweep and a trial, too
