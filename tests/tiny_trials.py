@@ -75,3 +75,19 @@ def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
         code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in printed.items()), *options])
     (folder,) = (runs / "trials").iterdir()
     return code, Trial(folder)
+
+
+def outcome(trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, torch.Tensor], list[bytes]]:
+    """What must be the same: the result, the lines of metrics, the weights, and the sentences. Without times."""
+    result = {k: v for k, v in trial.result().items() if k not in ("tokens_per_s", "wall_s", "finished", "digests")}
+    lines = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in trial.metrics()]
+    sentences = [path.read_bytes() for path in sorted(trial.folder.glob("[hs]*.*.*[tl]"))]
+    return result, lines, torch.load(trial.folder / "weights.pt"), sentences
+
+
+def same(trial: Trial, expected: tuple) -> None:
+    result, lines, weights, sentences = outcome(trial)
+    assert lines == expected[1]
+    assert result == expected[0] and sentences == expected[3]
+    assert all(torch.equal(value, weights[name]) for name, value in expected[2].items())
+    assert trial.status()["state"] == "done"  # a crash after the result leaves checkpoints, which --clean removes

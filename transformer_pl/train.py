@@ -270,10 +270,10 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
+        trial.finish(result)
     except BaseException as error:
         logger.fail(error)
         raise
-    trial.finish(result)
     logger.finish(0, result)
     return result
 

@@ -27,6 +27,7 @@ from transformer_pl.trials.trial import Trial
 KEYS = {  # 60 sentences are an epoch of about six batches
     "optim.max_steps": 8,
     "trainer.val_every": 3,
+    "trainer.eval_tokens": 32,  # a validation has several batches
     "trainer.checkpoint_minutes": 0,  # at every step
     "trainer.log_every": 2,
     "decode.beam": 1,
@@ -48,22 +49,6 @@ def points() -> set[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "crash_point"
     )
     return {ast.literal_eval(call.args[0]) for call in calls}
-
-
-def outcome(trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, torch.Tensor], list[bytes]]:
-    """What must be the same: the result, the lines of metrics, the weights, and the sentences. Without times."""
-    result = {k: v for k, v in trial.result().items() if k not in ("tokens_per_s", "wall_s", "finished", "digests")}
-    lines = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in trial.metrics()]
-    sentences = [path.read_bytes() for path in sorted(trial.folder.glob("[hs]*.*.*[tl]"))]
-    return result, lines, torch.load(trial.folder / "weights.pt"), sentences
-
-
-def same(trial: Trial, expected: tuple) -> None:
-    result, lines, weights, sentences = outcome(trial)
-    assert lines == expected[1]
-    assert result == expected[0] and sentences == expected[3]
-    assert all(torch.equal(value, weights[name]) for name, value in expected[2].items())
-    assert trial.status()["state"] == "done"  # a crash after the result leaves checkpoints, which --clean removes
 
 
 def forked(runs: Path, keys: dict[str, Any], variables: Mapping[str, str]) -> int:
@@ -97,7 +82,7 @@ class Whole:
         self.keys = KEYS | keys
         code, trial = tiny_trials.train(folder / "runs", self.keys)
         assert code == 0
-        self.data, self.passed, self.outcome = folder / "runs" / "data", dict(crash.PASSED), outcome(trial)
+        self.data, self.passed, self.outcome = folder / "runs" / "data", dict(crash.PASSED), tiny_trials.outcome(trial)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +98,8 @@ def whole(text, tmp_path_factory):
     return make
 
 
-def crash_and_go_on(expected: Whole, folder: Path, *crashes: str) -> None:
-    """Train with these crashes, one after the other, then to the end."""
+def crash_and_go_on(expected: Whole, folder: Path, *crashes: str) -> list[dict[str, Any]]:
+    """Train with these crashes, one after the other, then to the end. Returns the metrics that the last crash left."""
     runs = folder / "runs"
     runs.mkdir(parents=True)
     if not crashes[0].startswith("a text"):
@@ -122,9 +107,11 @@ def crash_and_go_on(expected: Whole, folder: Path, *crashes: str) -> None:
     for name in crashes:
         code = forked(runs, expected.keys, {CRASH: name})
         assert code == -signal.SIGKILL, (name, code, (folder / "output.txt").read_text())
+    left = [line for trial in runs.glob("trials/*") for line in Trial(trial).metrics()]
     code, trial = tiny_trials.train(runs, expected.keys)
     assert code == 0
-    same(trial, expected.outcome)
+    tiny_trials.same(trial, expected.outcome)
+    return left
 
 
 SHARED = "shared weights: before their link"  # in a trial that takes the weights of another
@@ -135,6 +122,17 @@ def test_a_crash_in_the_middle(whole, tmp_path, name):
     """At every point; one that this trial does not pass needs a scenario, or a test of its own."""
     expected = whole("plain")
     crash_and_go_on(expected, tmp_path, f"{name}@{expected.passed[name] // 2 + 1}")
+
+
+@pytest.mark.parametrize(
+    ("name", "logged"), [("a validation: after a batch", set()), ("translations: after a batch", {"val/loss"})]
+)
+def test_a_crash_within_a_validation(whole, tmp_path, name, logged):
+    """After its first batch, and while the sentences of `trainer.bleu_sample` are translated."""
+    expected = whole("averaged")
+    assert expected.passed["a validation: after a batch"] >= 4  # two batches of two validations
+    left = crash_and_go_on(expected, tmp_path, f"{name}@1")
+    assert {"val/loss", "val/bleu_sample"} & {name for line in left for name in line} == logged
 
 
 def test_a_crash_while_weights_are_shared(whole, tmp_path):

@@ -9,13 +9,26 @@ import tiny_trials
 from forked import command
 from helpers import little_text, processes, wait_for
 
-from tests.training.test_crashes import outcome, same
 from transformer_pl.runtime.crash import CRASH
 from transformer_pl.trials.trial import Trial
 
 KEYS = tiny_trials.TINY | {"optim.max_steps": 9, "trainer.val_every": 4, "trainer.log_every": 3, "decode.beam": 1}
-KEYS |= {"trainer.checkpoint_minutes": 0, "trainer.devices": 2, "trainer.strategy": "ddp", "trainer.accelerator": "cpu"}
-AT = ["a step: after it@5", "a checkpoint: before its digest@2", "a line of metrics: after it@3"]
+KEYS |= {
+    "trainer.checkpoint_minutes": 0,
+    "trainer.eval_tokens": 32,
+    "trainer.devices": 2,
+    "trainer.strategy": "ddp",
+    "trainer.accelerator": "cpu",
+}
+AT = [  # the first is tried always
+    "a step: after it@5",
+    *(f"a step: after it@{step}" for step in (2, 3, 4, 6, 7, 8, 9)),  # an epoch ends among them
+    "a checkpoint: before its digest@2",
+    "a line of metrics: after it@3",
+    "a validation: after a batch@2",
+    "translations: after a batch@1",
+    "a result: before it is written@1",
+]
 
 
 def train(runs: Path, **variables: str) -> int:
@@ -46,5 +59,5 @@ def test_two_processes_go_on_after_a_crash(folder, at):
     assert train(runs, **{CRASH: at}) == -signal.SIGKILL
     assert os.listdir(the_trial(runs).folder / "checkpoints")
     assert train(runs) == 0
-    same(the_trial(runs), outcome(the_trial(folder / "whole")))
+    tiny_trials.same(the_trial(runs), tiny_trials.outcome(the_trial(folder / "whole")))
     assert the_trial(runs).environment()["command"].startswith(f"python -m transformer_pl.train --runs={runs} ")

@@ -13,7 +13,7 @@ import tiny_trials
 from helpers import flip, little_text
 
 from tests.search.test_results import made
-from tests.training.test_crashes import Whole, forked, same
+from tests.training.test_crashes import Whole, forked
 from transformer_pl.runtime.crash import CRASH
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.search import storage
@@ -101,7 +101,7 @@ def gone_on(whole: Whole, trial: Trial, path: Path, damage: str, capsys) -> None
     assert content(aside) == damaged
     if aside.is_file():
         assert reason_to_stay(aside.parent, trial.folder.parents[1]) is None, "--clean must know every file"
-    same(trial, whole.outcome)
+    tiny_trials.same(trial, whole.outcome)
 
 
 @each_damage("flipped")
@@ -141,7 +141,7 @@ def test_damaged_weights_to_be_averaged(whole, killed, tmp_path, damage):
     assert content(path.with_name(f"{path.name}.damaged")) == damaged
     code, trial = go_on(whole, tmp_path / "runs")
     assert code == 0
-    same(trial, whole.outcome)
+    tiny_trials.same(trial, whole.outcome)
 
 
 @each_damage("flipped")
@@ -205,7 +205,7 @@ def test_a_folder_that_vanishes_and_comes_back(whole, tmp_path, monkeypatch, cap
     (tmp_path / "elsewhere").rename(gone)
     code, trial = go_on(whole, runs)
     assert code == 0
-    same(trial, whole.outcome)
+    tiny_trials.same(trial, whole.outcome)
 
 
 @pytest.mark.parametrize("times", [1, 2])

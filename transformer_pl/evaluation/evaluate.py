@@ -16,6 +16,7 @@ from transformer_pl.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from transformer_pl.evaluation.beam_search import Hypothesis, beam_search
 from transformer_pl.loss import projected_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
+from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.divergence import perplexity
 from transformer_pl.trials.trial import Trial
@@ -76,6 +77,7 @@ def translate(
             )
         for index, hypotheses in zip(indexes, outputs, strict=True):
             translations[index] = hypotheses
+        crash_point("translations: after a batch")
     return translations
 
 

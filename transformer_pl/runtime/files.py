@@ -75,13 +75,11 @@ def try_writing(folder: Path) -> None:
     """Write 1 MiB into a folder and remove it. Raises an OSError where that fails, such as on a full disk."""
     probe = folder / f".probe.{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        probe.unlink(missing_ok=True)
+    with probe.open("wb") as file:
+        probe.unlink()  # now, so that a process that is killed leaves nothing
+        file.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def try_lock(file: IO, kind: int) -> bool:

@@ -15,6 +15,7 @@ from transformer_pl.data.batches import Batch
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.loss import projected_likelihood, projected_loss
 from transformer_pl.model import DecoderLayer, Transformer
+from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
 from transformer_pl.trials.divergence import Diverged, perplexity
@@ -145,6 +146,7 @@ class TransformerModule(L.LightningModule):
         states = self.model.states(batch.source, batch.target_in)
         nll = projected_likelihood(self.model.embedding, states, batch.target_out)
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
+        crash_point("a validation: after a batch")
 
     def on_validation_epoch_end(self) -> None:
         self.stop_if_diverged(self._validated)

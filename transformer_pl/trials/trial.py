@@ -370,7 +370,9 @@ class Trial:
         files = [path for pattern in DIGESTED for path in sorted(self.folder.glob(pattern))]
         digests = {path.name: sha256(path) for path in files}
         content = result | {"metrics": metrics_to_json(result["metrics"]), "digests": digests}
+        crash_point("a result: before it is written")
         write_json(self.folder / "result.json", content | {"digest": _digest(content)})
+        crash_point("a result: before the checkpoints are removed")
         self.drop_checkpoints()
 
     def set_aside_damaged(self) -> None:
