@@ -42,10 +42,10 @@ TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests 
     "reporting/stats.py": "tests/reporting/test_stats.py -k 'not false' tests/reporting/test_moderation.py",
     "reporting/moderation.py": "tests/reporting/test_moderation.py",
     "reporting/agreement.py": "tests/reporting/test_agreement.py",
-    "trials/identity.py": "tests/trials/test_identity.py",
+    "trials/identity.py": "tests/trials/test_identity.py tests/test_core_revision.py -k 'not twenty and not makes'",
     "trials/convergence.py": "tests/trials/test_convergence.py",
-    "training/checkpoint.py": "tests/training/test_checkpoint.py tests/training/test_training.py",
-    "experiments/launch.py": "tests/experiments/test_launch.py",
+    "training/checkpoint.py": "tests/training/test_checkpoint.py",
+    "experiments/launch.py": "tests/experiments/test_scheduling.py",
     "experiments/plan.py": "tests/experiments/test_plan.py",
 }
 LIBRARIES = ("torch", "lightning", "scipy.optimize", "pydantic", "rich.console", "sacrebleu", "optuna", "wandb")
