@@ -1,6 +1,6 @@
 """How many small errors the tests notice: mutation testing, by hand. MUTATIONS.md has the figures.
 
-    python tests/mutation.py                        30 mutants of each module in TESTS
+    python tests/mutation.py                        25 mutants of each module in TESTS
     python tests/mutation.py loss.py --mutants 60   of some modules
 
 cosmic-ray changes one operator, number, condition, loop or decorator at a time. After each change the tests of the
@@ -46,7 +46,7 @@ TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests 
     "trials/convergence.py": "tests/trials/test_convergence.py",
     "training/checkpoint.py": "tests/training/test_checkpoint.py",
     "experiments/launch.py": "tests/experiments/test_scheduling.py",
-    "experiments/plan.py": "tests/experiments/test_plan.py",
+    "experiments/plan.py": "tests/experiments/test_plan.py -k 'not other_size'",
 }
 LIBRARIES = ("torch", "lightning", "scipy.optimize", "pydantic", "rich.console", "sacrebleu", "optuna", "wandb")
 LIBRARIES += ("sentencepiece", "torch.utils.flop_counter", "torch.distributed.fsdp", "matplotlib.figure", "jinja2")
@@ -187,7 +187,7 @@ def _fork(words: str, limit_s: float) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"by default all: {', '.join(TESTS)}")
-    parser.add_argument("--mutants", type=int, default=30, help="tried of each module, drawn at random")
+    parser.add_argument("--mutants", type=int, default=25, help="tried of each module, drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
