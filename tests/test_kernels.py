@@ -1,16 +1,8 @@
-"""The faster forms of softmax, dropout and loss, against torch's own."""
-
-import multiprocessing
-import resource
-from pathlib import Path
+"""The faster forms of softmax and dropout, against torch's own."""
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
-from transformer_pl import kernels, loss
-from transformer_pl.data.tokenizer import PAD
 from transformer_pl.kernels import VECTOR, Dropout, softmax
 
 LENGTHS = [1, 2, VECTOR - 1, VECTOR, VECTOR + 1, 40]
@@ -97,80 +89,3 @@ def test_dropout_without_effect(dtype):
     x = torch.randn(3, 5).to(dtype)
     assert torch.equal(Dropout(0.5).eval()(x), x) and torch.equal(Dropout(0.0)(x), x)
     assert (Dropout(1.0)(x) == 0).all() and Dropout(0.5)(x).dtype == dtype
-
-
-class Embedding(nn.Module):
-    """Logits by one weight; the other one is not used."""
-
-    def __init__(self, vocabulary=50, d_model=8):
-        super().__init__()
-        self.weight, self.unused = (nn.Parameter(torch.randn(vocabulary, d_model)) for _ in range(2))
-        self.asked = []
-
-    def logits(self, x):
-        self.asked.append(tuple(x.shape))
-        return F.linear(x, self.weight)
-
-
-@pytest.mark.parametrize("eps_ls", [0.0, 0.1])
-@pytest.mark.parametrize(("chunk", "block"), [(1, 1), (8, 200), (2048, 2**18)])
-def test_the_projected_loss_is_the_smoothed_loss(eps_ls, chunk, block, monkeypatch):
-    monkeypatch.setattr(loss, "CHUNK", chunk)
-    monkeypatch.setattr(kernels, "CACHED", block)
-    torch.manual_seed(1)
-    embedding, x, target = Embedding(), torch.randn(5, 4, 8, requires_grad=True), torch.randint(1, 50, (5, 4))
-    target[1, 2:] = target[4] = PAD
-    ours = loss.projected_loss(embedding, x, target, eps_ls) / 7
-    assert all(sentences * length <= max(chunk, 4) and length == 4 for sentences, length, _ in embedding.asked)
-    theirs = loss.smoothed_loss(embedding.logits(x), target, eps_ls) / 7
-    torch.testing.assert_close(ours, theirs)
-    found, expected = (torch.autograd.grad(x_, [x, embedding.weight]) for x_ in (ours, theirs))
-    torch.testing.assert_close(found, expected)
-    loss.projected_loss(embedding, x, target, eps_ls).backward()
-    assert embedding.unused.grad is None
-
-
-def test_the_projected_loss_of_bfloat16_is_close():
-    torch.manual_seed(1)
-    embedding, x, target = Embedding(), torch.randn(5, 4, 8, requires_grad=True), torch.randint(1, 50, (5, 4))
-    expected = torch.autograd.grad(loss.projected_loss(embedding, x, target, 0.1), [x, embedding.weight])
-    with torch.autocast("cpu", torch.bfloat16):
-        low = loss.projected_loss(embedding, x, target, 0.1)
-    for found, exact in zip(torch.autograd.grad(low, [x, embedding.weight]), expected, strict=True):
-        assert found.dtype == torch.float32 and torch.allclose(found, exact, atol=0.1, rtol=0.1)
-
-
-@pytest.mark.parametrize("chunk", [1, 8, 2048])
-def test_the_projected_likelihood_is_that_of_all_logits(chunk, monkeypatch):
-    monkeypatch.setattr(loss, "CHUNK", chunk)
-    torch.manual_seed(1)
-    embedding, x, target = Embedding(), torch.randn(5, 4, 8), torch.randint(1, 50, (5, 4))
-    target[1, 2:] = target[4] = PAD
-    found = loss.projected_likelihood(embedding, x, target)
-    assert all(sentences * length <= max(chunk, 4) and length == 4 for sentences, length, _ in embedding.asked)
-    torch.testing.assert_close(found, loss.negative_log_likelihood(embedding.logits(x), target))
-
-
-def training(x, target):
-    loss.projected_loss(Embedding(37_000, 4), x, target, 0.1).backward()
-
-
-def validation(x, target):
-    with torch.no_grad():
-        loss.projected_likelihood(Embedding(37_000, 4), x, target)
-
-
-@pytest.mark.parametrize("step", [training, validation])
-def test_the_logits_of_a_large_batch_never_exist_at_once(step):
-    """37,000 subwords and 12,000 tokens: logits and their gradient would take 3.3 GiB, and the process may take 1.5."""
-
-    def train():
-        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 3 * GIB // 2,) * 2)
-        step(torch.zeros(300, 40, 4, requires_grad=True), torch.ones(300, 40, dtype=torch.int64))
-
-    process = multiprocessing.get_context("fork").Process(target=train)
-    process.start()
-    process.join()
-    assert process.exitcode == 0

@@ -184,6 +184,22 @@ def test_sinusoids_are_those_of_section_3_5():
     assert torch.equal(position(x, 600)[0], SinusoidalPosition.encoding(600, 603, 24))  # beyond the table it began with
 
 
+@torch.no_grad()
+def test_a_sequence_begins_at_position_0_where_nothing_else_is_said():
+    """With each function that takes a start: the first position then sees itself alone."""
+    torch.manual_seed(7)
+    attention, x, mask = MultiHeadSelfAttention(small(), "decoder"), torch.randn(1, 3, 24), Mask(causal=True)
+    K, V = attention.keys_values(x)
+    assert torch.equal(Mask(causal=True).dense(K, K)[0, 0], torch.ones(3, 3, dtype=torch.bool).tril())
+    assert not attention.attention.weights(K, K, mask).triu(1).any()
+    expected = attention.attend(x, K, V, mask, 0)
+    assert torch.equal(attention.attend(x, K, V, mask), expected) and torch.equal(attention(x, mask), expected)
+    scores = attention.attention.weights(K, K, mask, 0)
+    assert torch.allclose(attention.attention(K, K, V, mask), scores @ V, atol=1e-6)
+    position = SinusoidalPosition(small(), "encoder")
+    assert torch.equal(position(x), position(x, 0))
+
+
 def test_d_k_and_d_v_are_free():
     config = small(model__d_k=5, model__d_v=3, model__h=7)
     attention = MultiHeadSelfAttention(config, "encoder")
@@ -195,6 +211,7 @@ def test_d_k_and_d_v_are_free():
 def test_one_matrix_embeds_both_sides_and_projects():
     model = Transformer(small())
     assert [name for name, p in model.named_parameters() if 31 in p.shape] == ["embedding.weight"]
+    assert model.state_dict().keys() == dict(model.named_parameters()).keys()  # positions are no weights
     ids = torch.tensor([[5, 9]])
     assert torch.allclose(model.embedding.embed(ids, "encoder"), model.embedding.weight[ids] * math.sqrt(24))
     x = torch.randn(1, 2, 24)
@@ -235,10 +252,12 @@ def test_logits_have_their_shape():
     model, (source, target) = small_models.built(small()).eval(), small_models.batch()
     assert model(source, target).shape == (3, 6, small_models.VOCABULARY)
     assert model(source[:1, :1], target[:1, :1]).shape == (1, 1, small_models.VOCABULARY)
+    one_layer = small_models.built(small(model__N=1))
+    assert one_layer(source, target).shape == (3, 6, small_models.VOCABULARY)
 
 
 def test_the_paper_s_model_decodes_from_a_cache():
-    assert small_models.built(small()).incremental
+    assert small_models.built(small()).incremental is True
 
 
 def test_attention_maps_are_distributions_over_visible_keys():

@@ -196,6 +196,19 @@ def test_a_sentence_does_not_depend_on_its_companions():
     assert sum(step.rows) == rows_alone  # nor does the work
 
 
+def test_no_gradient_is_recorded():
+    """It would keep every step's activations until the search ends."""
+    logits = torch.zeros(3, requires_grad=True)
+    recorded = []
+
+    def step(prefixes, origin):
+        recorded.append((2 * logits).requires_grad)
+        return logits.expand(*origin.shape, 3)
+
+    beam_search(step, torch.tensor([3]), bos=BOS, eos=EOS, beam=2, alpha=0.6)
+    assert recorded and not any(recorded)
+
+
 def test_finished_sentences_are_dropped():
     toy = Toy(seed=7, sentences=5, V=8, eos_bias=(-9.0, -9.0))  # EOS comes only when it is forced
     step = Recomputing(toy)

@@ -1,28 +1,192 @@
 """The plan, and the table of the results, as they are printed: in a terminal of 80 columns, and in a pipe."""
 
 import io
+import json
+import statistics
 import sys
+from types import SimpleNamespace
 
 import pytest
 from helpers import ROOT, a_result
 from rich.console import Console
 
 from transformer_pl import sweep
-from transformer_pl.experiments.plan import Plan, estimate_costs, plan_trials, print_plan
+from transformer_pl.config import effective_sizes, sizes
+from transformer_pl.experiments.cost import ASSUMED_LENGTH, training_cost
+from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
 
 PRE = "model.residual=ablations.pre_norm.PreNormResidual"
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
+TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")
 
 
-def printed(runs, width, compare=None, content=TABLE3):
+def printed(runs, width, compare=None, content=TABLE3, finished=()):
     """The lines of a plan in a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     trials = plan_trials(content, runs)
-    print_plan(Plan(content, trials, estimate_costs(trials, [])), console, compare)
-    return console.file.getvalue().splitlines()
+    print_plan(Plan(content, trials, estimate_costs(trials, finished)), console, compare)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def timed(config, seconds, **keys):
+    """The result of a finished trial of this config."""
+    flat = config.flat() | effective_sizes(config)
+    return a_result(config=flat, wall_s=seconds, **{"flops": 1e12, "weights_id": f"of {seconds}"} | keys)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What it is made of
+
+
+def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
+    trials = plan_trials(TABLE3_A, tmp_path)
+    assert [(one.row, one.name) for one in trials[:3]] == [(0, "h=1 s1"), (0, "h=1 s2"), (1, "h=4 s1")]
+    for one in trials:
+        row = TABLE3_A.rows[one.row].name.replace("=", "-")
+        assert one.trial.folder == tmp_path / "trials" / f"demo-{row}-s{one.config.seed}-{one.identity.trial}"
+        assert one.prepared.folder.parent == tmp_path / "data" and not one.prepared.folder.exists()
+    assert len({one.identity.trial for one in trials}) == 10
+    assert len({one.prepared.folder for one in trials}) == 1  # all read one text
+
+
+def test_the_time_is_that_of_other_seeds_whatever_does_not_change_it(tmp_path):
+    """The median; where the text lies, what it is called and how many threads there were are left out."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    moved = trials[0].config.model_copy(update={"seed": 7})
+    moved = moved.model_copy(update={"trainer": moved.trainer.model_copy(update={"threads": 3})})
+    older = timed(trials[0].config, 50.0)
+    del older["config"]["trainer.checkpoint_minutes"]  # a key that was added later
+    estimates = estimate_costs(trials, [timed(moved, 10.0), older, timed(moved, 20.0)])
+    assert (estimates[0].seconds, estimates[0].by_flops) == (20.0, False)
+    assert all(estimates[row].by_flops for row in range(1, 5))
+    other = moved.model_copy(update={"decode": moved.decode.model_copy(update={"beam": 1})})
+    assert estimate_costs(trials, [timed(other, 10.0)])[0].by_flops
+
+
+def test_the_time_of_other_rows_is_by_their_flops(tmp_path):
+    """The median time of a FLOP. Of trials that share weights the slowest trained them; other batches do not count."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    base = trials[4].config
+    batches = base.model_copy(update={"data": base.data.model_copy(update={"batch_tokens": 300})})
+    known = ((40.0, 4e10, "a"), (1.0, 1e12, "a"), (30.0, 6e10, "b"), (90.0, 72e10, "c"))
+    finished = [timed(base, seconds, flops=flops, weights_id=weights) for seconds, flops, weights in known]
+    estimate = estimate_costs(trials, [*finished, timed(batches, 5.0, flops=1.0)])[0]
+    per_flop = statistics.median([40 / 4e10, 30 / 6e10, 90 / 72e10])
+    assert estimate.by_flops and estimate.seconds == pytest.approx(per_flop * estimate.cost.flops)
+    nothing = estimate_costs(trials, [timed(batches, 5.0)])[0]
+    assert nothing.seconds is None and nothing.by_flops
+
+
+def test_the_cost_is_of_the_text_s_lengths_once_they_are_known(tmp_path):
+    first, *_ = plan_trials(TABLE3_A, tmp_path)
+    config, lengths = first.config, {"source": 10.0, "target": 20.0}
+    counted_text = SimpleNamespace(is_counted=lambda: True, mean_length=lambda split, side: lengths[side])
+    for one, assumed, sides in (
+        (first, True, (ASSUMED_LENGTH,) * 2),
+        (first._replace(prepared=counted_text), False, lengths.values()),
+    ):
+        estimate = estimate_costs([one], [])[0]
+        model = sizes(config.model, config.data.vocab_size)
+        assert estimate.cost == training_cost(model, config.steps, config.data.batch_tokens, *sides)
+        assert estimate.assumed == assumed
+
+
+def test_what_is_kept_of_a_plan(tmp_path):
+    trials = plan_trials(TABLE3_A, tmp_path)
+    plan = Plan(TABLE3_A, trials, estimate_costs(trials, []))
+    kept = as_json(plan)
+    assert (kept["name"], kept["scale"], len(kept["trials"])) == ("table3-A", "demo", 10)
+    for one, planned in zip(kept["trials"], trials, strict=True):
+        cost = plan.estimates[planned.row].cost
+        assert (one["params"], one["flops"]) == (cost.params, cost.flops)
+        assert f"{one['row']} s{one['seed']}" == planned.name and planned.trial.folder.name == one["folder"]
+        assert one["folder"].endswith(one["id"])
+        assert one["config"]["effective.d_model"] == 64 and one["config"]["model.d_model"] == 512
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# As it is printed
+
+
+def test_a_column_for_what_varies_and_a_line_for_what_does_not(tmp_path):
+    lines = printed(tmp_path, 200, content=TABLE3_A)
+    assert lines[:2] == [
+        "table3-A at scale demo: 10 trials, 10 to train",
+        "every row: N=6>3, d_model=512>64, d_ff=2048>256, max_steps=1500",
+    ]
+    assert [line.split() for line in lines[2:4]] == [
+        ["row", "h", "d_k", "d_v", "params", "FLOPs", "time", "trials"],
+        ["h=1", "1", "512>64", "512>64", "431K", "2.1e12", "unknown", "2", "new"],
+    ]
+    assert lines[7] == "h=32  32    16>2    16>2    431K  2.1e12  unknown  2 new"
+    assert lines[8] == "a>b: the file says a; at this scale's width and depth that is b"
+    assert lines[9] == f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared"
+    assert lines[11] == "time of the training left to do: unknown, as no finished trial resembles it"
+    assert len(lines) == 12
+    assert not any(line.startswith("base:") for line in lines)
+
+
+def test_a_narrow_terminal_has_the_sizes_that_differ_from_base(tmp_path):
+    lines = printed(tmp_path, 80, compare="params", content=TABLE3_C)
+    assert lines[2] == "base: N=6>3, d_model=512>64, d_ff=2048>256, d_k=64>8, d_v=64>8"
+    assert lines[3].split() == ["row", "sizes", "vs", "base", "params", "FLOPs", "time", "trials"]
+    assert lines[4].split() == ["base", "+0%", "431K", "2.1e12", "unknown", "2", "new"]
+    assert lines[5].split() == ["N=2", "N=1", "-54%", "199K", "9.6e11", "unknown", "2", "new"]
+    assert lines[8].split()[:4] == ["d_model=256", "d_k=32", "d_model=32", "d_k=4"] and lines[9].split() == ["d_v=32"]
+
+
+@pytest.mark.parametrize("compare", ["params", "flops", "steps"])
+def test_how_far_each_row_is_from_base(tmp_path, compare):
+    content = read_sweep(ROOT / "sweeps" / "table3_C.yaml", seeds=["1"], sets={"optim.duration": "2"})
+    content = content._replace(rows=[*content.rows, TABLE3_C.rows[0]])
+    heading, *rows = [line for line in printed(tmp_path, 200, compare, content) if "params" in line or "new" in line]
+    assert f"  {compare} vs base  " in heading
+    amounts = []
+    for config in [row.configs[0] for row in content.rows]:
+        model = sizes(config.model, config.data.vocab_size)
+        cost = training_cost(model, config.steps, config.data.batch_tokens, ASSUMED_LENGTH, ASSUMED_LENGTH)
+        amounts.append({"params": cost.params, "flops": cost.flops, "steps": config.steps}[compare])
+    for line, amount in zip(rows, amounts, strict=True):
+        assert f"  {amount / amounts[0] - 1:+.0%}  " in line
+
+
+def test_how_long_it_takes(tmp_path):
+    """Exactly by other seeds, about by other rows; finished trials are left out."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    known = [timed(one.config, 90.0) for one in trials[::2]]
+    lines = printed(tmp_path, 200, content=TABLE3_A, finished=known)
+    assert lines[-1] == "15 min of training left to do, if trials run one after the other"
+    assert "~" not in "".join(lines) and lines[3].split()[-3:] == ["s", "2", "new"] and " 90 s " in lines[3]
+    lines = printed(tmp_path, 200, content=TABLE3_A, finished=known[:1])
+    minutes = (2 * 90 + 8 * 90 * 2101542912000.0 / 1e12) / 60
+    assert lines[-1] == f"about {minutes:.0f} min of training left to do, if trials run one after the other"
+    assert "~: estimated from the FLOPs and the time of finished trials of other rows" in lines
+    assert " 90 s " in lines[3] and " ~189 s " in lines[4]
+    for one in trials[:3]:
+        one.trial.make()
+        one.trial.finish(a_result(id=one.identity.trial))
+    trials[4].trial.make()
+    trials[4].trial.set_status("failed")
+    lines = printed(tmp_path, 200, content=TABLE3_A, finished=known)
+    assert lines[0].endswith(": 10 trials, 7 to train") and lines[-1].startswith("10 min ")  # 10.5, to the even number
+    assert [line.split(" s  ")[1] for line in lines[3:6]] == ["2 done", "1 done, 1 new", "1 failed, 1 new"]
+    for one in trials:
+        one.trial.make()
+        one.trial.finish(a_result(id=one.identity.trial))
+    assert "left to do" not in "".join(printed(tmp_path, 200, content=TABLE3_A))
+
+
+def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
+    one = plan_trials(TABLE3_A, tmp_path)[0]
+    one.trial.make()
+    one.trial.finish(a_result(id=one.identity.trial))
+    (one.trial.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
+    one.trial.folder.rename(one.trial.folder.with_name("demo-h=1-s1-0123456789ab"))
+    reasons = [line for line in printed(tmp_path, 200, content=TABLE3_A) if line.startswith("new, unlike")]
+    assert reasons == ["new, unlike a finished trial (core revision 1 -> 2): h=1 s1"]
 
 
 @pytest.mark.parametrize("compare", [None, "flops"])

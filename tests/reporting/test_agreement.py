@@ -1,10 +1,15 @@
 """The rank correlation of a table with the paper's."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_pl.reporting.agreement import rank_correlation
+from transformer_pl.config import Config
+from transformer_pl.reporting.agreement import describe_agreement, rank_correlation
+from transformer_pl.reporting.published import PublishedRow
+from transformer_pl.reporting.rows import RowResults, TableRow
 
 PUBLISHED = [0.2, -0.9, 0.0, -0.4, -2.1, 0.6, -1.3, -0.1]
 
@@ -43,3 +48,42 @@ def test_rows_that_seeds_do_not_move_have_a_narrow_interval(spread, widest):
 def test_one_seed_tells_nothing_of_others():
     found = rank_correlation([[value] for value in PUBLISHED], PUBLISHED)
     assert found.interval is None and found.describe("BLEU") == "+1.00 by BLEU (8 rows)"
+    assert rank_correlation([[1.0, 2.0], [3.0, 3.0], [5.0]], [1, 2, 3]).interval is None
+
+
+def test_an_interval_stands_beside_its_value():
+    found = rank_correlation([[value, value] for value in PUBLISHED], PUBLISHED)
+    assert found.describe("PPL") == "+1.00 by PPL (8 rows; +1.00 to +1.00 with other seeds)"
+
+
+def table_row(ours, published=None):
+    """A row of a table. ours, published: BLEU and perplexity; several tuples in `ours` are seeds."""
+    results, base = (
+        RowResults(Config(), [{"metrics": {"val/bleu": bleu, "val/ppl": ppl}} for bleu, ppl in seeds], [])
+        for seeds in (ours, [(1, 1)])
+    )
+    printed = published and PublishedRow(label="A", bleu=published[0], ppl=published[1])
+    return TableRow(results, {}, printed, False, base, None, None)
+
+
+def test_the_note_names_each_score_that_enough_rows_have():
+    """Three of those whose number is printed, and whose own is finite."""
+    rows = [table_row([(10 + i, 5 - i)], (20 + i, 6.0 - i)) for i in range(3)]
+    (note,) = describe_agreement(rows)
+    assert note.endswith(" with the paper's: +1.00 by BLEU (3 rows), +1.00 by PPL (3 rows).")
+    assert describe_agreement(rows[:2]) == []
+    for another in (table_row([(9, 9)]), table_row([], (9, 9)), table_row([(math.inf, math.inf)], (9, 9))):
+        assert describe_agreement([*rows, another]) == [note] and describe_agreement([*rows[:2], another]) == []
+    (note,) = describe_agreement([*rows[:2], table_row([(12, 3)], (22, None))])
+    assert "BLEU (3 rows)." in note and "PPL" not in note
+    twice = table_row([(30, 1), (math.inf, 1)], (30, 1))
+    assert "BLEU (3 rows), +1.00 by PPL (4 rows)" in describe_agreement([*rows, twice])[0]
+
+
+def test_there_is_no_order_among_equal_values():
+    """A correlation with a constant is undefined."""
+    of_us, printed = range(10, 14), range(20, 24)
+    for ours, theirs in ((of_us, [20] * 4), ([10] * 4, printed)):
+        assert describe_agreement([table_row([(a, a)], (b, b)) for a, b in zip(ours, theirs, strict=True)]) == []
+    two = describe_agreement([table_row([(a, a)], (b, b)) for a, b in zip((10, 11, 11), (20, 21, 21), strict=True)])
+    assert "+1.00 by BLEU" in two[0]

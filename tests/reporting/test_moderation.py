@@ -75,6 +75,19 @@ def test_the_prior_is_cautious_and_needs_rows():
     assert fit_prior(differing).freedom < 0.2
 
 
+def test_the_prior_is_a_bound_on_the_variance_of_the_logarithms():
+    """Mean, variance and kurtosis of log chi-square are scipy's here. A sample variance of n numbers has 2 n / (2 + k)
+    degrees of freedom, where k is their excess kurtosis."""
+    d, variances = 4.0, np.array([0.1, 0.3, 1.0, 1.5, 2.0, 8.0, 11.0, 60.0])
+    mean, by_chance, kurtosis = map(float, stats.loggamma(d / 2).stats("mvk"))
+    freedom = 2 * len(variances) / (2 + kurtosis)
+    most = np.log(variances).var(ddof=1) * freedom / stats.chi2.ppf(0.4, freedom)  # exceeded in 60 % of samples
+    prior = fit_prior([Part(float(v), d) for v in variances])
+    assert special.polygamma(1, prior.freedom / 2) == pytest.approx(most - by_chance)
+    of_prior = math.log(prior.variance) + math.log(prior.freedom / 2) - special.digamma(prior.freedom / 2)
+    assert of_prior == pytest.approx(np.log(variances).mean() - mean + math.log(d / 2))
+
+
 def test_no_row_gets_a_smaller_variance_than_its_own():
     prior = Prior(4.0, 6.0)
     assert prior.moderate(Part(1.0, 2.0)) == Part((6 * 4 + 2 * 1) / 8, 8.0)

@@ -8,6 +8,7 @@ import pytest
 from chance import drawn
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
+from scipy.stats import t as student
 
 from transformer_pl.evaluation.score import sentence_statistics
 from transformer_pl.reporting import stats
@@ -59,6 +60,14 @@ def test_randomisation_with_one_seed_equals_sacrebleu():
     rows = [np.array([sentence_statistics(outputs, references)]) for outputs in (better, worse)]
     assert 0.001 < expected < 0.9
     assert randomisation(*rows, bleu, 4000) == pytest.approx(expected, abs=4 * math.sqrt(expected / 4000))
+
+
+def test_rows_without_a_difference_have_a_p_value_of_1():
+    """Every swap then gives at least the observed difference, in as many trials as are asked for."""
+    row = np.random.default_rng(1).uniform(1, 2, (2, 400, 2))
+    assert randomisation(row, row, loss, trials=3000) == 1
+    worse = row + np.array([1.0, 0.0])
+    assert randomisation(worse, row, loss, trials=3000) == 1 / 3001
 
 
 def test_pseudo_values_of_a_mean_are_the_values_themselves():
@@ -113,6 +122,33 @@ def test_one_seed_is_not_compared_with_several(seeds, of_base, tested):
     assert (unequal.p_value is not None) == (seeds == of_base)
 
 
+@pytest.mark.parametrize("seeds", [(4, 0), (4, 2)], ids=["row", "difference"])
+def test_variances_are_those_of_the_analysis_of_variance(seeds):
+    """Mean squares as textbooks have them: that of sentences is counted above that of the interaction alone."""
+    rng, n = np.random.default_rng(6), 30
+    shared = rng.normal(0, 2, n)
+    groups = [
+        shared * w + rng.normal(0, 1, (S, 1)) + rng.normal(0, 1, (S, n)) for S, w in zip(seeds, (3, 1), strict=True)
+    ]
+    rows = [Sample(y.mean(1), y) for y in groups if len(y)]
+    by_seeds, errors, means = [], [], np.zeros(n)
+    for y, sign in zip(groups, (1, -1), strict=True):
+        if S := len(y):
+            of_seeds = n * sum((y[s].mean() - y.mean()) ** 2 for s in range(S))
+            of_sentences = S * sum((y[:, i].mean() - y.mean()) ** 2 for i in range(n))
+            rest = ((y - y.mean()) ** 2).sum() - of_seeds - of_sentences
+            by_seeds.append((of_seeds / (S - 1) / (S * n), S - 1))
+            errors.append(rest / ((S - 1) * (n - 1)) / (S * n))
+            means += sign * y.mean(0)
+    by_sentences = ((means - means.mean()) ** 2).sum() / (n - 1) / n - sum(errors)
+    result = estimate(*rows) if len(rows) == 1 else difference(*rows)
+    assert result.value == pytest.approx(means.mean())
+    assert result.variance_by_seeds == pytest.approx(sum(v for v, _ in by_seeds))
+    assert result.variance_by_sentences == pytest.approx(by_sentences) and by_sentences > 0.01
+    squares = sum(v**2 / freedom for v, freedom in [*by_seeds, (by_sentences, n - 1)])
+    assert result.degrees_of_freedom == pytest.approx((sum(v for v, _ in by_seeds) + by_sentences) ** 2 / squares)
+
+
 def test_variance_components_are_never_negative():
     """The estimate of the variance by sentences can be negative; it is zero then."""
     rng = np.random.default_rng(5)
@@ -123,6 +159,14 @@ def test_variance_components_are_never_negative():
         assert comparison.variance_by_sentences >= 0 and comparison.standard_error > 0 and 0 <= comparison.p_value <= 1
 
 
+def test_the_probability_of_a_gain_is_the_other_side_of_the_test():
+    """For Student's T, whichever sign the value has."""
+    for value in (-1.5, 0.0, 1.5):
+        result = stats.Estimate(value, 0.75, 0.25, 5.0)
+        assert result.probability_positive == pytest.approx(student.cdf(value, 5))
+        assert result.p_value == pytest.approx(2 * student.sf(abs(value), 5))
+
+
 @pytest.mark.parametrize(
     ("gap", "between_seeds", "between_sentences", "expected"),
     [
@@ -130,6 +174,7 @@ def test_variance_components_are_never_negative():
         (0.5, 0.5, 0.0, 17),  # for d = 1
         (0.2, 0.5, 0.0, 100),  # for d = 0.4
         (0.1, 0.5, 0.5, None),
+        (1.0, 0.5, 0.25, 9),  # by 200,000 drawn differences: power 0.79 with eight seeds, 0.82 with nine
         (0.1, 0.0, 0.0, 2),  # nothing varies, for example where every seed scores zero
     ],
 )
@@ -153,6 +198,45 @@ def test_p_values_are_corrected_for_the_rows_that_are_tested(randomise):
     alone = [compare_rows([base, row], 0, METRIC, randomise)[1].p_value for row in rows]
     together = compare_rows([base, *rows, None], 0, METRIC, randomise)
     assert [one.p_value for one in together[1:4]] == pytest.approx(holm(alone)) and holm(alone) != alone
+
+
+def a_table(rows, seeds, n=40):
+    """Rows (seeds, n, 12) that differ."""
+    known = drawn(np.random.default_rng(2), rows, seeds, n, 0.05, gap=0.3)
+    return list(np.concatenate([known, np.ones((rows, seeds, n, 2))], -1))
+
+
+def test_every_row_but_base_is_compared_wherever_base_stands():
+    table = a_table(3, 2)
+    for base in range(3):
+        compared = compare_rows(table, base, METRIC)
+        assert [one.difference is None for one in compared] == [i == base for i in range(3)]
+        for i, one in enumerate(compared):
+            if i != base:
+                apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
+                assert one.difference == difference(*apart)
+    for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:]):
+        assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
+
+
+def test_rows_on_other_references_are_not_compared():
+    """Outputs may have another length, references may not. Nor is a row compared in which a number is not finite."""
+    base, row = a_table(2, 2)
+    for column, compared in ((METRIC.reference_column - 1, True), (METRIC.reference_column, False)):
+        other = row.copy()
+        other[:, 3, column] += 1
+        assert (compare_rows([base, other], 0, METRIC)[1].difference is not None) == compared
+    assert METRIC.reference_column == 9 and stats.LOSS.reference_column == 11
+    row[1, 3, 0] = math.nan
+    assert compare_rows([base, row], 0, METRIC)[1] is None
+    assert compare_rows([base, row], 0, stats.LOSS)[1] is not None
+    two_sentences = [one[:, :2] for one in a_table(2, 2)]
+    assert all(compare_rows(two_sentences, 0, METRIC))
+
+
+def test_two_seeds_are_enough_to_moderate():
+    rows = [sample(row[..., :10], bleu) for row in a_table(5, 2)]
+    assert seed_prior(rows) and seed_prior([*rows[:4], *rows[:3]]) and not seed_prior(rows[:4])
 
 
 def test_rows_of_a_table_moderate_each_other_s_variance():
@@ -212,7 +296,9 @@ def test_no_spread_and_one_sentence_are_no_errors():
     """Warnings are errors here. One sentence tells nothing of others, so there is no comparison by it."""
     constant = np.full((2, 4, 12), 3.0)
     row, other = stats.compare_rows([constant, constant], 0, stats.BLEU)
-    assert row.row_mean.standard_error == 0 and other.difference.value == 0
+    assert row.row_mean.standard_error == 0 and other.difference.value == 0 and other.p_value == 1
+    constant[:, :, 0] = 2.0  # of the n-grams that match
+    assert stats.compare_rows([constant, np.full((2, 4, 12), 3.0)], 0, stats.BLEU)[1].p_value == 0
     for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
         assert stats.compare_rows(rows, 0, stats.BLEU) == [None, None]
     assert stats.seeds_to_resolve(1.0, 1e-300, 0.0) == 2

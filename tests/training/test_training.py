@@ -16,12 +16,11 @@ import torch
 from helpers import flip, little_text, shared_text, wait_for
 
 from transformer_pl.config import Decode
-from transformer_pl.data.batches import EOS, PAD, collate
+from transformer_pl.data.batches import collate
 from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.prepare import Tokens, prepare
 from transformer_pl.evaluation.evaluate import reference_likelihood, translate
 from transformer_pl.levels import Level, resolve
-from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted
@@ -87,33 +86,12 @@ def fit(prepared, config, *callbacks):
     return module, notes.lines
 
 
-def test_the_learning_rate_is_equation_3():
-    assert learning_rate(4000, 512, 4000, 1) == pytest.approx(512**-0.5 * 4000**-0.5)
-    rates = [learning_rate(step, 512, 4000, 1) for step in (1, 2, 4000, 16000)]
-    assert rates[1] == pytest.approx(2 * rates[0])  # linear at first
-    assert rates[3] == pytest.approx(rates[2] / 2)  # then as the inverse square root
-    assert learning_rate(7, 512, 4000, 3) == pytest.approx(3 * learning_rate(7, 512, 4000, 1))
-
-
 def test_training_follows_the_constraint_from_its_first_step(prepared):
     _, lines = fit(prepared, config(trainer__log_every=1, optim__lr_scale=0.5))
     rates = [(step, line["lr"]) for step, line in lines if "lr" in line]
     assert [step for step, _ in rates] == list(range(1, 13))
     for step, rate in rates:  # what is logged after a step is what the next one will use
         assert rate == pytest.approx(learning_rate(step + 1, 16, 10, 0.5))
-
-
-def test_smoothing_is_that_of_section_5_4():
-    torch.manual_seed(1)
-    logits, target = torch.randn(2, 3, 7), torch.tensor([[5, 4, EOS], [6, EOS, PAD]])
-    expected = 0.0
-    for b, t in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]:
-        wanted = torch.full((7,), 0.1 / 7)
-        wanted[target[b, t]] += 0.9
-        expected -= (wanted * logits[b, t].log_softmax(-1)).sum().item()
-    assert smoothed_loss(logits, target, 0.1).item() == pytest.approx(expected, rel=1e-5)
-    plain = negative_log_likelihood(logits, target)
-    assert plain[1, 2] == 0 and plain.sum().item() == pytest.approx(smoothed_loss(logits, target, 0.0).item(), rel=1e-6)
 
 
 def test_perplexity_is_of_every_piece_and_eos_and_of_nothing_else(prepared):

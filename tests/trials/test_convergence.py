@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from helpers import flip
+from scipy.stats import linregress
 from tiny_trials import train
 
 from transformer_pl.runtime.errors import warn
@@ -84,6 +85,23 @@ def test_the_noise_is_the_standard_error_of_the_fall():
     falls, noises = zip(*((made(CURVES["noise alone"][0], 0.02, 20, seed)[:2]) for seed in range(300)), strict=True)
     assert np.mean(falls) == pytest.approx(0, abs=0.002)
     assert math.sqrt(np.mean(np.square(noises))) == pytest.approx(np.std(falls), rel=0.2)
+
+
+def test_the_noise_of_three_validations_is_that_of_a_line_with_two_unknowns():
+    """The median slope is that of least squares here, so the textbook's error of a slope is the reference."""
+    at, losses = (640, 800, 1000), (2.0, 2.03, 2.0)
+    seen = [{"step": step, "val/loss": loss, "kind": "validation"} for step, loss in zip(at, losses, strict=True)]
+    ended = convergence(seen, STEPS)
+    assert ended.fall == pytest.approx(0) and ended.validations == 3
+    assert ended.noise == pytest.approx(math.log(1.25) * linregress(np.log(at), losses).stderr)
+
+
+@pytest.mark.parametrize(("steps", "first"), [(1000, 600), (1001, 601), (7, 4)])
+def test_the_line_goes_through_the_last_two_fifths(steps, first):
+    """Their first step, rounded, is one of them; the step before is not."""
+    for step, validations in ((first - 1, 2), (first, 3)):
+        seen = [{"step": at, "val/loss": 2.0, "kind": "validation"} for at in (step, steps - 1, steps)]
+        assert convergence(seen, steps).validations == validations
 
 
 def test_a_fall_within_its_noise_is_none():

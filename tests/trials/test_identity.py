@@ -83,6 +83,7 @@ OTHER = [
     {"data.train": "half"},
     {"trainer.precision": "bf16-mixed"},
     {"trainer.bleu_sample": 100},  # which is measured, so that a search can ask for it
+    {"decode.average": 2},
     {"decode.average": 5},
     {"decode.average": 10},
 ]
@@ -127,8 +128,9 @@ def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
 
 
 def test_the_distance_of_averaged_checkpoints_counts():
-    averaged = [of({"decode.average": 5, "trainer.val_every": every}) for every in (10, 20)]
-    assert averaged[0].weights != averaged[1].weights and averaged[0].trial != averaged[1].trial
+    for average in (2, 5):
+        averaged = [of({"decode.average": average, "trainer.val_every": every}) for every in (10, 20)]
+        assert averaged[0].weights != averaged[1].weights and averaged[0].trial != averaged[1].trial
 
 
 def test_the_name_of_the_scale_does_not_count(tmp_path):
@@ -191,6 +193,11 @@ def test_a_difference_holds_both_values():
 )
 def test_a_difference_in_words(keys, completed):
     assert describe_difference(config(keys), Config()) == completed
+
+
+def test_components_of_one_name_are_told_apart_by_their_modules():
+    keys = {"model.ffn": "mine.deep.Gated", "data.path": "/home/me/fr"}
+    assert describe_difference(config(keys), Config(), with_modules=True) == "ffn=mine.deep.Gated data=fr"
 
 
 def test_words_are_relative_to_the_base_that_is_given():

@@ -121,7 +121,7 @@ class Estimate(NamedTuple):
     @property
     def _tail(self) -> float:
         """P(T > |value| / SE), or by the law of moderated variances."""
-        if self.parts and self.standard_error:
+        if self.parts:
             return moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
         return float(stats.t.sf(abs(self._t), self.degrees_of_freedom))
 

@@ -1,0 +1,255 @@
+"""The scheduling loop of launch.py, with a launcher whose trials end when and how a test says."""
+
+import json
+
+import pytest
+from helpers import ROOT, a_result
+
+from transformer_pl.experiments import launch
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.launchers import Ended
+from transformer_pl.runtime.errors import InputError
+
+DONE, CRASHED = Ended(True, "with exit code 0"), Ended(False, "with exit code 1")
+
+
+class Training:
+    def __init__(self, planned):
+        self.planned, self.runs, self.ended, self.asked = planned, True, None, []
+
+    def begun(self):
+        return self.runs
+
+    def poll(self):
+        return self.ended
+
+    def terminate(self):
+        self.asked.append("terminate")
+
+    def kill(self):
+        self.asked.append("kill")
+
+    def finish(self):
+        folder = self.planned.trial.folder
+        (folder / "result.json").write_text(json.dumps(a_result()))
+        self.ended = DONE
+
+
+class Launcher:
+    """Takes so many trials at once. Those in `attached` it trains already; it starts none where there is an error."""
+
+    def __init__(self, slots):
+        self.slots, self.waiting, self.attached, self.error = slots, None, {}, None
+        self.started, self.submitted, self.stopped = [], 0, []
+
+    def waits(self):
+        return self.waiting
+
+    def attach(self, planned):
+        return self.attached.get(planned.name)
+
+    def start(self, planned, argv, lock):
+        if self.error:
+            raise self.error
+        assert argv == [planned.name] and not lock.closed
+        self.started.append(Training(planned))
+        return self.started[-1]
+
+    def submit(self):
+        self.submitted += 1
+
+    def stop(self, trainings, say):
+        say("stopping")
+        self.stopped += trainings
+
+
+class View:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.waits, self.shown, self.endings, self.said = None, [], [], []
+        self.say = self.said.append
+
+    def started(self, planned):
+        self.shown.append(planned.name)
+
+    def ended(self, planned, ending, description):
+        self.endings.append((planned.name, ending, description))
+
+    def refresh(self):
+        pass
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """The four trials of the smallest sweep."""
+    return plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
+
+
+def made(planned, slots=1, **options):
+    queue = launch.GridQueue(planned, **options)
+    launcher, view = Launcher(slots), View()
+    return launch._Scheduler(queue, lambda one: [one.name], launcher, view), queue, launcher, view
+
+
+def test_as_many_trials_run_as_there_are_slots(planned):
+    """A slot that becomes free is filled, in the order of the trials, until there is none left."""
+    scheduler, queue, launcher, view = made(planned, slots=3)
+    assert scheduler.fill_free_slots() and scheduler.fill_free_slots()
+    names = [one.name for one in planned]
+    assert [training.planned.name for training in launcher.started] == names[:3] == view.shown
+    assert launcher.submitted == 2 and queue.waiting == planned[3:] and view.waits is None
+    scheduler.poll()
+    assert not view.endings and len(scheduler.running) == 3
+    launcher.started[1].finish()
+    scheduler.poll()
+    assert view.endings == [(names[1], "done", "val/ppl 2.00  val/bleu 30.00")]
+    assert scheduler.fill_free_slots() and view.shown == names and len(scheduler.running) == 3
+    for training in launcher.started:
+        training.finish()
+    assert scheduler.fill_free_slots()  # nothing is left to start, but these still run
+    scheduler.poll()
+    assert not scheduler.fill_free_slots() and not scheduler.running and not scheduler.shown
+    assert sorted(name for name, *_ in view.endings) == sorted(names) and not queue.failed
+
+
+@pytest.mark.parametrize(
+    ("ended", "result", "state", "ending", "words"),
+    [
+        (DONE, True, "running", "done", "val/ppl 2.00  val/bleu 30.00"),
+        (DONE, False, "running", "failed", "failed with exit code 0, without a result; the end of {log}:\n    | last"),
+        (CRASHED, False, "running", "failed", "failed with exit code 1; the end of {log}:\n    | last"),
+        (CRASHED, True, "running", "failed", "failed with exit code 1; the end of {log}:\n    | last"),
+        (CRASHED, False, "diverged", "diverged", "diverged at step 7"),
+    ],
+)
+def test_how_a_trial_has_ended(planned, ended, result, state, ending, words):
+    scheduler, queue, launcher, view = made(planned[:1])
+    scheduler.fill_free_slots()
+    trial = planned[0].trial
+    trial.log.write_text("last\n")
+    trial.set_status(state, step=7)
+    if result:
+        launcher.started[0].finish()
+    launcher.started[0].ended = ended
+    scheduler.poll()
+    assert view.endings == [(planned[0].name, ending, words.format(log=trial.log))]
+    assert queue.failed == (planned if ending == "failed" else [])[:1]
+    assert not scheduler.fill_free_slots()
+
+
+class Pruning(launch.GridQueue):
+    def watch(self, planned):
+        return True
+
+
+def test_a_trial_that_is_pruned_is_asked_to_end_and_killed_if_it_does_not(planned, monkeypatch):
+    scheduler, queue, launcher, view = made(planned[:1])
+    assert not queue.watch(planned[0])
+    scheduler.queue = Pruning(planned[:1])
+    scheduler.fill_free_slots()
+    (training,) = launcher.started
+    for _ in range(3):
+        scheduler.poll()
+    assert training.asked == ["terminate"]  # and is given time
+    running = scheduler.running[planned[0].identity.trial]
+    scheduler.running[planned[0].identity.trial] = running._replace(deadline=running.deadline - launch.GRACE_S - 1)
+    scheduler.poll()
+    assert training.asked == ["terminate", "kill"]
+    training.ended = CRASHED
+    scheduler.poll()
+    assert view.endings == [(planned[0].name, "pruned", "pruned")]
+
+
+def test_a_queued_trial_is_not_shown_as_running(planned, monkeypatch):
+    """Nor can it be pruned: it has reported nothing. One that ends at once is shown, too."""
+    monkeypatch.setattr(Training, "begun", lambda self: self.runs is not True)
+    scheduler, _, launcher, view = made(planned[:2], slots=2)
+    scheduler.queue = Pruning(planned[:2])
+    scheduler.fill_free_slots()
+    scheduler.poll()
+    first, second = launcher.started
+    assert not view.shown and not first.asked and len(scheduler.running) == 2
+    first.runs, second.ended = "on a node", CRASHED
+    scheduler.poll()
+    assert view.shown == [one.name for one in planned[:2]]
+    assert first.asked == ["terminate"] and [name for name, *_ in view.endings] == [planned[1].name]
+
+
+def test_nothing_is_started_while_the_launcher_waits(planned):
+    scheduler, queue, launcher, view = made(planned)
+    launcher.waiting = "waiting for SLURM"
+    assert scheduler.fill_free_slots() and view.waits == "waiting for SLURM" and queue.waiting == planned
+    launcher.waiting = None
+    assert scheduler.fill_free_slots() and view.waits is None and len(launcher.started) == 1
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), InputError("no space")])
+def test_what_cannot_be_started_has_failed_and_the_next_is_tried(planned, error):
+    scheduler, queue, launcher, view = made(planned[:2])
+    launcher.error = error
+    assert scheduler.fill_free_slots()
+    launcher.error = None
+    assert scheduler.fill_free_slots() and launcher.started[0].planned is planned[1]
+    assert view.endings == [(planned[0].name, "failed", "could not be started: no space")]
+    assert queue.failed == planned[:1] and view.shown == [one.name for one in planned[:2]]
+
+
+def test_the_runs_folder_is_what_must_be_writable(planned, tmp_path, monkeypatch):
+    """A failure on a full disk says so, as the log may lack it."""
+    asked = []
+    monkeypatch.setattr(launch, "check_writable", asked.append)
+    monkeypatch.setattr(launch, "why_unwritable", lambda runs: f"{runs.name} is full")
+    scheduler, _, launcher, view = made(planned[:1])
+    scheduler.fill_free_slots()
+    assert asked == [tmp_path / "runs"]
+    launcher.started[0].ended = CRASHED
+    scheduler.poll()
+    assert view.endings[0][2].endswith("\n    runs is full")
+
+
+def test_what_an_earlier_command_has_started_is_attached_to(planned):
+    """Though its lock is taken: its own process has it."""
+    one = planned[0]
+    earlier = Training(one)
+    with one.trial.lock():
+        scheduler, queue, launcher, view = made(planned[:1], attached=planned[:1])
+        launcher.attached[one.name] = earlier
+        assert scheduler.fill_free_slots() and not launcher.started and view.shown == [one.name]
+    assert scheduler.running[one.identity.trial].training is earlier and not queue.waiting
+
+
+def test_the_loop_ends_when_everything_is_done(planned, monkeypatch):
+    monkeypatch.setattr(launch, "POLL_S", 0)
+    _, queue, launcher, view = made(planned, slots=2)
+    monkeypatch.setattr(view, "refresh", lambda: [one.finish() for one in launcher.started if not one.ended])
+    launch.launch(queue, lambda one: [one.name], launcher, view)
+    assert [ending for _, ending, _ in view.endings] == ["done"] * 4
+    assert len(launcher.started) == 4 and not launcher.stopped and not view.said
+
+
+def test_what_runs_is_stopped_where_the_command_ends(planned, monkeypatch):
+    _, queue, launcher, view = made(planned, slots=2)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(view, "refresh", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launch.launch(queue, lambda one: [one.name], launcher, view)
+    assert launcher.stopped == launcher.started and len(launcher.started) == 2 and view.said == ["stopping"]
+
+
+def test_trials_of_weights_that_are_trained_here_wait(planned):
+    queue = launch.GridQueue(planned)
+    first, second = planned[0].identity.weights, planned[1].identity.weights
+    assert queue.next({first}) is planned[1] and queue.next(set()) is planned[0]
+    queue.hold(planned[0])
+    assert queue.waiting == [*planned[2:], planned[0]]
+    assert queue.waits() == "waiting for another command, which trains 3 of these"
+    assert queue.next({one.identity.weights for one in planned if one.identity.weights != second}) is None
+    for one in list(queue.waiting):
+        queue.next(set())
+        queue.ended(one, "diverged")
+    assert queue.waits() is None and not queue.failed
