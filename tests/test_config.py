@@ -343,6 +343,15 @@ def test_naming_a_component_drops_the_options_of_lower_levels(slot):
     assert getattr(resolve([option]).model, slot).path == KEYS[key]
 
 
+@pytest.mark.parametrize("key", ["data.path", "data.hub"])
+def test_naming_another_text_drops_the_size_that_a_scale_expects(key):
+    scale = scale_level("wmt14")
+    assert resolve([scale]).data.test_count == 3003
+    assert resolve([scale, Level("test", {key: "mine"})]).data.test_count is None
+    assert resolve([scale, Level("test", {key: "mine", "data.test_count": 7})]).data.test_count == 7
+    assert resolve([scale, Level("test", {"data.target": "fr"})]).data.test_count == 3003
+
+
 def test_naming_one_component_leaves_the_options_of_another():
     lower = Level("lower", {"model.self_attention": "mine.S", "model.self_attention.window": 4})
     merged = merge([lower, Level("higher", {"model.attention": "mine.A"})])

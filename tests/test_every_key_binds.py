@@ -120,14 +120,19 @@ def equal(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor], tol
 
 
 def write_text(folder: Path, sentences: int) -> Path:
-    """The little text, with a third language, and a split that is none of the usual."""
+    """The little text, with a third language, and a split that is none of the usual.
+
+    In that, the first pair occurs twice, and the last one has a single English word for many in the other languages.
+    """
     folder.mkdir(parents=True)
     little_text(folder, sentences, 8, 6)
     for split in ("train", "val", "test"):
         (folder / f"{split}.fr").write_text((folder / f"{split}.de").read_text().upper())
     for language in ("en", "de", "fr"):
         lines = (folder / f"train.{language}").read_text().splitlines()[:20]
-        (folder / f"other.{language}").write_text("".join(f"{line} {line}\n" for line in lines))
+        lines = [f"{line} {line}" for line in lines]
+        lines += [lines[0], "bu" if language == "en" else lines[0]]
+        (folder / f"other.{language}").write_text("".join(f"{line}\n" for line in lines))
     return folder
 
 
@@ -203,6 +208,9 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("data.target", "fr"),
         Change("data.train", "other"),
         Change("data.train_pairs", 30),
+        Change("data.most_words", 4),
+        Change("data.most_ratio", 1.5, {"data.train": "other"}),
+        Change("data.unique", True, {"data.train": "other"}),
         Change("data.vocab_size", 310),
         Change("data.batch_tokens", 96),
         Change("data.max_length", 9),
@@ -313,6 +321,15 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
     no_gpu = nullcontext() if gpu else pytest.raises((AssertionError, RuntimeError))
     with no_gpu, trained_model(on_gpu, prepared, made.trial) as model:
         assert next(model.parameters()).device.type == "cuda"
+
+
+@binds("data.val_count", "data.test_count")
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_an_evaluation_set_of_another_size_is_refused(folder, tmp_path, split):
+    with pytest.raises(
+        InputError, match=rf"data\.{split}_count = 7: must be the number of {split} pairs, but .* has [86];"
+    ):
+        tiny_trials.train(tmp_path / "runs", {"data.path": folder / "text", f"data.{split}_count": 7})
 
 
 @binds("data.name")

@@ -17,6 +17,8 @@ from transformer_pl.runtime.files import broken_name_rule
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
+CLEANING = ("most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
+COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 ROUNDED_DIGITS = 8  # decimals that a multiplier has at least, to be read as the fraction that was rounded to it
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
@@ -83,6 +85,7 @@ Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
 Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
+Ratio = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 OrNone = BeforeValidator(_none_from_text)
@@ -185,6 +188,20 @@ class Data(Section):
     )
     train_pairs: Annotated[Count | None, OrNone] = Field(
         default=None, description="only the first so many pairs of the training split; unset: all"
+    )
+    most_words: Annotated[Count | None, OrNone] = Field(
+        default=None, description="training pairs with a sentence of more words are left out; unset: none"
+    )
+    most_ratio: Annotated[Ratio | None, OrNone] = Field(
+        default=None,
+        description="training pairs are left out if one sentence has over so many times the other's words; unset: none",
+    )
+    unique: Flag = Field(default=False, description="of training pairs that are equal, only the first is kept")
+    val_count: Annotated[Count | None, OrNone] = Field(
+        default=None, description="pairs that the validation split must have, or it is refused; unset: any number"
+    )
+    test_count: Annotated[Count | None, OrNone] = Field(
+        default=None, description="pairs that the test split must have, or it is refused; unset: any number"
     )
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
         default=37_000,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import KEYS, SLOTS, Config, Model, broken_constraints, is_known_key, unknown_key
+from transformer_pl.config import COUNTS, KEYS, SLOTS, Config, Model, broken_constraints, is_known_key, unknown_key
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.yaml_file import read_yaml
 
@@ -26,13 +26,16 @@ class Level(NamedTuple):
 def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """Merge levels, lowest first: return each key's value and the place that it comes from.
 
-    Naming a component drops the options that lower levels gave for its slot.
+    Naming a component drops the options that lower levels gave for its slot. Naming another text drops the number of
+    pairs that lower levels expect of it.
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
         for slot in SLOTS:
             if f"model.{slot}" in values:
                 merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{slot}.")}
+        if values.keys() & {"data.path", "data.hub"}:
+            merged = {key: v for key, v in merged.items() if key not in [f"data.{name}" for name in COUNTS]}
         merged |= {key: (value, place) for key, value in values.items()}
     return merged
 

@@ -25,6 +25,7 @@ from transformer_pl.config_help import help_text
 from transformer_pl.data.prepare import Prepared, prepare
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
+from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, parse_variant, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, folder_name, run_command, text
@@ -39,6 +40,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
+from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.version import project_version
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
@@ -98,7 +100,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         "--scale",
         type=text,
         metavar="S",
-        help=f"demo, multi30k, wmt14, wmt14-fr or your own YAML ({DEFAULT_SCALE})",
+        help=f"demo, multi30k, iwslt, wmt14, wmt14-fr or your own YAML ({DEFAULT_SCALE})",
     )
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help="a row of a sweep: `base`, or what differs from it")
     parser.add_argument(
@@ -175,7 +177,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
 
     fit.accelerator(run.config)
     fit.compiles(run.config)
-    prepared = prepare(run.config.data, run.runs, run.corpus)
+    with shown_stages(command_console()) as on_progress:
+        prepared = prepare(run.config.data, run.runs, run.corpus, on_progress)
     fit.start_libraries()
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
         fit.use_threads(run.config, run.trial)

@@ -1,6 +1,7 @@
 import errno
 import hashlib
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from helpers import flip
 
 from transformer_pl.config import Data
-from transformer_pl.data import prepare as module
+from transformer_pl.data import encode as module
 from transformer_pl.data.prepare import Prepared, Tokens, fingerprint_id, prepare
 from transformer_pl.data.sources import Corpus
 from transformer_pl.runtime.errors import InputError
@@ -163,16 +164,134 @@ def test_a_disk_that_fills_up_midway_is_reported_and_tidied(tmp_path, monkeypatc
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_an_interrupted_preparation_does_not_count(tmp_path, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
+def stopped_at(count, patched, tmp_path):
+    """Prepare until this many chunks were encoded; the process ends there without tidying."""
+    encode = module.Tokenizer.encode
+    left = iter(range(count))
 
+    def encode_some(tokenizer, sentences):
+        next(left)  # StopIteration
+        return encode(tokenizer, sentences)
+
+    patched.setattr(module.Tokenizer, "encode", encode_some)
+    with pytest.raises(StopIteration):
+        prepare(DATA, tmp_path, in_memory())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 8, 12, 14, 15, 17])
+def test_an_interrupted_preparation_is_continued(prepared, tmp_path, monkeypatch, count):
+    """At any chunk; here each has 3 pairs. It does not read again what it has read, nor learn the vocabulary again."""
+    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(module, "SAVED_EVERY", 2)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_encode", stop)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(DATA, tmp_path, in_memory())
-    assert list((tmp_path / "data").iterdir()) == []
-    assert len(prepare(DATA, tmp_path, in_memory()).split("test").source) == 1
+        stopped_at(count, patched, tmp_path / "other")
+    (unfinished,) = (tmp_path / "other" / "data").iterdir()
+    assert unfinished.name == f".{prepared.folder.name}.unfinished"
+    encoded = []
+    with monkeypatch.context() as patched:
+        encode = module.Tokenizer.encode
+        patched.setattr(module, "select", None)
+        patched.setattr(module, "train_bpe", None)
+        patched.setattr(
+            module.Tokenizer, "encode", lambda *arguments: encoded.extend(arguments[1]) or encode(*arguments)
+        )
+        again = prepare(DATA, tmp_path / "other", in_memory())
+    saved = {0: 0, 1: 0, 2: 0, 5: 6, 8: 12, 12: 18, 14: 20, 15: 20, 17: 23}[count]  # pairs
+    assert len(encoded) == 2 * (20 + 3 + 1 - saved)
+    assert list((tmp_path / "other" / "data").iterdir()) == [again.folder]
+    files = [{path.name: path.read_bytes() for path in one.folder.iterdir()} for one in (prepared, again)]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("damage", ["progress.json", "counts.json", "train.kept", "train.source.npy"])
+def test_interrupted_work_that_was_damaged_is_not_continued(prepared, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(module, "SAVED_EVERY", 2)
+    with monkeypatch.context() as patched:
+        stopped_at(9, patched, tmp_path / "other")
+    (unfinished,) = (tmp_path / "other" / "data").iterdir()
+    (unfinished / damage).write_bytes(b"")
+    again = prepare(DATA, tmp_path / "other", in_memory())
+    assert again.meta["digests"] == prepared.meta["digests"]
+
+
+def test_of_processes_at_the_same_time_one_works_and_the_others_wait(tmp_path, monkeypatch):
+    learned, stages, train = [], [], module.train_bpe
+
+    def slowly(*arguments):
+        learned.append(arguments)
+        time.sleep(0.2)
+        return train(*arguments)
+
+    monkeypatch.setattr(module, "train_bpe", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: prepare(DATA, tmp_path, in_memory(), lambda stage, *_: stages.append(stage)), range(4)))
+    assert len(learned) == 1
+    assert "waiting for another process that prepares this text" in stages
+
+
+# Which pairs are used
+
+MIXED = {
+    "train": [("a b", "c d"), ("a b", "c d"), ("a", "b c d"), ("a b c d e", "a b c d e"), ("a b", ""), ("a b", "c")]
+    * 2,
+    "val": [("a", "b"), ("a", "b")],
+    "test": [("a", "b c d e f g h")],
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "used", "left_out"),
+    [
+        ({}, [0, 1, 2, 3, 5, 6, 7, 8, 9, 11], {"blank": 2}),
+        ({"most_words": 4}, [0, 1, 2, 5, 6, 7, 8, 11], {"blank": 2, "long": 2}),
+        ({"most_words": 5, "most_ratio": 2}, [0, 1, 3, 5, 6, 7, 9, 11], {"blank": 2, "uneven": 2}),
+        ({"most_ratio": 1.5}, [0, 1, 3, 6, 7, 9], {"blank": 2, "uneven": 4}),
+        ({"unique": True}, [0, 2, 3, 5], {"blank": 2, "repeated": 6}),
+        (
+            {"unique": True, "most_words": 4, "most_ratio": 2},
+            [0, 5],
+            {"blank": 2, "long": 2, "uneven": 2, "repeated": 4},
+        ),
+    ],
+)
+def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
+    """Evaluation sets keep all of theirs."""
+    prepared = prepare(Data(vocab_size=266, **keys), tmp_path, in_memory(MIXED))
+    split = prepared.split("train")
+    sentences = [prepared.tokenizer.decode(list(side)) for side in split]
+    assert list(zip(*sentences, strict=True)) == [MIXED["train"][i] for i in used]
+    splits = prepared.meta["splits"]
+    assert {
+        name: n for name, n in splits["train"].items() if name in ("blank", "long", "uneven", "repeated")
+    } == left_out
+    assert (splits["train"]["pairs"], splits["val"]["pairs"], splits["test"]["pairs"]) == (len(used), 2, 1)
+
+
+def test_cleaned_text_is_another_text():
+    data = [Data(), Data(most_words=4), Data(most_ratio=2), Data(unique=True)]
+    assert len({fingerprint_id(one, in_memory()) for one in data}) == 4
+
+
+def test_cleaning_that_leaves_nothing(tmp_path):
+    with pytest.raises(InputError, match=r"that the cleaning keeps, but none .* has; mend data\.most_words"):
+        prepare(Data(most_words=1), tmp_path, in_memory(MIXED | {"train": [("a b", "c"), ("a", "b c")]}))
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_an_evaluation_set_that_is_not_whole_is_refused(tmp_path, is_prepared):
+    """Before the work begins, and where the text is prepared already."""
+    if is_prepared:
+        prepare(DATA, tmp_path, in_memory())
+    expected = Data(vocab_size=300, val_count=3000, test_count=1)
+    with pytest.raises(InputError) as error:
+        prepare(expected, tmp_path, in_memory())
+    assert str(error.value) == (
+        "data.val_count = 3,000: must be the number of val pairs, but corpus memory has 3; give the whole set, or set "
+        "data.val_count=None"
+    )
+    assert bool(list((tmp_path / "data").iterdir())) == is_prepared
+    prepare(Data(vocab_size=300, val_count=3, test_count=1), tmp_path, in_memory())
 
 
 @pytest.mark.parametrize("file", ["tokenizer.model", "train.source.npy", "train.target.offsets.npy", "val.source.txt"])

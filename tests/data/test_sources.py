@@ -11,7 +11,7 @@ import pytest
 from transformer_pl.config import Data
 from transformer_pl.data import sources, synthetic
 from transformer_pl.data.sources import SPLITS, open_corpus
-from transformer_pl.levels import Level, resolve
+from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 
 PAIRS = {
@@ -378,6 +378,35 @@ def test_a_local_copy_stands_for_the_hub(folder, tmp_path, monkeypatch):
     (tmp_path / "copies" / "wmt14").mkdir()
     (tmp_path / "inner").rename(tmp_path / "copies" / "wmt14" / "de-en")
     assert read(open_corpus(Data(hub="wmt/wmt14", subset="de-en"))) == PAIRS
+
+
+@pytest.fixture
+def iwslt(tmp_path, monkeypatch):
+    """A copy of iwslt2017 as the hub has it: a folder for each split, parquet files numbered from 0."""
+    import datasets
+
+    folder = tmp_path / "copies" / "iwslt2017" / "iwslt2017-en-de"
+    names = {"train": ["train/0000", "train/0001"], "val": ["validation/0000"], "test": ["test/0000"]}
+    for split, files in names.items():
+        rows = [{"translation": {"en": en, "de": de}} for en, de in PAIRS[split]]
+        for number, name in enumerate(files):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            part = rows[number :: len(files)] if number else rows[:: len(files)]
+            datasets.Dataset.from_list(part).to_parquet(folder / f"{name}.parquet")
+    monkeypatch.setenv("TRANSFORMER_PL_DATA", str(tmp_path / "copies"))
+    return folder
+
+
+def test_scale_iwslt_reads_a_copy_in_the_layout_of_the_hub(iwslt):
+    data = resolve([scale_level("iwslt"), Level("test", {"data.val_count": None, "data.test_count": None})]).data
+    train = [PAIRS["train"][0], PAIRS["train"][2], PAIRS["train"][1]]
+    assert read(open_corpus(data)) == PAIRS | {"train": train}
+    assert (data.source, data.target, data.subset) == ("en", "de", "iwslt2017-en-de")
+
+
+def test_a_part_that_is_missing_in_a_folder_of_a_split(iwslt):
+    (iwslt / "train" / "0000.parquet").unlink()
+    assert "must have all its parts from 0 on, but has train/0001.parquet; complete it" in mistake(iwslt)
 
 
 def test_a_path_goes_before_the_hub(folder):

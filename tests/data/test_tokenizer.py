@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from transformer_pl.data import tokenizer as module
 from transformer_pl.data.tokenizer import BOS, EOS, PAD, Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
 
@@ -44,6 +45,19 @@ def test_random_text_comes_back(tokenizer):
         for _ in range(500)
     ]
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
+
+
+def test_a_sentence_is_encoded_as_sentencepiece_does_it(tokenizer, monkeypatch):
+    """Though each word is encoded once: also where its words are forgotten in between."""
+    pick = random.Random(2)
+    words = ["low", "lower", "", "", "newest", "\t", "é", "😀", "▁", "\x1b_", "<s>", "wide\u2028", "\x00"]
+    texts = [*ODD, *(" ".join(pick.choices(words, k=pick.randint(0, 8))) for _ in range(300))]
+    expected = [tokenizer._processor.encode(module._escape(text)) for text in texts]
+    assert tokenizer.encode(texts) == tokenizer.encode(texts) == expected
+    monkeypatch.setattr(module, "MOST_WORDS", 20)
+    tokenizer._words.clear()
+    assert [ids for text in texts for ids in tokenizer.encode([text])] == expected
+    assert len(tokenizer._words) <= 30
 
 
 def test_text_comes_back_when_training_saw_the_odd_signs():

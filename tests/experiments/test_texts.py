@@ -67,7 +67,8 @@ def test_a_plan_says_how_large_a_text_is_and_which_vocabularies_it_allows(folder
 @pytest.mark.parametrize(("size", "remedy"), [(100, "raise it"), (9000, "lower it")])
 def test_a_vocabulary_that_a_text_does_not_allow_is_refused_with_both_bounds(folder, console, tmp_path, size, remedy):
     """By the plan, and in the same words by the preparation."""
-    bounds = survey(open_corpus(Data(path=str(folder)))).vocabulary
+    data = Data(path=str(folder))
+    bounds = survey(open_corpus(data), data).vocabulary
     with pytest.raises(InputError) as planned:
         lines(folder, console, tmp_path, vocab_size=size)
     with pytest.raises(InputError) as prepared:

@@ -8,12 +8,13 @@ of every other file. A damaged file is noticed when it is opened, and the next t
 """
 
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
+import os
 import shutil
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,20 +24,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, PositiveInt
 
+from transformer_pl.config import CLEANING, KEYS
+from transformer_pl.data.encode import LANGUAGES, LOCK, encode_corpus
+from transformer_pl.data.selection import EVALUATION, OnProgress, check_counts, no_progress
 from transformer_pl.data.sources import SPLITS, Corpus, open_corpus
-from transformer_pl.data.survey import EVALUATION, MOST_PAIRS, OnProgress, count_pairs, no_progress, used_pairs
-from transformer_pl.data.tokenizer import Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
+from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import check_digest, load_json, set_aside, sha256
+from transformer_pl.runtime.files import check_digest, load_json, set_aside, sha256, try_lock
 
 if TYPE_CHECKING:
     from transformer_pl.config import Data
 
 TOKENIZING = 1  # raised whenever the same text would give other tokens
-LANGUAGES = ("source", "target")
-CHUNK = 10_000  # pairs in memory at a time
-BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Prepared:
     def meta(self) -> dict[str, Any]:
         """The content of meta.json: `fingerprint`, `corpus` (a description), `settings`, `digests` and `splits`.
 
-        Each split has `pairs`, `source_pieces`, `target_pieces` (tokens), and `blank`: pairs with an empty sentence.
+        Each split has `pairs`, `source_pieces`, `target_pieces` (tokens), and the counts of `Selection`.
         """
         with self._reading("meta.json") as path:
             return load_json(path, _Meta)
@@ -228,7 +228,10 @@ def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
 
 
 def _settings(data: "Data") -> dict[str, Any]:
-    return {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
+    """What decides on the tokens of a text. A key of cleaning at its default is left out: folders stay valid."""
+    cleaning = {key: value for key in CLEANING if (value := getattr(data, key)) != KEYS[f"data.{key}"]}
+    tokens = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
+    return tokens | cleaning
 
 
 def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress: OnProgress = no_progress) -> Prepared:
@@ -236,7 +239,8 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress:
 
     on_progress: is called with the progress of the preparation.
 
-    Several processes may do this at the same time: the first to finish wins. Unfinished work has another name.
+    Several processes may ask for it at the same time: one prepares it, and the others wait. One that is killed leaves
+    its work under another name, for the next to continue.
     Raises an InputError for text that cannot be used, for batches that are too small for every pair, and for a folder
     that cannot be written.
     """
@@ -256,6 +260,7 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress:
                 f"make room, or choose another folder with --runs"
             ) from None
         prepared = Prepared(folder)
+    check_counts(prepared.meta["splits"], data, corpus.describe)
     train = prepared.split("train")
     longer = np.maximum(train.source.lengths_with_special, train.target.lengths_with_special)
     if longer.min() > min(data.max_length, data.batch_tokens):
@@ -272,20 +277,43 @@ def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -
 
 
 def _make(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> None:
-    unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        unfinished.mkdir(parents=True)
-        _fill(unfinished, data, corpus, on_progress)
+    """Prepare the text beside `folder` and rename it. Of several processes one does it, and the others wait.
+
+    What a process that was killed has done is continued. Text that cannot be used, and a full disk, leave nothing.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    with _alone(unfinished, on_progress):
+        if not Prepared(folder).damage():  # another process has done it meanwhile
+            shutil.rmtree(unfinished, ignore_errors=True)
+            return
         try:
+            encode_corpus(unfinished, data, corpus, _settings(data), on_progress)
             crash_point("a text: before its folder has its name")
-            unfinished.rename(folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            if Prepared(folder).damage():  # otherwise another process has finished first
+            try:
+                (unfinished / LOCK).unlink()
+                unfinished.rename(folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
                 _replace(folder, unfinished)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.rmtree(unfinished, ignore_errors=True)
+        except (InputError, OSError):
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _alone(unfinished: Path, on_progress: OnProgress) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if needed. The process that had it may have finished the folder."""
+    while True:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError), (unfinished / LOCK).open("a") as file:
+            if not try_lock(file, fcntl.LOCK_EX):
+                on_progress("waiting for another process that prepares this text", 0, None)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if (unfinished / LOCK).stat().st_ino == os.fstat(file.fileno()).st_ino:
+                yield
+                return
 
 
 def _replace(folder: Path, new_files: Path) -> None:
@@ -300,90 +328,3 @@ def _replace(folder: Path, new_files: Path) -> None:
                 aside = set_aside(old, stays=old.is_file())  # so that it is at no moment missing for another process
                 warn(f"{old}: is not what this text gives; it is set aside as {aside.name}")
         path.replace(old)
-
-
-def _fill(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> None:
-    """Read all text once, to find every mistake in it before the work begins. Then learn the vocabulary and encode."""
-    splits = {name: count_pairs(name, corpus, on_progress) for name in SPLITS}
-    every = -(-2 * splits["train"]["pairs"] // BPE_SENTENCES)
-
-    def sentences() -> Iterator[str]:
-        return itertools.chain.from_iterable(itertools.islice(used_pairs("train", corpus), 0, None, every))
-
-    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    try:
-        model = train_bpe(sentences(), data.vocab_size)
-    except VocabularyError as error:
-        if splits["train"]["pairs"] > MOST_PAIRS:
-            raise
-        raise VocabularyError(data.vocab_size, *vocabulary_bounds(list(sentences()))) from error
-    (folder / "tokenizer.model").write_bytes(model)
-    tokenizer = Tokenizer(model)
-    done, total = 0, sum(split["pairs"] for split in splits.values())
-
-    def encoded(pairs: int) -> None:
-        nonlocal done
-        done += pairs
-        on_progress("encoding the text", done, total)
-
-    for name in SPLITS:
-        splits[name] |= _encode(folder, name, corpus, tokenizer, encoded)
-    meta = {"fingerprint": corpus.fingerprint, "corpus": corpus.describe, "settings": _settings(data), "splits": splits}
-    meta["digests"] = {path.name: sha256(path) for path in folder.iterdir()}
-    (folder / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _encode(
-    folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer, encoded: Callable[[int], None]
-) -> dict[str, int]:
-    """Write the arrays of a split, and its text if it is for evaluation. Returns the number of tokens per language.
-
-    encoded: is called with the number of pairs of each chunk that is written.
-    """
-    writers = [_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION) for side in LANGUAGES]
-    try:
-        pairs = used_pairs(name, corpus)
-        while chunk := list(itertools.islice(pairs, CHUNK)):
-            for writer, sentences in zip(writers, zip(*chunk, strict=True), strict=True):
-                writer.write(sentences, tokenizer.encode(sentences))
-            encoded(len(chunk))
-        return {f"{side}_pieces": writer.finish() for side, writer in zip(LANGUAGES, writers, strict=True)}
-    finally:
-        for writer in writers:
-            writer.close()
-
-
-class _Writer:
-    """Writes a split in one language as it is read: `.npy` files whose length is known only at the end."""
-
-    def __init__(self, folder: Path, stem: str, vocab_size: int, keep_text: bool):
-        self.dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
-        self.flat = (folder / f"{stem}.npy").open("wb")
-        self.text = (folder / f"{stem}.txt").open("wb") if keep_text else None
-        self.offsets_path = folder / f"{stem}.offsets.npy"
-        self.lengths: list[np.ndarray] = []
-        self._header(0)
-
-    def write(self, sentences: Iterable[str], ids: list[list[int]]) -> None:
-        self.lengths.append(np.fromiter(map(len, ids), dtype=np.int64, count=len(ids)))
-        self.flat.write(np.fromiter(itertools.chain.from_iterable(ids), dtype=self.dtype).tobytes())
-        if self.text:
-            self.text.write("".join(f"{sentence}\n" for sentence in sentences).encode())
-
-    def finish(self) -> int:
-        offsets = np.concatenate([[0], *self.lengths]).cumsum()
-        np.save(self.offsets_path, offsets)
-        self._header(int(offsets[-1]))
-        self.close()  # here, so that a full disk raises an error
-        return int(offsets[-1])
-
-    def _header(self, length: int) -> None:
-        """Write the header again in place: numpy leaves room in it for a greater length."""
-        self.flat.seek(0)
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (length,)}
-        np.lib.format.write_array_header_1_0(self.flat, header)
-
-    def close(self) -> None:
-        self.flat.close()
-        if self.text:
-            self.text.close()

@@ -28,6 +28,7 @@ Pair = tuple[str, str]  # source and target
 SPLITS = ("train", "val", "test")
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
+_ALL_BEGINNINGS = tuple(itertools.chain.from_iterable(BEGINNINGS.values()))
 LONGEST_LINE = 1 << 24  # bytes; more is no sentence, but a file of another kind
 LARGEST_LIST = 1 << 30  # bytes of a JSON file that is one list, which is held in memory
 TABLES = {"json": "json", "jsonl": "json", "parquet": "parquet"}  # ending of a file: its reader in `datasets`
@@ -153,8 +154,11 @@ def _at_home(path: str) -> Path:
 
 
 def _listing(folder: Path) -> list[str]:
+    """The names of the files of a folder, and below folders of splits: `train.en`, `train/0000.parquet`."""
     try:
-        return sorted(path.name for path in folder.iterdir())
+        names = [path.name for path in folder.iterdir()]
+        splits = [name for name in names if name.startswith(_ALL_BEGINNINGS) and (folder / name).is_dir()]
+        return sorted([*names, *(f"{name}/{path.name}" for name in splits for path in (folder / name).iterdir())])
     except OSError as error:
         raise InputError(
             f"folder {folder}: must hold the corpus, but: {error.strerror}; give another with data.path=FOLDER"
@@ -164,10 +168,11 @@ def _listing(folder: Path) -> list[str]:
 def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
     """Return the corpus files of a folder by the beginning of their names.
 
-    `train.en`, `train.de.gz`, `train.jsonl` and `train-00000-of-00003.parquet` belong to `train`.
+    `train.en`, `train.de.gz`, `train.jsonl`, `train-00000-of-00003.parquet` and `train/0000.parquet` belong to `train`.
     """
     languages = f"{re.escape(data.source)}|{re.escape(data.target)}"
-    form = re.compile(rf"(?P<stem>.+?)(-\d+-of-\d+)?\.((?P<language>{languages})|json|jsonl|parquet)(\.gz)?")
+    part = r"(?P<stem>[^/]+?)(-\d+-of-\d+|/\d+)?"  # the second is how the hub stores what it has converted
+    form = re.compile(rf"{part}\.((?P<language>{languages})|json|jsonl|parquet)(\.gz)?")
     by_stem: dict[str, Files] = {}
     for name in names:
         if match := form.fullmatch(name):
@@ -219,7 +224,13 @@ def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
             )
     complete = True
     for shards in files.paths().values():
-        names = [path.name for path in shards]
+        names = [str(path.relative_to(folder)) for path in shards]
+        counted = [re.fullmatch(r"[^/]+/(\d+)\.parquet", name) for name in names]
+        if all(counted):  # no name says how many there are
+            if [int(number[1]) for number in counted if number] != list(range(len(names))):
+                yield f"folder {folder}: a split must have all its parts from 0 on, but has {_few(names)}; complete it"
+                complete = False
+            continue
         numbers = [re.search(r"-(\d+)-of-(\d+)\.", name) for name in names]
         if len(names) == 1 and not numbers[0]:
             continue

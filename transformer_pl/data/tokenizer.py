@@ -5,8 +5,9 @@ that the training text lacks is encoded as bytes.
 """
 
 import io
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -16,6 +17,8 @@ from transformer_pl.runtime.errors import InputError
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
+MOST_WORDS = 1_000_000  # whose ids are kept at a time, which takes about 300 MB
+MOST_PAIRS = 100_000  # in a larger training text, the bounds of the vocabulary take long to find and allow any usual
 LARGEST = 1_000_000  # vocabulary that is asked for
 
 # sentencepiece writes a blank as ▁ and decodes every ▁ as a blank. So a ▁ of the text is encoded as ESC and _.
@@ -117,19 +120,43 @@ def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: _ESCAPE if match[1] == _ESCAPE else _BLANK, text)
 
 
+class _Words(dict[str, tuple[int, ...]]):
+    """The token ids of the words that were asked for so far."""
+
+    def __init__(self, encode: Callable[[str], list[int]]):
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        # the empty word, between two blanks, would alone be an empty sentence
+        self[word] = tuple(self._encode(word) if word else self._encode(" ")[:1])
+        return self[word]
+
+
 class Tokenizer:
     """Text to token ids and back. model: sentencepiece's model, or the path of its file."""
 
     def __init__(self, model: bytes | Path):
         proto = model if isinstance(model, bytes) else Path(model).read_bytes()
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+        self._words = _Words(self._processor.encode)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each sentence, without BOS and EOS. An empty sentence has none."""
-        return self._processor.encode([_escape(sentence) for sentence in sentences])
+        """Return the token ids of each sentence, without BOS and EOS. An empty sentence has none.
+
+        No token reaches over a blank, so a sentence has the tokens of its words. Each word is split once: a text has
+        far fewer words than places where they stand.
+        """
+        if len(self._words) > MOST_WORDS:
+            self._words.clear()
+        ids = self._words.__getitem__
+        return [
+            list(itertools.chain.from_iterable(map(ids, _escape(sentence).split(" ")))) if sentence else []
+            for sentence in sentences
+        ]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sentence on one line. PAD, BOS and EOS are left out.

@@ -1,6 +1,6 @@
 """The texts of a sweep, as its command shows them: their size, their mistakes, the progress of their preparation."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,8 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import Prepared, prepare
-from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.survey import OnProgress, survey
+from transformer_pl.data.selection import OnProgress, check_counts
+from transformer_pl.data.sources import SPLITS, open_corpus
+from transformer_pl.data.survey import survey
 from transformer_pl.data.tokenizer import VocabularyError
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
@@ -18,7 +19,7 @@ from transformer_pl.runtime.terminal import say
 
 def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
     """Prepare what is not prepared yet, show the progress, and print a line for each text. Raises an InputError."""
-    with _stages(console) as on_progress:
+    with shown_stages(console) as on_progress:
         prepared = collect_errors(lambda data: prepare(data, runs, on_progress=on_progress), dict.fromkeys(texts))
     for line in dict.fromkeys(_describe_prepared(data, folder) for data, folder in prepared.items()):
         say(console, line)
@@ -29,7 +30,7 @@ def survey_texts(texts: Iterable[tuple[Data, Prepared]], console: Console) -> li
 
     Raises an InputError for text that cannot be used, and for a vocabulary that it does not allow.
     """
-    with _stages(console) as on_progress:
+    with shown_stages(console) as on_progress:
         lines = collect_errors(lambda text: _describe(*text, on_progress), dict.fromkeys(texts))
     return list(dict.fromkeys(lines.values()))
 
@@ -40,32 +41,42 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     corpus = open_corpus(data)
     if not corpus.is_local:
         return f"text: {corpus.describe}; it is loaded and counted when it is prepared"
-    text = survey(corpus, on_progress)
+    text = survey(corpus, data, on_progress)
     bounds = ""
     if text.vocabulary:
         least, greatest = text.vocabulary
         if not least <= data.vocab_size <= greatest:
             raise VocabularyError(data.vocab_size, least, greatest)
         bounds = f"; data.vocab_size may be {least:,} to {greatest:,}"
-    return _line(data, corpus.describe, text.pairs, text.blank, "words", text.words) + bounds
+    return _line(data, corpus.describe, text.splits, "words", text.words) + bounds
 
 
 def _describe_prepared(data: Data, prepared: Prepared) -> str:
     splits = prepared.meta["splits"]
-    pairs = {name: split["pairs"] for name, split in splits.items()}
+    check_counts(splits, data, prepared.meta["corpus"])
     tokens = prepared.mean_length("train", "source"), prepared.mean_length("train", "target")
-    return _line(data, prepared.meta["corpus"], pairs, splits["train"].get("blank", 0), "tokens", tokens)
+    return _line(data, prepared.meta["corpus"], splits, "tokens", tokens)
 
 
-def _line(data: Data, corpus: str, pairs: dict[str, int], blank: int, unit: str, lengths: tuple[float, float]) -> str:
-    left_out = f" ({blank:,} with an empty sentence are left out)" if blank else ""
-    counts = f"{pairs['train']:,} training pairs{left_out}, {pairs['val']:,} for validation, {pairs['test']:,} for test"
+def _line(
+    data: Data, corpus: str, splits: Mapping[str, Mapping[str, int]], unit: str, lengths: tuple[float, float]
+) -> str:
+    reasons = {
+        "blank": "with an empty sentence",
+        "long": f"with over {data.most_words} words",
+        "uneven": f"with a ratio of over {data.most_ratio}",
+        "repeated": "that occur again",
+    }
+    left_out = [f"{n:,} {reason}" for name, reason in reasons.items() if (n := splits["train"].get(name))]
+    without = f" ({', '.join(left_out)} are left out)" if left_out else ""
+    train, val, test = (splits[name]["pairs"] for name in SPLITS)
+    counts = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
     source, target = lengths
     return f"text: {corpus}: {counts}; {unit} in a sentence: {data.source} {source:.1f}, {data.target} {target:.1f}"
 
 
 @contextmanager
-def _stages(console: Console) -> Iterator[OnProgress]:
+def shown_stages(console: Console) -> Iterator[OnProgress]:
     """Shows what is being done: in a terminal a line with a bar and the time, elsewhere a line for each stage."""
     now = ""
     if not console.is_terminal:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_pl.config import CORPUS, KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
+from transformer_pl.config import CORPUS, COUNTS, KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
 
 # Of the trainer's keys, these change a result: precision its numbers, the others which numbers are measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample", "trainer.tokenised_bleu")
@@ -36,7 +36,7 @@ def describe_difference(config: Config, base: Config, with_modules: bool = False
     for key, (value, _) in config_difference(config, base).items():
         if key in _NAMING_THE_CORPUS:
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
-        elif key in RESULT_TRAINER_KEYS or (key != "seed" and not key.startswith("trainer.")):
+        elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
             name = without_section(key)
             is_shortened = name in SLOTS and not with_modules
             changes.append(f"{name}={str(value).rpartition('.')[2] if is_shortened else value}")
@@ -54,6 +54,7 @@ class Identity:
 
 # The fingerprint of the data identifies the text better than these keys do.
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
+_CHECKING_THE_CORPUS = tuple(f"data.{key}" for key in COUNTS)
 _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenised_bleu")
@@ -70,7 +71,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
         key: value
         for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
-        and key not in (*_OF_THE_CORPUS, "data.name", *_AS_PRODUCTS)
+        and key not in (*_OF_THE_CORPUS, *_CHECKING_THE_CORPUS, "data.name", *_AS_PRODUCTS)
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}

@@ -9,7 +9,7 @@ from pathlib import Path
 TRIAL_FOLDER = re.compile(r".*-(?P<id>[0-9a-f]{12})")  # a user may change what stands before the id
 TRIAL_FOLDER_AS_MADE = re.compile(r"([A-Za-z0-9.-]{60}|[A-Za-z0-9.-]+-s\d+)-[0-9a-f]{12}")  # see `trial_folder`
 DATA_FOLDER = re.compile(r"[0-9a-f]{16}")
-UNFINISHED_DATA_FOLDER = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{8}")
+UNFINISHED_DATA_FOLDER = re.compile(r"\.[0-9a-f]{16}\.(unfinished|[0-9a-f]{8})")  # the second: of older versions
 
 # The contents of the folders, as paths below each. `write_atomically` names an unfinished file `.NAME.PID`.
 _WANDB = r"wandb(/(run-id|settings|latest-run(/.*)?|debug[\w.-]*|((offline-)?run|sweep)-.*))?"
@@ -38,7 +38,8 @@ SWEEP_FILES = re.compile(
 )
 DATA_FILES = re.compile(
     r"(meta\.json|tokenizer\.model|(train|val|test)\.(source|target)(\.offsets)?\.npy|"
-    rf"(val|test)\.(source|target)\.txt)({_DAMAGED})?"
+    rf"(val|test)\.(source|target)\.txt)({_DAMAGED})?|train\.kept|(counts|progress)\.json|lock|"
+    r"\.(tokenizer\.model|(counts|progress)\.json)\.\d+"
 )
 SUBFOLDERS = re.compile(r"checkpoints|figures|slurm|(sources|wandb)(/.*)?", re.DOTALL)  # everything else is a file
 LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of these are symbolic links
