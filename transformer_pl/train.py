@@ -205,7 +205,6 @@ def train(run: TrialRun, rerun: bool = False) -> int:
             trial.set_status("running")
             with component_code():
                 result = _train_and_evaluate(run, prepared, rerun)
-            trial.set_status("done")
         except Stopped:
             trial.set_status("stopped")
             raise
@@ -282,6 +281,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
+        trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
     except BaseException as error:
         logger.fail(error)
