@@ -62,3 +62,7 @@ def module(tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in ("stranger", "strange", "kernels", "constants"):
             del sys.modules[name]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--seed", type=int, help="of the one history that tests/runtime/test_lease_simulation.py replays")

@@ -38,6 +38,7 @@ from transformer_pl.runtime.environment import (
 )
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
+from transformer_pl.runtime.lease import Lost
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
 from transformer_pl.runtime.terminal import command_console
@@ -80,7 +81,11 @@ def main(argv: list[str]) -> int:
         run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data), earlier)
         if not options.rerun and (code := _report_ended(run)) is not None:
             return code
-        return train(run, options.rerun)
+        try:
+            return train(run, options.rerun)
+        except Lost as lost:
+            print(f"error: {lost}; what this one has done since is dropped", file=sys.stderr)
+            return 1
 
 
 def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
@@ -170,7 +175,10 @@ def _report_ended(run: TrialRun) -> int | None:
 
 
 def train(run: TrialRun, rerun: bool = False) -> int:
-    """Train and evaluate a trial, record how it ended, and return the exit code."""
+    """Train and evaluate a trial, record how it ended, and return the exit code.
+
+    Raises Lost where another process has taken the trial over meanwhile.
+    """
     from lightning.pytorch.utilities import rank_zero_only
 
     from transformer_pl.training import fit
@@ -188,6 +196,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     trial = run.trial
     with ExitStack() as stack:
         stack.enter_context(trial.lock())
+        if not rerun and (code := _report_ended(run)) is not None:  # another process had it until now
+            return code
         if not prints_to(trial.log):
             trial.begin_log()
         stack.enter_context(logged(trial.log))
@@ -198,7 +208,6 @@ def train(run: TrialRun, rerun: bool = False) -> int:
             trial.set_status("running")
             with component_code():
                 result = _train_and_evaluate(run, prepared, rerun)
-            trial.set_status("done")
         except Stopped:
             trial.set_status("stopped")
             raise
@@ -207,6 +216,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
                 trial.set_status("diverged", step=error.step)
                 print(f"{trial.folder}: {error}; --rerun trains it anew")
             return 1
+        except Lost:
+            raise
         except Exception as error:
             # A full disk and a folder that has vanished have many obscure symptoms.
             reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
@@ -273,6 +284,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
+        trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
     except BaseException as error:
         logger.fail(error)

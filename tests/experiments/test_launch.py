@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -53,8 +54,8 @@ def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
     monkeypatch.setattr(local.subprocess, "Popen", lambda words, **rest: started.append((words, rest["env"])))
     sweep, planned = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets=keys), planned_trials(tmp_path, keys, begun)[0]
     words = argv(sweep, planned, tmp_path, False)
-    with planned.trial.take_lock() as lock:
-        launcher(workers.Workers(1, 3, [])).start(planned, words, lock)
+    with closing(planned.trial.take_lease()) as lease:
+        launcher(workers.Workers(1, 3, [])).start(planned, words, lease)
     ((words, environment),) = started
     assert environment["OMP_NUM_THREADS"] == str(threads)
     _, (_, (_, keys_given)) = read_argv(words[3:])
@@ -212,14 +213,14 @@ def test_without_its_server_a_sweep_starts_new_processes(tmp_path, monkeypatch):
     started = []
     planned = planned_trials(tmp_path, {}, {})[0]
     here = launcher(workers.Workers(1, 1, []))
-    with here.opened(1), planned.trial.take_lock() as lock:
+    with here.opened(1), closing(planned.trial.take_lease()) as lease:
         here.server._process.kill()
         here.server._process.wait()
         monkeypatch.setattr(local.subprocess, "Popen", lambda words, **rest: started.append((words, rest)))
-        here.start(planned, ["--seed=1"], lock)
+        here.start(planned, ["--seed=1"], lease)
         ((words, rest),) = started
         assert words == [sys.executable, "-m", "transformer_pl.train", "--seed=1"]
-        assert rest["start_new_session"] and rest["env"]["TRANSFORMER_PL_LOCK_FD"] == str(lock.fileno())
+        assert rest["start_new_session"] and rest["env"]["TRANSFORMER_PL_LEASE"] == lease.given and lease.is_given_away
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -298,7 +299,8 @@ def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_
     with planned[0].trial.lock():
         monkeypatch.setattr(queue, "next", lambda taken: queue.waiting.pop())  # it looked just before
         assert scheduler.fill_free_slots() and queue.waiting == planned and not scheduler.running
-        assert view.waits == "waiting for another command, which trains 1 of these"
+        host = socket.gethostname()
+        assert view.waits == f"waiting for another command, which trains 1 of these: {planned[0].name} on {host}"
         finish(planned[0].trial)
     monkeypatch.setattr(queue, "next", found)
     assert scheduler.fill_free_slots() and not scheduler.fill_free_slots()

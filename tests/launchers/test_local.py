@@ -1,6 +1,7 @@
 """How --devices and --per-device divide a machine among trials."""
 
 import os
+from contextlib import closing
 
 import pytest
 from experiments.test_launch import launcher, planned_trials
@@ -77,8 +78,8 @@ def test_a_trial_is_pinned_to_its_cores(tmp_path, forked):
     if len(cores) < 2:
         pytest.skip("one core")
     here, planned = launcher(workers.Workers(1, 1, [], [cores[1:2]])), planned_trials(tmp_path, {}, {})[0]
-    with here.opened(int(forked)), planned.trial.take_lock() as lock:
-        training = here.start(planned, ["--unknown=1"], lock)
+    with here.opened(int(forked)), closing(planned.trial.take_lease()) as lease:
+        training = here.start(planned, ["--unknown=1"], lease)
         assert os.sched_getaffinity(training.process.pid) == {cores[1]}
         training.process.wait(60)
         assert training.poll() == (False, "with exit code 2")

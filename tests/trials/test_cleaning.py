@@ -367,7 +367,7 @@ def test_a_copy_of_a_trial_is_no_trial_but_uses_its_text(runs):
 def test_a_trial_that_was_never_begun_goes(runs):
     """Such as one whose process died before it had the lock."""
     new = Trial(runs / "trials" / trial_folder("demo-base-s1", "0123456789ab"))
-    new.make()
+    new.take_lease().close()
     new.log.write_text("killed")
     assert [(one.path, one.reason) for one in find_removable(runs)] == [(new.folder, "broken: never begun")]
 
@@ -382,5 +382,6 @@ def test_to_train_anew_leaves_the_files_of_others(runs):
     (trial.folder / "config.yaml").rename(runs / "config.yaml")
     (trial.folder / "config.yaml").symlink_to(runs / "config.yaml")
     trial.clear()
-    assert {path for path in trial.folder.rglob("*") if path.is_file()} == {*notes, trial.log, trial.folder / "lock"}
+    claims = trial.folder.glob("claim.*")
+    assert {path for path in trial.folder.rglob("*") if path.is_file()} == {*notes, trial.log, *claims}
     assert (runs / "config.yaml").read_text() == before

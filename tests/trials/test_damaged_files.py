@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import optuna
@@ -402,7 +403,7 @@ def test_a_token_that_is_none_is_found_where_an_older_version_kept_no_digest(tra
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["lock", "log.txt", "status.json", "env.json", "result.json", "weights.pt"])
+@pytest.mark.parametrize("name", ["claim.2", "log.txt", "status.json", "env.json", "result.json", "weights.pt"])
 def test_what_a_link_in_a_trials_folder_leads_to_is_not_written_to(trained, tmp_path, name):
     expected = trained.result()["metrics"]["val/ppl"]
     other, path = tmp_path / "another program's", trained.folder / name
@@ -417,11 +418,18 @@ def test_what_a_link_in_a_trials_folder_leads_to_is_not_written_to(trained, tmp_
         assert other.read_text() == "its text" if exists else not other.exists()
 
 
-def test_a_folder_in_the_place_of_a_lock_is_named(trained):
-    (trained.folder / "lock").unlink()
-    (trained.folder / "lock").mkdir()
-    with pytest.raises(InputError, match=r"/lock: must be a file that can be written, but: Is a directory; remove it"):
-        again(trained, "--rerun")
+@pytest.mark.parametrize("damage", [Path.mkdir, lambda path: path.write_text(""), lambda path: path.write_text("[]")])
+def test_a_claim_that_is_none_is_no_claim(trained, damage):
+    """A folder in its place, or what a power cut has left of it."""
+    expected = trained.result()["metrics"]["val/ppl"]
+    damage(trained.folder / "claim.3")
+    assert not trained.locked() and again(trained, "--rerun") == (0, expected)
+
+
+def test_a_file_in_the_place_of_a_trial_is_named(tmp_path):
+    (tmp_path / "trial").write_text("")
+    with pytest.raises(InputError, match=r"/trial: must be a folder that can be written, but: File exists; remove it"):
+        Trial(tmp_path / "trial").take_lease()
 
 
 def test_a_page_that_cannot_be_written_is_an_error_of_the_runs_folder(runs):

@@ -6,16 +6,21 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import tiny_trials
-from helpers import ROOT, little_text
+from helpers import ROOT, a_result, little_text
 from tiny_trials import train
 
+from transformer_pl.runtime import lease
 from transformer_pl.runtime.environment import ROW, SWEEP
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.lease import LEASE_S, THIS_MACHINE, Claims, Lost, Watch
+from transformer_pl.training.logger import TrialLogger
 from transformer_pl.trials import recognise
-from transformer_pl.trials.trial import LOCK_FD, Trial
+from transformer_pl.trials.trial import LEASE, Trial
 
 
 def test_a_translation_is_one_line_whatever_is_in_it(tmp_path):
@@ -59,33 +64,138 @@ def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path):
     other.join()
 
 
-def test_a_process_that_is_given_the_lock_keeps_it_until_it_ends(tmp_path):
+def test_a_process_that_is_given_the_lease_keeps_it_until_it_ends(tmp_path):
     """Between the moment that a sweep chooses a trial and the end of the trial's process nobody else can take it."""
     trial = Trial(tmp_path / "trial")
-    held = trial.take_lock()
-    assert trial.take_lock() is None
+    held = trial.take_lease()
+    assert trial.take_lease() is None
     program = (
         "import pathlib, sys; from transformer_pl.trials.trial import Trial\n"
         "with Trial(pathlib.Path(sys.argv[1])).lock(): print('locked', flush=True); input()"
     )
     words = [sys.executable, "-c", program, str(trial.folder)]
-    environment = os.environ | {LOCK_FD: str(held.fileno()), "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {LEASE: held.given, "PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env=environment, pass_fds=[held.fileno()], **pipes) as process:
+    with subprocess.Popen(words, env=environment, **pipes) as process:
+        held.is_given_away = True
         held.close()
-        assert trial.locked()
         assert process.stdout.readline() == "locked\n"
-        assert trial.locked()
+        assert trial.holder().process.endswith(f" {process.pid}") and not held.is_lost
         process.communicate("\n")
     assert process.returncode == 0 and not trial.locked()
 
 
-def test_the_lock_of_another_file_is_not_taken_for_the_trial_s(tmp_path, monkeypatch):
+def test_the_trial_of_a_process_that_is_killed_can_be_taken_at_once(tmp_path):
+    trial = Trial(tmp_path / "trial")
+    program = (
+        "import pathlib, sys; from transformer_pl.trials.trial import Trial\n"
+        "with Trial(pathlib.Path(sys.argv[1])).lock(): print('locked', flush=True); input()"
+    )
+    words = [sys.executable, "-c", program, str(trial.folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes) as process:
+        assert process.stdout.readline() == "locked\n" and trial.locked()
+        process.kill()
+        process.wait()
+        assert not trial.locked()
+        with trial.lock():
+            pass
+
+
+def test_the_lease_of_another_trial_is_not_taken_for_the_trial_s(tmp_path, monkeypatch):
     first, second = Trial(tmp_path / "first"), Trial(tmp_path / "second")
-    with first.take_lock() as other, second.lock():
-        monkeypatch.setenv(LOCK_FD, str(other.fileno()))
+    with closing(first.take_lease()) as other, second.lock():
+        monkeypatch.setenv(LEASE, other.given)
         with pytest.raises(InputError, match="another process trains this trial"), second.lock():
             pass
+
+
+def taken_over(trial):
+    """As by a process on another machine that has seen no sign of life for long."""
+    machine = SimpleNamespace(**{name: getattr(THIS_MACHINE, name) for name in dir(THIS_MACHINE) if name[0] != "_"})
+    machine.host, machine.process = "elsewhere", "elsewhere 1"
+    lease = Claims(trial.folder, machine, Watch(time.monotonic, patience_s=-1)).take()
+    assert lease is not None
+    return lease
+
+
+def test_a_trial_that_was_taken_over_is_written_to_no_more(tmp_path):
+    trial = Trial(tmp_path / "trial")
+    with trial.lock():
+        trial.set_status("running")
+        before = {path: path.read_bytes() for path in trial.folder.iterdir() if path.name == "status.json"}
+        taken_over(trial)
+        for write in (
+            lambda: trial.set_status("stopped"),
+            lambda: trial.save_weights({}),
+            lambda: trial.save_sentences("val", [], [], [], []),
+            lambda: trial.finish(a_result()),
+        ):
+            with pytest.raises(Lost, match="another process has taken this over"):
+                write()
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in trial.folder.iterdir()} == {"claim.1", "claim.2", "status.json"}
+    assert trial.holder().host == "elsewhere"
+
+
+def test_training_that_was_taken_over_ends_without_a_trace(tmp_path, capsys, monkeypatch):
+    """In the middle: it saves no checkpoint, no result, no status."""
+    runs, seen = tmp_path / "runs", []
+    log = TrialLogger.log_metrics
+
+    def log_metrics(self, metrics, step=None):
+        if step == 3:
+            taken_over(Trial(self._folder))
+            seen.extend(contents(self._folder))
+        log(self, metrics, step)
+
+    monkeypatch.setattr(TrialLogger, "log_metrics", log_metrics)
+    code, trial = train(runs, {})
+    assert code == 1 and "another process has taken this over" in capsys.readouterr().err
+    assert contents(trial.folder) == seen and seen and trial.result() is None
+
+
+def contents(folder):
+    """All files but those to which a process only appends, each with its bytes."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [(path.name, path.read_bytes()) for path in files if path.name not in ("log.txt", "metrics.jsonl")]
+
+
+def test_a_result_that_has_no_name_yet_gets_it_from_the_next_process(tmp_path, monkeypatch, capsys):
+    """The first was killed between the two."""
+    runs = tmp_path / "runs"
+
+    def die(self, done):
+        raise Lost("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Claims, "complete", die)
+        assert train(runs, {})[0] == 1
+    capsys.readouterr()
+    code, trial = train(runs, {})
+    assert code == 0 and "finished already" in capsys.readouterr().out and trial.result()
+    assert len(list(trial.folder.glob("log*.txt"))) == 1, "nothing was trained again"
+
+
+def test_the_dead_of_another_machine_are_waited_for_and_the_living_refused(tmp_path, monkeypatch, capsys):
+    trial, clock = Trial(tmp_path / "trial"), [0.0]
+    monkeypatch.setattr(lease, "SEEN", Watch(lambda: clock[0]))
+    monkeypatch.setattr(type(THIS_MACHINE), "clock", lambda self: clock[0])
+    trial.make()
+    other = taken_over(trial)
+
+    def sleep(self, seconds):
+        clock[0] += 1
+        if clock[0] == 100:
+            other.beat()
+
+    monkeypatch.setattr(type(THIS_MACHINE), "sleep", sleep)
+    with pytest.raises(InputError, match="another process trains this trial"), trial.lock():
+        pass
+    assert clock[0] == 100
+    with trial.lock():
+        assert clock[0] == pytest.approx(100 + LEASE_S, abs=5)
+    assert "elsewhere has this trial; waiting 120 s for a sign of life" in capsys.readouterr().err
 
 
 def test_every_attempt_has_a_log_of_its_own(tmp_path):

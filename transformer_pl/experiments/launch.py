@@ -9,10 +9,12 @@ from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.launchers import Ended, Launcher, Training
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.lease import Lease
 from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 
 POLL_S = 0.2  # between two looks at the running trials
+MOST_NAMED = 4  # trials of other commands
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
 Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
 
@@ -31,7 +33,7 @@ class TrialQueue(Protocol):
         """
 
     def hold(self, planned: PlannedTrial) -> None:
-        """Take back a trial that `next` returned: another command has begun to train it."""
+        """Take back a trial that `next` returned: another command has begun to train it, or has taken it over."""
 
     def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
         """How another command has ended a trial that `next` returned; None: it is to be trained here."""
@@ -58,14 +60,20 @@ class GridQueue:
         """attached: those among the trials that the launcher has been training since an earlier command."""
         self.waiting, self.failed = list(trials), list[PlannedTrial]()
         self._attached = {planned.identity.weights for planned in attached}
+        self._sharing: dict[str, list[PlannedTrial]] = {}  # by weights
+        for planned in trials:
+            self._sharing.setdefault(planned.identity.weights, []).append(planned)
         self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        elsewhere = {one.identity.weights for one in self.waiting if one.trial.locked()} - self._attached
+        taken = set(taken)
         for planned in self.waiting:
-            if planned.identity.weights not in taken | elsewhere:
-                self.waiting.remove(planned)
-                return planned
+            weights = planned.identity.weights
+            if weights not in taken:
+                if weights in self._attached or not any(one.trial.locked() for one in self._sharing[weights]):
+                    self.waiting.remove(planned)
+                    return planned
+                taken.add(weights)
         return None
 
     def hold(self, planned: PlannedTrial) -> None:
@@ -78,7 +86,12 @@ class GridQueue:
         return state if has_ended else None
 
     def waits(self) -> str | None:
-        return f"waiting for another command, which trains {len(self.waiting)} of these" if self.waiting else None
+        if not self.waiting:
+            return None
+        theirs = [(planned.name, holder.host) for planned in self.waiting if (holder := planned.trial.holder())]
+        named = [f"{name} on {host}" for name, host in theirs[:MOST_NAMED]]
+        more = [f"{len(theirs) - MOST_NAMED} more"] if len(theirs) > MOST_NAMED else []
+        return f"waiting for another command, which trains {len(self.waiting)} of these: {', '.join(named + more)}"
 
     def watch(self, planned: PlannedTrial) -> bool:
         return False
@@ -112,6 +125,7 @@ class RunningTrial(NamedTuple):
 
     training: Training
     planned: PlannedTrial
+    lease: Lease | None = None  # that was given to its process
     deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
 
 
@@ -145,6 +159,12 @@ class _Scheduler:
             if ended:
                 del self.running[trial_id]
                 self.shown.remove(trial_id)
+                if not ended.ok and running.lease and running.lease.is_lost:
+                    self.queue.hold(running.planned)
+                    self.view.taken_over(running.planned)
+                    continue
+                if running.lease:
+                    running.lease.release()  # its process may have been killed
                 ending = _ending(ended, running)
                 self.queue.ended(running.planned, ending)
                 self.view.ended(running.planned, ending, _describe_ending(ending, running.planned, ended))
@@ -158,6 +178,9 @@ class _Scheduler:
     def stop_all(self) -> None:
         if self.running:
             self.launcher.stop([running.training for running in self.running.values()], self.view.say)
+            for running in self.running.values():
+                if running.lease:
+                    running.lease.release()
 
     def _start(self, planned: PlannedTrial) -> bool:
         """Start a trial, or count how another command has ended it. False: another command is training it."""
@@ -166,21 +189,22 @@ class _Scheduler:
                 self._run(planned, training)
                 return True
             check_writable(planned.trial.folder.parents[1])
-            lock = planned.trial.take_lock()
-            if lock is None:
+            lease = planned.trial.take_lease()
+            if lease is None:
                 self.queue.hold(planned)
                 return False
-            with closing(lock):  # the trial's process has it too, and keeps it
+            with closing(lease):
                 if ending := self.queue.ended_elsewhere(planned):
                     self._count(planned, ending, f"{_describe_ending(ending, planned)} (by another command)")
                 else:
-                    self._run(planned, self.launcher.start(planned, self.argv(planned), lock))
+                    self._run(planned, self.launcher.start(planned, self.argv(planned), lease), lease)
         except (InputError, OSError) as error:  # such as a disk that has become full
             self._count(planned, "failed", f"could not be started: {error}")
         return True
 
-    def _run(self, planned: PlannedTrial, training: Training) -> None:
-        self.running[planned.identity.trial] = RunningTrial(training, planned)
+    def _run(self, planned: PlannedTrial, training: Training, lease: Lease | None = None) -> None:
+        given = lease if lease and lease.is_given_away else None
+        self.running[planned.identity.trial] = RunningTrial(training, planned, given)
         if training.begun():
             self._show(planned)
 

@@ -6,10 +6,11 @@ A launcher starts a trial with its command line and resources, says how it is, s
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from transformer_pl.config import Trainer
 from transformer_pl.runtime.environment import ROW
+from transformer_pl.runtime.lease import Lease
 
 if TYPE_CHECKING:
     from transformer_pl.experiments.plan import PlannedTrial
@@ -73,10 +74,10 @@ class Launcher(Protocol):
     def attach(self, planned: "PlannedTrial") -> Training | None:
         """The training of a trial that an earlier command has started here, and that has not ended."""
 
-    def start(self, planned: "PlannedTrial", argv: list[str], lock: IO) -> Training:
+    def start(self, planned: "PlannedTrial", argv: list[str], lease: Lease) -> Training:
         """Start `python -m transformer_pl.train ARGV`, at the latest at the next `submit`.
 
-        lock: of the trial, which the caller closes; a process that is given it keeps it. May raise an OSError.
+        lease: of the trial, which the caller closes, unless it is given to the trial's process. May raise an OSError.
         """
 
     def submit(self) -> None:

@@ -13,16 +13,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from transformer_pl.config import Trainer
 from transformer_pl.launchers import SLEEPING_THREADS, TRAIN, Ended, Training, trial_variables, without_slurm
 from transformer_pl.launchers.workers import Workers, available_workers, check_machine
 from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
+from transformer_pl.runtime.lease import Lease
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S, Stopped, install_handler, kill, raise_stopped
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.trials.trial import LOCK_FD
+from transformer_pl.trials.trial import LEASE
 
 if TYPE_CHECKING:
     from transformer_pl.experiments.plan import PlannedTrial
@@ -101,12 +102,13 @@ class LocalLauncher:
     def attach(self, planned: "PlannedTrial") -> Training | None:
         """None: a trial ends with the command that started it."""
 
-    def start(self, planned: "PlannedTrial", argv: list[str], lock: IO) -> Training:
+    def start(self, planned: "PlannedTrial", argv: list[str], lease: Lease) -> Training:
         for worker, training in list(self.running.items()):
             if training.process.poll() is not None:
                 del self.running[worker]
         worker = next(number for number in range(self.workers.count) if number not in self.running)
-        process = self._start_process(planned, argv, worker, lock)
+        process = self._start_process(planned, argv, worker, lease)
+        lease.is_given_away = True
         if self.workers.cores:
             with suppress(ProcessLookupError):  # it has ended
                 os.sched_setaffinity(process.pid, self.workers.cores[worker])  # before it has a second thread
@@ -123,21 +125,20 @@ class LocalLauncher:
         _stop([training for training in trainings if isinstance(training, LocalTraining)])
 
     def _start_process(
-        self, planned: "PlannedTrial", argv: list[str], worker: int, lock: IO
+        self, planned: "PlannedTrial", argv: list[str], worker: int, lease: Lease
     ) -> subprocess.Popen | ForkedProcess:
-        environment = trial_environment(planned, self.workers, worker)
+        environment = trial_environment(planned, self.workers, worker) | {LEASE: lease.given}
         planned.trial.begin_log()
         with planned.trial.log.open("ab") as log:
             if self.server:
                 with suppress(OSError):  # the server has ended
-                    return self.server.start(argv, environment, log, {LOCK_FD: lock})
+                    return self.server.start(argv, environment, log, {})
             return subprocess.Popen(
                 [sys.executable, "-m", TRAIN, *argv],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment | {LOCK_FD: str(lock.fileno())},
-                pass_fds=[lock.fileno()],
+                env=environment,
                 start_new_session=True,
             )
 

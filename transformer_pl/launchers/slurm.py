@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from transformer_pl.config import Trainer
 from transformer_pl.launchers import Ended, Training, trial_variables
@@ -25,6 +25,7 @@ from transformer_pl.launchers.slurm_queue import FOLDER, QueuedTask, Unreachable
 from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, batch_script
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import locked_file, write_atomically
+from transformer_pl.runtime.lease import Lease
 from transformer_pl.runtime.terminal import counted
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class SlurmLauncher:
         task = self.task(planned)
         return SlurmTraining(self, planned) if task and not task.is_over else None
 
-    def start(self, planned: "PlannedTrial", argv: list[str], lock: IO) -> Training:
+    def start(self, planned: "PlannedTrial", argv: list[str], lease: Lease) -> Training:
         self._waiting[planned.identity.trial] = planned, argv
         return SlurmTraining(self, planned)
 

@@ -23,6 +23,8 @@ from transformer_pl.runtime.errors import warn
 
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
 
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
+
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never a part."""
@@ -68,7 +70,12 @@ def set_aside(path: Path, stays: bool = False) -> Path:
 
 def write_json(path: Path, value: object) -> None:
     """Write a value as indented JSON, atomically."""
-    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(path, json_text(value))
+
+
+def json_text(value: object) -> str:
+    """A value as indented JSON."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
 def try_writing(folder: Path) -> None:
@@ -83,19 +90,32 @@ def try_writing(folder: Path) -> None:
 
 
 def try_lock(file: IO, kind: int) -> bool:
-    """Take a lock (fcntl.LOCK_SH or LOCK_EX) without waiting; False where another process holds it."""
+    """Take a lock (fcntl.LOCK_SH or LOCK_EX) without waiting; False where another process holds it.
+
+    On a file system that has no locks everybody has it, so nothing may rely on it alone.
+    """
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
-        return True
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
 
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Hold the lock of an empty file, which is made if needed. Waits while another process holds it."""
+    """Hold the lock of an empty file, which is made if needed. Waits while another process holds it.
+
+    Where the file system has no locks, it does nothing: use it to save double work, not to prevent it.
+    """
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
         yield
 
 

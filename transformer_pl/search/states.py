@@ -13,7 +13,7 @@ from transformer_pl.config import without_section
 BASE = "base"  # True: this is the base, enqueued when the study is created
 FOLDER = "folder"  # the name of its folder under runs/trials; missing where its config is invalid
 HOST = "host"  # the machine that trains it
-PROCESS = "process"  # the process that trains it, see heartbeat.process_id
+PROCESS = "process"  # the process that trains it, see runtime/processes.py
 HEARTBEAT = "beat"  # a number that this process changes while it lives
 INFEASIBLE = "infeasible"  # the error message of an invalid config
 DIVERGED = "diverged"  # the step at which the loss was no longer finite

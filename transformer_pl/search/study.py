@@ -24,9 +24,10 @@ from transformer_pl.experiments.launch import Ending
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
 from transformer_pl.experiments.progress import SearchCounts
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.processes import process_id
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import states
-from transformer_pl.search.heartbeat import Heartbeats, process_id
+from transformer_pl.search.heartbeat import Heartbeats
 from transformer_pl.search.space import Search
 from transformer_pl.search.states import State, counted_trials, states_of, trial_name
 from transformer_pl.search.storage import UNANSWERED, Patience, Unreachable
@@ -94,8 +95,12 @@ class SearchQueue:
         return None
 
     def hold(self, planned: PlannedTrial) -> None:
-        """Hold a trial that another process has begun to train, until that is over."""
-        self.held = self.draws.pop(planned.trial.folder.name)
+        """Hold a trial that another process has begun to train, until that is over; or put it back, if one is held."""
+        draw = self.draws.pop(planned.trial.folder.name)
+        if self.held:
+            self.put_back(draw.trial)
+        else:
+            self.held = draw
 
     def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
         """None: `next` has looked, and the trial's process looks again."""

@@ -4,6 +4,7 @@ import math
 import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -32,8 +33,10 @@ class Checkpoints(L.Callback):
     checkpoint is of a good state.
     """
 
-    def __init__(self, folder: Path, average: int, minutes: float = math.inf):
-        self.folder, self.average, self.minutes = folder, average, minutes
+    def __init__(self, folder: Path, average: int, minutes: float = math.inf, check: Callable[[], None] = lambda: None):
+        """check: called before anything is written; it raises an error where nothing may be, because another process
+        has taken the trial over."""
+        self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # parts of a batch, from the trainer
         self._signal: int | None = None  # the signal that asked to stop
@@ -134,6 +137,7 @@ class Checkpoints(L.Callback):
     def _keep_weights(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         weights = _module(trainer).weights() if self.average > 1 else None
         if weights and trainer.is_global_zero:
+            self.check()
             unfinished = self.folder / "new.weights"
             torch.save(weights, unfinished)
             kept = self.folder / f"weights.{trainer.global_step:09d}.pt"
@@ -171,10 +175,12 @@ class Checkpoints(L.Callback):
         """At every moment a whole checkpoint is there whose digest is somewhere in the folder: see `newest`."""
         new = self.folder / "new.ckpt"
         self.folder.stat()  # Lightning would make a folder that has vanished anew
+        self.check()
         trainer.save_checkpoint(new)  # on every rank, because strategies may gather
         self._saved = time.monotonic()
         if not trainer.is_global_zero:
             return
+        self.check()
         crash_point("a checkpoint: before its digest")
         write_atomically(new.with_suffix(".sha256"), sha256(new))
         for earlier, later in (("last", "previous"), ("new", "last")):

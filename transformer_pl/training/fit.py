@@ -50,7 +50,7 @@ def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(folder, config.decode.average, minutes)
+    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lease)
     logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
     callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]

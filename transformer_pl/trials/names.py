@@ -25,10 +25,11 @@ _DAMAGED = r"\.damaged(-\d+)?"  # see `files.set_aside`
 DAMAGED_FILES = re.compile(rf".+{_DAMAGED}")
 _CHECKPOINTS = r"(last|previous|new)\.(ckpt|sha256)|new\.weights|weights\.\d+\.(pt|sha256)"
 CHECKPOINT_FILES = re.compile(rf"({_CHECKPOINTS})({_DAMAGED})?|\.(new|last|previous|weights\.\d+)\.sha256\.\d+")
-UNFINISHED_TRIAL_FILES = re.compile(rf"\.{_TRIAL_TEXTS}\.\d+|\.weights\.pt")
+CLAIM_FILES = re.compile(r"claim\.[1-9]\d*")  # see runtime/lease.py
+UNFINISHED_TRIAL_FILES = re.compile(rf"\.({_TRIAL_TEXTS}|{CLAIM_FILES.pattern})\.\d+|\.weights\.pt")
 LOG_FILES = re.compile(r"log(\.(?P<attempt>\d+))?\.txt")  # the last attempt's has no number
 TRIAL_FILES = re.compile(
-    rf"({_TRIAL_TEXTS}|weights\.pt)({_DAMAGED})?|log(\.\d+)?\.txt|lock|{UNFINISHED_TRIAL_FILES.pattern}|"
+    rf"({_TRIAL_TEXTS}|weights\.pt)({_DAMAGED})?|log(\.\d+)?\.txt|lock|{CLAIM_FILES.pattern}|{UNFINISHED_TRIAL_FILES.pattern}|"
     rf"checkpoints(/({CHECKPOINT_FILES.pattern}))?|sources(/.*)?|{_WANDB}",
     re.DOTALL,
 )

@@ -16,6 +16,7 @@ import yaml
 from transformer_pl.data.prepare import digest
 from transformer_pl.trials.names import (
     CHECKPOINT_FILES,
+    CLAIM_FILES,
     DAMAGED_FILES,
     DATA_FILES,
     DATA_FOLDER,
@@ -38,7 +39,8 @@ MOST_NAMED = 3  # files that a reason to stay names
 def is_trial(folder: Path) -> bool:
     """Whether a folder, or the target of a link, is a trial's: its name ends with an id, and its files confirm it.
 
-    They confirm it if result.json has that id or status.json has a state; else if an empty lock file is there.
+    They confirm it if result.json has that id or status.json has a state; else if a claim on it is there, or the empty
+    lock of an older version.
     """
     match = TRIAL_FOLDER.fullmatch(folder.name)
     if not match:
@@ -47,8 +49,8 @@ def is_trial(folder: Path) -> bool:
     result_id = result.get("id") if isinstance(result, Mapping) else None
     if result_id not in (None, match["id"]) or has_status is False:
         return False
-    was_locked = TRIAL_FOLDER_AS_MADE.fullmatch(folder.name) and _agrees(folder, "lock")
-    return bool(result_id or has_status or was_locked)
+    was_claimed = any(_agrees(folder, name) for name in ("claim.1", "lock"))
+    return bool(result_id or has_status or (was_claimed and TRIAL_FOLDER_AS_MADE.fullmatch(folder.name)))
 
 
 def is_data(folder: Path) -> bool:
@@ -151,8 +153,9 @@ def _agrees(folder: Path, name: str) -> bool | None:
     """
     if name == "lock":
         return _is_empty(folder / name)
-    content = _read(folder / name) if name in _CHECKS else None
-    return _CHECKS[name](folder, content) if isinstance(content, Mapping) else None
+    check = _is_claim if CLAIM_FILES.fullmatch(name) else _CHECKS.get(name)
+    content = _read(folder / name) if check else None
+    return check(folder, content) if check and isinstance(content, Mapping) else None
 
 
 def _is_empty(path: Path) -> bool | None:
@@ -177,6 +180,10 @@ def _is_result(folder: Path, content: Mapping[str, Any]) -> bool:
 
 def _is_status(folder: Path, content: Mapping[str, Any]) -> bool:
     return content.get("state") in STATES and {"time", "pid"} <= content.keys()
+
+
+def _is_claim(folder: Path, content: Mapping[str, Any]) -> bool:
+    return {"token", "state"} <= content.keys()
 
 
 def _is_meta(folder: Path, content: Mapping[str, Any]) -> bool:

@@ -1,16 +1,16 @@
 """The folder of one trial: its status, result, weights and translations. `result.json` is written last, atomically."""
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
@@ -19,16 +19,25 @@ from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import (
     broken_name_rule,
     check_digest,
+    json_text,
     put_in_place,
     read_json,
     set_aside,
     sha256,
-    try_lock,
     write_atomically,
     write_json,
 )
+from transformer_pl.runtime.lease import LEASE_S, Claim, Claims, Lease
+from transformer_pl.runtime.processes import is_here
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
-from transformer_pl.trials.names import CHECKPOINT_FILES, DAMAGED_FILES, LOG_FILES, TRIAL_FILES, trial_folder
+from transformer_pl.trials.names import (
+    CHECKPOINT_FILES,
+    CLAIM_FILES,
+    DAMAGED_FILES,
+    LOG_FILES,
+    TRIAL_FILES,
+    trial_folder,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,8 +46,7 @@ DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # the
 # The twelve numbers of a sentence: BLEU's ten integers (see `score.sentence_statistics`), then nats and tokens.
 # The last number of each group depends on the reference alone.
 BLEU_COLUMNS, LOSS_COLUMNS = slice(0, 10), slice(10, 12)
-LOCK_FD = "TRANSFORMER_PL_LOCK_FD"  # a variable: the descriptor of a lock that the parent took for this process
-LOCK_S = 0.5  # seconds to wait for a trial's lock: a process that only asks for its state holds it for an instant
+LEASE = "TRANSFORMER_PL_LEASE"  # a variable: the lease that the parent took for this process
 
 
 # The schemas of a trial's files. The files may hold more.
@@ -120,6 +128,7 @@ class Trial:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._lease: Lease | None = None  # of this process, while it trains the trial
 
     @classmethod
     def at(cls, runs: Path, trial_id: str, readable: str) -> "Trial":
@@ -193,6 +202,7 @@ class Trial:
 
     def set_status(self, state: str, **details: Any) -> None:
         """Write status.json."""
+        self.check_lease()
         write_json(self.folder / "status.json", {"state": state, "time": time.time(), "pid": os.getpid()} | details)
 
     # Where and on what it ran
@@ -229,70 +239,64 @@ class Trial:
         """
         return configured or self.threads_begun() or share
 
-    # The lock
+    # Whose it is
 
     def make(self) -> None:
-        """Make the folder and its empty lock file, by which `--clean` recognises a trial.
-
-        A link in the place of the lock is removed: what it leads to is not the trial's. Raises an InputError where the
-        file cannot be made.
-        """
-        lock = self.folder / "lock"
+        """Make the folder. Raises an InputError where it cannot be made."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if lock.is_symlink():
-                lock.unlink()
-            lock.open("a").close()
         except OSError as error:
             raise InputError(
-                f"{error.filename or lock}: must be a file that can be written, but: {error.strerror}; remove it"
+                f"{error.filename or self.folder}: must be a folder that can be written, but: {error.strerror}; "
+                "remove it"
             ) from None
+
+    def take_lease(self) -> Lease | None:
+        """The lease of the trial; None where another process trains it. Close it in the end.
+
+        A process that is started with the variable LEASE takes it over: see `Lease.given`.
+        """
+        self.make()
+        return Claims(self.folder).take()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training this trial. The system releases the lock when the process ends.
+        """Keep other processes from training this trial, and give signs of life while this one does.
 
-        A lock that the parent process has taken for this one is used.
+        Where another process was about to train it that may have died, this waits to see. Raises an InputError where
+        it lives. If this process is taken for dead, it is told to stop, and `check_lease` raises Lost from then on.
         """
-        self.make()
-        with self._inherited_lock() or (self.folder / "lock").open("a") as file:
-            deadline = time.monotonic() + LOCK_S
-            while not try_lock(file, fcntl.LOCK_EX):
-                if time.monotonic() > deadline:
-                    raise InputError(
-                        f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
-                    )
-                time.sleep(0.05)
-            yield
+        given = os.environ.pop(LEASE, "")
+        lease = Lease.adopt(Claims(self.folder), given) or self._wait_for_lease()
+        with closing(lease), lease.kept(lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            self._lease = lease
+            try:
+                yield
+            finally:
+                self._lease = None
 
-    def take_lock(self) -> IO | None:
-        """The lock as an open file, which releases it when it is closed; None where another process trains the trial.
+    def _wait_for_lease(self) -> Lease:
+        while (lease := self.take_lease()) is None:
+            if (holder := self.holder()) and not is_here(holder.process):
+                warn(f"{self.folder}: {holder.host} has this trial; waiting {LEASE_S:.0f} s for a sign of life")
+            if not Claims(self.folder).outlast():
+                raise InputError(
+                    f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
+                )
+        return lease
 
-        A process that is started with this file and its descriptor in LOCK_FD has the lock until it ends.
-        """
-        self.make()
-        file = (self.folder / "lock").open("a")
-        if try_lock(file, fcntl.LOCK_EX):
-            return file
-        file.close()
-        return None
+    def check_lease(self) -> None:
+        """Raise Lost where this process trained the trial, and another one has taken it over."""
+        if self._lease:
+            self._lease.check()
 
-    def _inherited_lock(self) -> IO | None:
-        """The lock file that the parent process opened for this trial; None where it did not."""
-        with suppress(KeyError, ValueError, OSError):
-            descriptor = int(os.environ.pop(LOCK_FD))
-            if os.path.samestat(os.fstat(descriptor), (self.folder / "lock").stat()):
-                os.set_inheritable(descriptor, False)
-                return os.fdopen(descriptor, "w")
-        return None
+    def holder(self) -> Claim | None:
+        """The claim of the process that trains the trial; None where none does, as far as can be seen here."""
+        return Claims(self.folder).holder()
 
     def locked(self) -> bool:
         """Whether a process trains the trial."""
-        try:
-            with (self.folder / "lock").open() as file:  # opened to read: the caller may have no right to write
-                return not try_lock(file, fcntl.LOCK_SH)
-        except OSError:  # no process ever took a lock
-            return False
+        return self.holder() is not None
 
     # Files that the result is made from
 
@@ -300,6 +304,7 @@ class Trial:
         """Write a state dict to weights.pt, on the CPU, atomically."""
         import torch
 
+        self.check_lease()
         unfinished = self.folder / ".weights.pt"
         torch.save({name: value.cpu() for name, value in state.items()}, unfinished)
         put_in_place(unfinished, self.folder / "weights.pt")
@@ -315,6 +320,7 @@ class Trial:
         self, split: str, hypotheses: list[str], statistics: list[list[int]], nll: Iterable, pieces: Iterable
     ) -> None:
         """Write one line per sentence: its translation; BLEU's ten integers, the reference's nats and tokens."""
+        self.check_lease()
         _write_lines(self.folder / f"hyp.{split}.txt", hypotheses)
         rows = zip(statistics, nll, pieces, strict=True)
         lines = (json.dumps({"bleu": b, "nll": float(n), "pieces": int(p)}) for b, n, p in rows)
@@ -370,8 +376,12 @@ class Trial:
         files = [path for pattern in DIGESTED for path in sorted(self.folder.glob(pattern))]
         digests = {path.name: sha256(path) for path in files}
         content = result | {"metrics": metrics_to_json(result["metrics"]), "digests": digests}
+        text = json_text(content | {"digest": _digest(content)})
         crash_point("a result: before it is written")
-        write_json(self.folder / "result.json", content | {"digest": _digest(content)})
+        if self._lease:
+            self._lease.publish("result.json", text)
+        else:
+            write_atomically(self.folder / "result.json", text)
         crash_point("a result: before the checkpoints are removed")
         self.drop_checkpoints()
 
@@ -402,7 +412,7 @@ class Trial:
     def clear(self) -> None:
         """Remove the trial's files, to train it anew. Its logs, damaged files and files of other programs stay."""
         for path in self.folder.iterdir() if self.folder.exists() else ():
-            is_kept = path.name == "lock" or LOG_FILES.fullmatch(path.name) or DAMAGED_FILES.fullmatch(path.name)
+            is_kept = any(kind.fullmatch(path.name) for kind in (CLAIM_FILES, LOG_FILES, DAMAGED_FILES))
             if is_kept or not TRIAL_FILES.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():
