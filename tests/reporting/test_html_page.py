@@ -13,8 +13,8 @@ from transformer_pl.reporting.html_page import render_page
 from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults
-from transformer_pl.reporting.stats import bleu
 from transformer_pl.reporting.table import build_table
+from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_results
 
 WIDTH = {"a desk": 1200, "a phone": 390}

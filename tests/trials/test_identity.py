@@ -79,6 +79,7 @@ OTHER = [
     {"data.train_pairs": 1000},
     {"data.batch_tokens": 4096},
     {"data.max_length": 128},
+    {"data.task": "copying_task.Copying"},
     {"data.source": "de", "data.target": "en"},
     {"data.train": "half"},
     {"trainer.precision": "bf16-mixed"},

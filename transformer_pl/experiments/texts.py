@@ -14,6 +14,7 @@ from transformer_pl.data.survey import OnProgress, survey
 from transformer_pl.data.tokenizer import VocabularyError
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
+from transformer_pl.task import task_of
 
 
 def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
@@ -60,8 +61,8 @@ def _describe_prepared(data: Data, prepared: Prepared) -> str:
 def _line(data: Data, corpus: str, pairs: dict[str, int], blank: int, unit: str, lengths: tuple[float, float]) -> str:
     left_out = f" ({blank:,} with an empty sentence are left out)" if blank else ""
     counts = f"{pairs['train']:,} training pairs{left_out}, {pairs['val']:,} for validation, {pairs['test']:,} for test"
-    source, target = lengths
-    return f"text: {corpus}: {counts}; {unit} in a sentence: {data.source} {source:.1f}, {data.target} {target:.1f}"
+    (source, target), sides = lengths, task_of(data).sides(data)
+    return f"text: {corpus}: {counts}; {unit} in a sentence: {sides[0]} {source:.1f}, {sides[1]} {target:.1f}"
 
 
 @contextmanager

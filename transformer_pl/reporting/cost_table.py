@@ -67,7 +67,7 @@ def _record(name: str, row: RowResults, tflops: float, printed: PublishedRow | N
 
 
 def _printed(row: PublishedRow | None) -> dict[str, Any]:
-    return {"paper/bleu": row and row.bleu, "paper/flops": row and row.flops}
+    return {"paper/bleu": row and row.score, "paper/flops": row and row.flops}
 
 
 def _cells(record: dict[str, Any], unmeasured: str) -> list[str]:
