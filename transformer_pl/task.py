@@ -45,6 +45,7 @@ class Task(ABC):
     others: ClassVar[dict[str, str]] = {}  # metrics beside it, with their titles in tables; higher is better
     described: ClassVar[str]  # what the measure is, for the note under a table
     published: ClassVar[str | None] = None  # the paper's rows: a file of reporting/published
+    costs: ClassVar[str | None] = None  # the paper's rows with training costs: a file there, by languages
 
     @abstractmethod
     def corpus(self, data: "Data") -> "Corpus":

@@ -95,7 +95,7 @@ def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
         ]
     paper = published_table([row.results for row in rows])
     assert paper is not None
-    others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others if row.score is not None)
+    others = ", ".join(f"{row.label} {row.score:.1f}" for row in paper.others if row.score is not None)
     notes = [
         f"Columns `paper`: {paper.source}.",
         *([f"Also printed there: {others}."] if others else []),

@@ -9,6 +9,7 @@ from pydantic import Field
 from transformer_pl.config import Config, Data, Section, nominal_sizes
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.yaml_file import read_yaml
+from transformer_pl.task import task_of
 
 Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
 FOLDER = Path(__file__).parent / "published"
@@ -57,9 +58,9 @@ def read_published(name: str | None = "table3") -> PublishedTable | None:
 
 @cache
 def read_costs(data: Data) -> PublishedTable | None:
-    """Read the printed Table 2 for the two languages of a text; None for languages that it does not have."""
-    tables = read_yaml(FOLDER / "table2.yaml")
-    table = tables.get(f"{data.source}-{data.target}")
+    """Read the printed Table 2 for the two languages of a text; None for languages and tasks that it does not have."""
+    name = task_of(data).costs
+    table = name and read_yaml(FOLDER / f"{name}.yaml").get(f"{data.source}-{data.target}")
     return PublishedTable.model_validate(table) if table else None
 
 

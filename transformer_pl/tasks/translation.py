@@ -32,6 +32,7 @@ class Translation(Task):
     others = {"chrf": "chrF"}
     described = "BLEU is sacreBLEU"
     published = "table3"
+    costs = "table2"
 
     def corpus(self, data: Data) -> Corpus:
         return parallel_text(data)
