@@ -41,6 +41,7 @@ def test_a_third_task_is_trained_and_scored(folder):
     for trial in trials:
         result, sentences = trial.result(), trial.sentences("val", Copying.measure)
         metrics = result["metrics"]
+        assert [line["kind"] for line in trial.metrics() if "val/ppl" in line] == ["validation"] * 2 + ["final"]
         names = {f"{split}/{name}" for split in ("val", "test") for name in ("right", "loss", "ppl")}
         assert metrics.keys() == names | {"val/right_sample"} and result["signature"] == "exact"
         assert main_score(result) == ("val/right", metrics["val/right"])

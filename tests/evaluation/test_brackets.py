@@ -35,6 +35,7 @@ CALLED = "(S (NP (PRP He)) (VP (VBD called) (PRT (RP up)) (NP (DT the) (NN man))
         ("(S (NP (NP (NN a))))", "(S (NP (NN a)))", [2, 3, 2]),
         # TOP does not count, wherever it is, and functions do not
         ("(TOP (S (NP (NN a)) (NP (NN b))))", "(X (S (NP-SBJ (NN a)) (NP=1 (NN b))))", [3, 3, 4]),
+        ("(S (TOP (NP (NN a)) (NP (NN b))))", "(S (NP (NN a)) (NP (NN b)))", [3, 3, 3]),
         ("(NN a)", "(NP (NN a))", [0, 0, 1]),
     ],
 )  # fmt: skip

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_pl.data.trees import ROOTS, bare
+from transformer_pl.data.trees import ROOTS
 
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))
 SAME = {"PRT": "ADVP"}
@@ -77,9 +77,8 @@ def _brackets(tree: Linear, counted: Sequence[int]) -> Counter[Bracket]:
     brackets: Counter[Bracket] = Counter()
     for label, start, end in tree.brackets:
         first, behind = counted[min(start, last)], counted[min(end, last)]
-        name = bare(label)
-        if first < behind and name not in ROOTS:
-            brackets[SAME.get(name, name), first, behind] += 1
+        if first < behind and label not in ROOTS:
+            brackets[SAME.get(label, label), first, behind] += 1
     return brackets
 
 
