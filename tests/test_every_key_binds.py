@@ -332,6 +332,13 @@ def test_an_evaluation_set_of_another_size_is_refused(folder, tmp_path, split):
         tiny_trials.train(tmp_path / "runs", {"data.path": folder / "text", f"data.{split}_count": 7})
 
 
+@binds("data.task")
+def test_a_task_says_what_is_read_and_what_is_scored(make):
+    trial = make({"data.task": "copying_task.Copying", "data.path": None, "data.vocab_size": 275}).trial
+    assert "val/right" in trial.result()["metrics"] and "val/bleu" not in trial.result()["metrics"]
+    assert len(trial.hypotheses("val")) == 60 and " task=Copying " in trial.result()["name"]
+
+
 @binds("data.name")
 def test_the_name_of_a_text_stands_in_the_names_of_its_trials(make):
     """It is no part of the identity; without it the last part of the path stands there."""
@@ -629,7 +636,7 @@ def test_a_report_has_the_format_that_is_asked_for(rows, tell, monkeypatch, form
 @binds("report --test", "report --against")
 def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, folder, tell, monkeypatch):
     path, runs = rows
-    monkeypatch.setattr(table_rows, "LEARNED_BLEU", 0.0)  # these trials learn nothing, so they would not be tested
+    monkeypatch.setattr(table_rows, "LEARNED", 0.0)  # these trials learn nothing, so they would not be tested
     other = shutil.copytree(runs, folder / "others", dirs_exist_ok=True)
     for against in ([], ["--against", other]):
         words = [path, "--runs", runs, *against, "--format"]

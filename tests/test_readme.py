@@ -23,6 +23,7 @@ from tiny_trials import in_a_command
 from transformer_pl import check, complexity, report, sweep, train, translate
 from transformer_pl.__main__ import COMMANDS
 from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.data import synthetic
 from transformer_pl.reporting import table_1
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
@@ -124,6 +125,8 @@ def workplace(tmp_path_factory):
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
     (folder / "text").mkdir()
     little_text(folder / "text", 60, 8, 6)
+    for split in synthetic.SIZES:  # for sweeps/table4.yaml
+        (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
     for scale, steps in (("demo", 4), ("multi30k", 6)):  # else they would be the same trials
         (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))

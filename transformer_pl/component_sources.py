@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_pl.components import installed, is_projects
-from transformer_pl.config import SLOTS, Component, Model
+from transformer_pl.config import SLOTS, Component, Config, Data, Model
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import sha256
 from transformer_pl.runtime.signals import component_code
@@ -39,6 +39,12 @@ class SourceFile(NamedTuple):
 def source_digests(model: Model) -> dict[str, str]:
     """By slot, a digest of the code of every component that is not the core's. Another code makes another trial."""
     return {slot: _digest(source_files(component)) for slot, component in own_components(model).items()}
+
+
+def task_digest(data: Data) -> dict[str, str]:
+    """A digest of the code of a task that is not the core's: it decides what is read and what is scored."""
+    own = not data.task.startswith("transformer_pl.")
+    return {"task": _digest(source_files(Component(path=data.task)))} if own else {}
 
 
 def source_files(component: Component) -> list[SourceFile]:
@@ -67,12 +73,13 @@ def keep_sources(model: Model, folder: Path) -> None:
             shutil.copyfile(source.file, copy)
 
 
-def outside_modules(models: Iterable[Model]) -> list[str]:
-    """The modules from outside of the project that hold components of these models, and those that they import.
+def outside_modules(configs: Iterable[Config]) -> list[str]:
+    """The modules from outside of the project that hold components or the task of configs, and what these import.
 
     Installed packages that they import are not among them.
     """
-    components = {component.path: component for model in models for component in own_components(model).values()}
+    used = [[*own_components(config.model).values(), Component(path=config.data.task)] for config in configs]
+    components = {component.path: component for of_config in used for component in of_config}
     modules: set[str] = set()
     for path, component in components.items():
         if not is_projects(module := path.rpartition(".")[0]):

@@ -90,6 +90,7 @@ Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), Befo
 Flag = Annotated[bool, BeforeValidator(_flag)]
 OrNone = BeforeValidator(_none_from_text)
 Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
 
 class Section(BaseModel):
@@ -101,7 +102,7 @@ class Section(BaseModel):
 class Component(Section):
     """What fills a slot of the model: the import path of a class, and the options for its constructor."""
 
-    path: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
+    path: ClassPath
     options: dict[str, Any] = {}
 
 
@@ -161,7 +162,11 @@ class Optim(Section):
 class Data(Section):
     """Section 5.1. The text comes from a folder (`path`), else a Hugging Face dataset (`hub`), else it is built in."""
 
-    path: Annotated[Name | None, OrNone] = Field(default=None, description="folder that holds the parallel text")
+    task: ClassPath = Field(
+        default="transformer_pl.tasks.translation.Translation",
+        description="import path of the task: what is read and what is scored",
+    )
+    path: Annotated[Name | None, OrNone] = Field(default=None, description="folder that holds the text")
     hub: Annotated[Name | None, OrNone, _names("NAME or OWNER/NAME", maximum=2)] = Field(
         default=None, description="dataset of the Hugging Face hub, NAME or OWNER/NAME; unused where path is set"
     )

@@ -238,6 +238,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
 def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     from transformer_pl.evaluation.evaluate_trial import evaluate_trial
+    from transformer_pl.training.bleu_sample import sample_metric
     from transformer_pl.training.fit import fit, gpu_names, reuse_weights, use_threads
 
     started, config, trial = time.perf_counter(), run.config, run.trial
@@ -258,8 +259,9 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     try:
         evaluation = evaluate_trial(config, trial, prepared)
         metrics = evaluation.metrics
-        sampled = [line["val/bleu_sample"] for line in trial.metrics() if "val/bleu_sample" in line]
-        metrics |= {"val/bleu_sample": sampled[-1]} if sampled else {}
+        sample = sample_metric(config)
+        sampled = [line[sample] for line in trial.metrics() if sample in line]
+        metrics |= {sample: sampled[-1]} if sampled else {}
         converged = convergence(trial.metrics(), config.steps)
         logger.log_metrics(metrics, config.steps)
         logger.log_translations(evaluation.examples)
@@ -273,6 +275,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "seed": config.seed,
             "config": run.settings,
             "metrics": metrics,
+            "score": evaluation.score,
             "signature": evaluation.signature,
             "params": evaluation.params,
             "steps": config.steps,

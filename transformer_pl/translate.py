@@ -16,8 +16,9 @@ from transformer_pl.data.prepare import Prepared, Tokens
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_regular
+from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import Trial, main_score
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
 
@@ -65,10 +66,11 @@ def main(argv: list[str]) -> int:
     if (text := trial.data()) is None:
         raise InputError(f"{folder / 'env.json'}: must name the trial's text, but does not; train the trial again")
     prepared = Prepared(folder.parents[1] / "data" / text)
-    bleu = result["metrics"]["val/bleu"]
+    task = task_of(config.data)
+    score, title, sides = main_score(result)[1], task.measure.title, task.sides(config.data)
     print(
-        f"{folder.name}: {config.data.source} to {config.data.target}, trained for {result['steps']:,} steps on "
-        f"{prepared.meta['corpus']}; {bleu:.1f} BLEU on its validation set",
+        f"{folder.name}: {sides[0]} to {sides[1]}, trained for {result['steps']:,} steps on "
+        f"{prepared.meta['corpus']}; {score:.1f} {title} on its validation set",
         file=sys.stderr,
     )
     number = 0

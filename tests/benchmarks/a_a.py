@@ -16,9 +16,11 @@ import numpy as np
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.stats import BLEU, difference, holm, randomisation, sample, seed_prior
+from transformer_pl.reporting.stats import difference, holm, of_measure, randomisation, sample, seed_prior
+from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
+BLEU = of_measure(Translation.measure)
 SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
 ROWS, SEEDS = 5, 3  # of a table
 
@@ -30,7 +32,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = options.seeds.split(",") if options.seeds else None
     planned = plan_trials(read_sweep(SWEEP, seeds=seeds), options.runs)
-    sentences = np.stack([one.trial.sentences("val")[..., BLEU.columns] for one in planned])
+    sentences = np.stack([one.trial.sentences("val", Translation.measure)[..., BLEU.columns] for one in planned])
     scores = sample(sentences, BLEU.score).scores
     print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")
     compare_halves(sentences[:8])

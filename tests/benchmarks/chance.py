@@ -25,7 +25,6 @@ from transformer_pl.reporting.moderation import inverse_trigamma
 from transformer_pl.reporting.stats import (
     Estimate,
     Sample,
-    bleu,
     difference,
     estimate,
     holm,
@@ -33,6 +32,7 @@ from transformer_pl.reporting.stats import (
     sample,
     seed_prior,
 )
+from transformer_pl.tasks.translation import bleu
 
 SPREADS = (0.0, 0.015, 0.05)
 SENTENCES = 250

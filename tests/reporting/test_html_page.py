@@ -17,9 +17,9 @@ from transformer_pl.reporting.page_files import write_page_files
 from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults
-from transformer_pl.reporting.stats import bleu
 from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.reporting.table import build_table, table_of
+from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_results
 
 WIDTH = {"a desk": 1200, "a phone": 390}

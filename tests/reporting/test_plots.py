@@ -46,10 +46,10 @@ def one_curve_each(values, validations=1):
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: front(points([60 + 0.01 * i for i in range(20)]), "parameters"),
-        lambda: front(points([60.0] * 20), "parameters"),
+        lambda: front(points([60 + 0.01 * i for i in range(20)]), "parameters", "BLEU"),
+        lambda: front(points([60.0] * 20), "parameters", "BLEU"),
         lambda: curves(one_curve_each([3 + 0.01 * i for i in range(20)]), "steps", "PPL"),
-        lambda: forest(points([0.0] * 20), {}),
+        lambda: forest(points([0.0] * 20), {}, "BLEU"),
     ],
     ids=["front", "equal points", "curves", "forest"],
 )
@@ -81,7 +81,7 @@ def test_a_curve_that_still_falls_is_marked():
     stars = [line for line in axes.lines if line.get_marker() == "*"]
     assert [star.get_markerfacecolor() == "white" for star in stars] == [True, False]
     assert sorted(name.endswith("†") for name in written(axes)) == [False, True]
-    names = written(drawn(forest(points([0.0, 1.0]), {}, {NAMES[1]})))
+    names = written(drawn(forest(points([0.0, 1.0]), {}, "BLEU", {NAMES[1]})))
     assert [name.endswith("†") for name in names] == [False, True]
 
 
@@ -92,7 +92,7 @@ def test_the_figures_of_a_sweep_mark_the_rows_that_had_not_converged(tmp_path):
         ended = {"fall": 0.05 if planned.name == "h=4 s1" else 0.0, "noise": None, "validations": 2}
         planned.trial.make()
         counts = [[7, 5, 3, 1, 8, 7, 6, 5, 8, 8]] * 60
-        planned.trial.save_sentences("val", ["a"] * 60, counts, range(60), [8] * 60)
+        planned.trial.save_sentences("val", ["a"] * 60, "bleu", counts, range(60), [8] * 60)
         planned.trial.finish(a_result(id=planned.identity.trial, steps=700, convergence=ended))
     planned = plan_trials(content, tmp_path)
     figures = draw_sweep_plots(content, planned, table_of(content, planned))

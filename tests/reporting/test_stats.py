@@ -12,10 +12,8 @@ from scipy.stats import t as student
 
 from transformer_pl.evaluation.score import sentence_statistics
 from transformer_pl.reporting import stats
-from transformer_pl.reporting.stats import BLEU as METRIC
 from transformer_pl.reporting.stats import (
     Sample,
-    bleu,
     compare_rows,
     difference,
     estimate,
@@ -26,6 +24,9 @@ from transformer_pl.reporting.stats import (
     seed_prior,
     seeds_to_resolve,
 )
+from transformer_pl.tasks.translation import Translation, bleu
+
+METRIC = stats.of_measure(Translation.measure)
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 
@@ -295,10 +296,10 @@ def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
 def test_no_spread_and_one_sentence_are_no_errors():
     """Warnings are errors here. One sentence tells nothing of others, so there is no comparison by it."""
     constant = np.full((2, 4, 12), 3.0)
-    row, other = stats.compare_rows([constant, constant], 0, stats.BLEU)
+    row, other = stats.compare_rows([constant, constant], 0, METRIC)
     assert row.row_mean.standard_error == 0 and other.difference.value == 0 and other.p_value == 1
     constant[:, :, 0] = 2.0  # of the n-grams that match
-    assert stats.compare_rows([constant, np.full((2, 4, 12), 3.0)], 0, stats.BLEU)[1].p_value == 0
+    assert stats.compare_rows([constant, np.full((2, 4, 12), 3.0)], 0, METRIC)[1].p_value == 0
     for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
-        assert stats.compare_rows(rows, 0, stats.BLEU) == [None, None]
+        assert stats.compare_rows(rows, 0, METRIC) == [None, None]
     assert stats.seeds_to_resolve(1.0, 1e-300, 0.0) == 2

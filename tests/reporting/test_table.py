@@ -20,10 +20,12 @@ from transformer_pl.reporting.compare import compare_folders
 from transformer_pl.reporting.published import read_published
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, TableRow, mean, standard_deviation
-from transformer_pl.reporting.stats import BLEU, bleu, compare_rows, holm
+from transformer_pl.reporting.stats import compare_rows, holm, of_measure
 from transformer_pl.reporting.table import build_table
+from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.convergence import Convergence
 
+BLEU = of_measure(Translation.measure)
 TABLE3 = read_published().rows
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
 LEARNED = {"model.position": "ablations.learned_position.LearnedPosition"}
@@ -68,7 +70,7 @@ def terminal_text(table, width):
 
 def test_published_table_3_is_complete():
     assert Counter(row.label for row in TABLE3) == {"base": 1, "A": 4, "B": 2, "C": 7, "D": 4, "E": 1, "big": 1}
-    assert all(row.ppl and row.bleu for row in TABLE3)
+    assert all(row.ppl and row.score for row in TABLE3)
     assert sum(row.params is not None for row in TABLE3) == 11  # base, B, C and big
 
 
@@ -85,7 +87,7 @@ def test_published_table_3_is_complete():
 )
 def test_published_numbers(keys, label, ppl, bleu, params):
     published = read_published().find(resolve([Level("test", keys)]))
-    assert (published.label, published.ppl, published.bleu, published.params) == (label, ppl, bleu, params)
+    assert (published.label, published.ppl, published.score, published.params) == (label, ppl, bleu, params)
 
 
 @pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
@@ -451,7 +453,7 @@ def test_no_bound_of_an_interval_looks_like_zero_unless_it_is(low, high, cell):
 def test_a_significant_difference_does_not_look_like_zero(difference, p, cell):
     base, other = row(config(), 20.0), row(config(model__h=4), 20.0 + difference)
     comparison = stats.RowComparison(estimate(20, 19, 21), estimate(difference, -1, 1), p)
-    assert cells.bleu_difference(TableRow(other, {}, None, False, base, comparison, None)) == cell
+    assert cells.score_difference(TableRow(other, {}, None, False, base, comparison, None)) == cell
 
 
 def scaled(rows, bleus):
@@ -606,7 +608,7 @@ def test_csv_has_full_precision():
         assert float(line["val/bleu.sd"]) == pytest.approx(statistics.stdev(bleus), abs=1e-12)
         assert (int(line["val/bleu.n"]), int(line["seeds"])) == (2, 2)
         assert float(line["test/bleu.mean"]) == pytest.approx(statistics.mean(bleus) - 1, abs=1e-12)
-        assert (float(line["paper/ppl"]), float(line["paper/bleu"])) == (printed.ppl, printed.bleu)
+        assert (float(line["paper/ppl"]), float(line["paper/bleu"])) == (printed.ppl, printed.score)
         assert line["paper/params"] == (f"{printed.params * 1e6:.0f}" if printed.params else "")
         assert int(line["model.h"]) == one.config.model.h  # filled in where it equals base, too
         if printed.label != "base":

@@ -25,6 +25,7 @@ from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.search import storage
 from transformer_pl.search.results import SearchResults
+from transformer_pl.tasks.translation import Translation
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.names import SWEEP_FILES
@@ -32,6 +33,7 @@ from transformer_pl.trials.recognise import sweep_plan
 from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
+BLEU = Translation.measure
 SMOKE = str(ROOT / "sweeps" / "smoke.yaml")
 NO_JSON = [b"", b'{"id": "0123', b"\x93\xff\xfe\x00binary", bytes(4096), b"[" * 100_000]
 NO_RESULTS = [
@@ -204,7 +206,7 @@ def test_a_result_has_the_digest_of_all_that_numbers_are_made_of(smoke):
     ("name", "use"),
     [
         ("weights.pt", lambda trial: translate.main([str(trial.folder)])),
-        ("scores.val.jsonl", lambda trial: trial.sentences("val")),
+        ("scores.val.jsonl", lambda trial: trial.sentences("val", BLEU)),
         ("hyp.val.txt", lambda trial: trial.hypotheses("val")),
         ("metrics.jsonl", lambda trial: trial.intact("metrics.jsonl")),
     ],
@@ -228,16 +230,16 @@ def test_a_damaged_file_of_a_trial_is_named_and_not_used(runs, name, use, damage
 
 def test_trials_of_an_older_version_are_used_as_they_are(runs, capsys):
     trial = the(runs, "h=4")
-    before = trial.sentences("val"), trial.hypotheses("val")
+    before = trial.sentences("val", BLEU), trial.hypotheses("val")
     older(trial)
-    assert "digests" not in trial.result() and np.array_equal(trial.sentences("val"), before[0])
+    assert "digests" not in trial.result() and np.array_equal(trial.sentences("val", BLEU), before[0])
     assert trial.hypotheses("val") == before[1] and trial.intact("weights.pt").exists()
     assert translate.main([str(trial.folder)]) == 0 and report.main([SMOKE, f"--runs={runs}"]) == 0
     assert "warning" not in capsys.readouterr().err
     for content in (b"", b"abc", b"{}\n", b'{"bleu": [1], "nll": 1, "pieces": 1}\n'):
         (trial.folder / "scores.val.jsonl").write_bytes(content)
         with pytest.raises(InputError, match=r"scores\.val\.jsonl: cannot be used"):
-            trial.sentences("val")
+            trial.sentences("val", BLEU)
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", bytes(1000), "cut", "pickle"])
@@ -312,7 +314,7 @@ def test_a_search_names_damaged_scores(tmp_path):
     trial.set_user_attr("folder", kept.folder.name)
     study.tell(trial, 2.0)
     kept.folder.mkdir(parents=True)
-    kept.save_sentences("val", ["a", "b"], [[3] * 10] * 2, [1.0, 2.0], [2, 3])
+    kept.save_sentences("val", ["a", "b"], "bleu", [[3] * 10] * 2, [1.0, 2.0], [2, 3])
     kept.finish(a_result())
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 

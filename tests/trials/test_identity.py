@@ -83,6 +83,7 @@ OTHER = [
     {"data.unique": True},
     {"data.batch_tokens": 4096},
     {"data.max_length": 128},
+    {"data.task": "copying_task.Copying"},
     {"data.source": "de", "data.target": "en"},
     {"data.train": "half"},
     {"trainer.precision": "bf16-mixed"},

@@ -25,7 +25,7 @@ from transformer_pl.trials.trial import LEASE, Trial
 
 def test_a_translation_is_one_line_whatever_is_in_it(tmp_path):
     trial, printed = Trial(tmp_path), ["a\rb", "", "c\u2028d\x0be"]
-    trial.save_sentences("val", printed, [[0] * 10] * 3, [1.0] * 3, [1] * 3)
+    trial.save_sentences("val", printed, "bleu", [[0] * 10] * 3, [1.0] * 3, [1] * 3)
     assert trial.hypotheses("val") == printed
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_regular, sha256
 from transformer_pl.runtime.network import why_unreachable
+from transformer_pl.task import task_of
 
 if TYPE_CHECKING:
     from transformer_pl.config import Data
@@ -52,20 +53,24 @@ class Corpus:
 
 
 def open_corpus(data: "Data") -> Corpus:
-    """Return the corpus that `data` names. Its text is not read yet.
+    """Return the corpus that `data` names, as its task reads it. Its text is not read yet.
 
     Raises an InputError if something is missing or ambiguous. `pairs` raises one for text that cannot be read.
     """
+    corpus = task_of(data).corpus(data)
+    return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
+
+
+def parallel_text(data: "Data") -> Corpus:
+    """Return the sentences in two languages that `data` names: see `open_corpus`."""
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
     if data.path is not None:
-        corpus = _folder(_at_home(data.path), data)
-    elif data.hub is None:
-        corpus = _embedded(data)
-    else:
-        copy = _local_copy(data)
-        corpus = _folder(copy, data) if copy else _hub(data)
-    return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
+        return _folder(at_home(data.path), data)
+    if data.hub is None:
+        return _embedded(data)
+    copy = _local_copy(data)
+    return _folder(copy, data) if copy else _hub(data)
 
 
 def _shortened(corpus: Corpus, count: int) -> Corpus:
@@ -126,9 +131,9 @@ class Files:
 
 
 def _folder(folder: Path, data: "Data") -> Corpus:
-    names = _listing(folder)
+    names = listing(folder)
     files = _by_stem(folder, names, data)
-    chosen = _choose(files, data, f"folder {folder}", names)
+    chosen = choose_splits(files, data, f"folder {folder}", names, _languages(data))
     splits = {role: files[name] for role, name in chosen.items()}
     mistakes = [mistake for files in splits.values() for mistake in _incomplete(files, folder, data)]
     if mistakes:
@@ -140,7 +145,7 @@ def _folder(folder: Path, data: "Data") -> Corpus:
 
     fingerprint = {
         "files": {
-            f"{role}.{part}": [_sha256(path) for path in paths]
+            f"{role}.{part}": [digest_of(path) for path in paths]
             for role, files in splits.items()
             for part, paths in files.paths().items()
         }
@@ -148,12 +153,12 @@ def _folder(folder: Path, data: "Data") -> Corpus:
     return Corpus(fingerprint, f"folder {folder} ({', '.join(chosen.values())})", pairs)
 
 
-def _at_home(path: str) -> Path:
+def at_home(path: str) -> Path:
     """With `~` as a shell reads it; a user that is not there is no error yet, as in a shell."""
     return Path(os.path.expanduser(path))
 
 
-def _listing(folder: Path) -> list[str]:
+def listing(folder: Path) -> list[str]:
     """The names of the files of a folder, and below folders of splits: `train.en`, `train/0000.parquet`."""
     try:
         names = [path.name for path in folder.iterdir()]
@@ -182,10 +187,12 @@ def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
     return by_stem
 
 
-def _choose(names: Iterable[str], data: "Data", place: str, listing: Iterable[str] = ()) -> dict[str, str]:
+def choose_splits(
+    names: Iterable[str], data: "Data", place: str, present: Iterable[str] = (), kind: str = "split"
+) -> dict[str, str]:
     """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
 
-    listing: what an error message lists, if that is more than `names`.
+    present: what an error message lists, if that is more than `names`. kind: what it calls them.
     """
     names = list(names)
     chosen, mistakes = {}, []
@@ -197,12 +204,16 @@ def _choose(names: Iterable[str], data: "Data", place: str, listing: Iterable[st
             continue
         rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
         mistakes.append(
-            f"{place}: must hold one {data.source}-{data.target} split {rule}, but holds "
-            f"{_few(candidates or listing or names)}; name it with data.{role}=NAME"
+            f"{place}: must hold one {kind} {rule}, but holds "
+            f"{_few(candidates or present or names)}; name it with data.{role}=NAME"
         )
     if mistakes:
         raise InputError(*mistakes)
     return chosen
+
+
+def _languages(data: "Data") -> str:
+    return f"{data.source}-{data.target} split"
 
 
 def _few(names: Iterable[str], most: int = 12) -> str:
@@ -244,7 +255,7 @@ def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
         yield f"folder {folder}: a split must have as many parts in both languages, but has {_few(stored)}; mend it"
 
 
-def _sha256(path: Path) -> str:
+def digest_of(path: Path) -> str:
     with _readable(path):
         return sha256(path)
 
@@ -261,7 +272,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _text_pairs(files: Files, data: "Data") -> Iterator[Pair]:
     for source, target in zip(files.texts[data.source], files.texts[data.target], strict=True):
-        sources, targets = _lines(source), _lines(target)
+        sources, targets = lines(source), lines(target)
         pairs = 0
         for pairs, sentence in enumerate(sources, start=1):
             other = next(targets, None)
@@ -287,7 +298,7 @@ def _opened(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
         yield file
 
 
-def _lines(path: Path) -> Iterator[str]:
+def lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, gzip or plain. Only \\n ends a line, not the other separators of Python."""
     with _opened(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
@@ -356,7 +367,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
     with _opened(path) as file:
         is_list = ".json" in path.suffixes and file.read(1000).lstrip().startswith(b"[")
     if not is_list:
-        yield from (json.loads(line) for line in _lines(path) if line.strip())
+        yield from (json.loads(line) for line in lines(path) if line.strip())
         return
     with _opened(path) as file:
         text = file.read(LARGEST_LIST + 1)
@@ -420,7 +431,7 @@ def _local_copy(data: "Data") -> Path | None:
     root = os.environ.get(LOCAL_COPIES)
     if not root:
         return None
-    folder = _at_home(root) / _last_part(data.hub)
+    folder = at_home(root) / _last_part(data.hub)
     if data.subset and (folder / data.subset).is_dir():
         folder = folder / data.subset
     return folder if folder.is_dir() else None
@@ -440,7 +451,7 @@ def _hub(data: "Data") -> Corpus:
     @functools.cache
     def load() -> tuple[Any, dict[str, str]]:
         dataset = _load(data, commit, reachable())
-        return dataset, _choose(dataset, data, f"dataset {data.hub}")
+        return dataset, choose_splits(dataset, data, f"dataset {data.hub}", kind=_languages(data))
 
     def pairs(split: str) -> Iterator[Pair]:
         dataset, names = load()

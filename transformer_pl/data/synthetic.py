@@ -14,6 +14,21 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
+from transformer_pl.data.synthetic_trees import DETERMINERS as DETERMINER_TAGS
+from transformer_pl.data.synthetic_trees import TIMES as TIME_TREES
+from transformer_pl.data.synthetic_trees import (
+    capitalised,
+    ended,
+    node,
+    plain,
+    prepositional,
+    question_phrase,
+    subordinate,
+    verb_phrase,
+)
+from transformer_pl.data.synthetic_trees import complements as complement_trees
+from transformer_pl.data.synthetic_trees import infinitive as to_infinitive
+
 VERSION = 2  # raised whenever a generated sentence changes; enters the fingerprint of the data
 SIZES = {"train": 5_000, "val": 500, "test": 500}
 SEED = 1706
@@ -117,7 +132,7 @@ GOVERNED = re.compile(r"(?:(\w+) )?(\w+):(\w+)")  # (preposition) case:classes
 class Phrase(NamedTuple):
     """A noun phrase on both sides."""
 
-    subject: str  # English
+    subject: str  # English, as a tree
     object: str
     german: tuple[str, str, str]  # by case
     plural: bool
@@ -128,11 +143,11 @@ class Phrase(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """A clause on both sides, its words not yet ordered: English parts, then German ones."""
+    """A clause on both sides, its words not yet ordered: English trees, then German words."""
 
     subject: Phrase
-    verb: str  # in a statement
-    auxiliary: str  # before the subject of a question, and what of the verb is left behind it
+    verb: str  # the verb phrase of a statement
+    auxiliary: str  # before the subject of a question, and what of the verb phrase is left behind it
     base: str
     rest: str
     finite: str
@@ -143,13 +158,15 @@ class Clause(NamedTuple):
     time: tuple[str, str]  # English, German
     antecedents: list[Phrase]  # what `it` may stand for
 
-    def english(self) -> str:
-        """Subject, verb, object, time: of a main clause and of a subordinate one."""
-        return join(self.subject.subject, self.verb, self.rest, self.time[0])
+    def english(self, first: str = "", last: str = "") -> str:
+        """Subject, verb, object, time: of a main clause and of a subordinate one; what else it begins and ends with."""
+        return node("S", first, self.subject.subject, self.verb.format(join(self.rest, self.time[0], last)))
 
     def english_question(self, word: str) -> str:
         """Subject and auxiliary inverted, with do-support."""
-        return join(word, self.auxiliary, self.subject.subject, self.base, self.rest, self.time[0])
+        behind = self.base.format(join(self.rest, self.time[0]))
+        asked = node("SQ", self.auxiliary, self.subject.subject, behind)
+        return node("SBARQ", question_phrase(word), asked) if word else asked
 
     def german(self) -> str:
         """The finite verb second, behind the subject."""
@@ -209,46 +226,56 @@ def _phrase(rng: Random, kind: str) -> Phrase:
     roll = rng.random()
     if kind == "Y" or (kind == "P" and roll < NAME):
         name = pick(rng, NAMES[kind])
-        return Phrase(name, name, (name,) * 3, False, name, kind)
+        english = node("NP", node("NNP", name))
+        return Phrase(english, english, (name,) * 3, False, name, kind)
     if kind == "P" and roll < NAME + PRONOUN:
         subject, other, number, *german = pick(rng, PRONOUNS)
-        return Phrase(subject, other, tuple(german), number == "p", subject, kind, pronoun=True)
+        nominative, accusative = (node("NP", node("PRP", pronoun)) for pronoun in (subject, other))
+        return Phrase(nominative, accusative, tuple(german), number == "p", subject, kind, pronoun=True)
 
     singular, plural, gender, einzahl, mehrzahl = pick(rng, NOUNS[kind])
     is_plural = rng.random() < PLURAL
-    english, noun = (plural, mehrzahl) if is_plural else (singular, einzahl)
+    words, noun = ([plural], mehrzahl) if is_plural else ([singular], einzahl)
+    tags = ["NNS" if is_plural else "NN"]
     if kind not in "PA" and rng.random() < COMPOUND:
         modifier, first = pick(rng, [row for row in MODIFIERS if row[0] != singular])
-        english, noun = f"{modifier} {english}", first + noun.lower()
+        words, tags, noun = [modifier, *words], ["NN", *tags], first + noun.lower()
     nouns = [noun, noun, noun + "n" if is_plural and noun[-1] not in "ns" else noun]
     declension = "p" if is_plural else gender
 
     if is_plural and rng.random() < NUMERAL:
         determiner, number = numeral(rng)
-        articles, endings = [number] * 3, STRONG
+        articles, endings, tag = [number] * 3, STRONG, "CD"
     else:
         one, many, stem, article, endings = pick(rng, [row for row in DETERMINERS if row[is_plural] != "-"])
         determiner = many if is_plural else one
+        tag = DETERMINER_TAGS.get(determiner, "DT")
         articles = decline(stem, article[declension]) if determiner else [""] * 3
         endings = endings if determiner else STRONG
     declined = [""] * 3
     if rng.random() < ADJECTIVE:
         adjective, _, stem = pick(rng, adjectives(kind))
-        english, declined = f"{adjective} {english}", decline(stem, endings[declension])
-    if determiner == "a" and english[0] in "aeiou":
+        words, tags, declined = [adjective, *words], ["JJ", *tags], decline(stem, endings[declension])
+    if determiner == "a" and words[0][0] in "aeiou":
         determiner = "an"
-    english = join(determiner, english)
+    if determiner:
+        words, tags = [determiner, *words], [tag, *tags]
+    english = node("NP", *map(node, tags, words))
     german = tuple(map(join, articles, declined, nouns))
     return Phrase(english, english, german, is_plural, singular, kind, "" if is_plural or kind == "P" else gender)
 
 
 def clause(rng: Random, tense: str, verbs: list = VERBS) -> Clause:
     """A clause in a tense (present, past or modal), with one of these verbs or, for the general ones, the copula."""
-    time = tuple(pick(rng, TIMES[tense])) if rng.random() < TIME else ("", "")
+    time = ("", "")
+    if rng.random() < TIME:
+        english, german = pick(rng, TIMES[tense])
+        time = TIME_TREES[english], german
     if verbs is VERBS and tense != "modal" and rng.random() < COPULA:
         return predicate(rng, tense, noun_phrase(rng, "PAFCDMTL"))._replace(time=time)
     english, rest, german, government, kinds = pick(rng, verbs)
     phrases, pronouns, complements = [noun_phrase(rng, kinds)], "", ""
+    rest = complement_trees(rest)
 
     def add(preposition: str, case: str, classes: str) -> str:
         nonlocal pronouns, complements
@@ -266,7 +293,7 @@ def clause(rng: Random, tense: str, verbs: list = VERBS) -> Clause:
         rest = rest.replace(str(number), add(*complement))
     if len(governed) < 2 and not any(preposition for preposition, *_ in governed) and rng.random() < ADJUNCT:
         preposition, adjunct = pick(rng, ADJUNCTS)
-        rest = join(rest, preposition, add(*GOVERNED.findall(adjunct)[0]))
+        rest = join(rest, prepositional(preposition, add(*GOVERNED.findall(adjunct)[0])))
 
     verbs_and_rest: Any = conjugate(rng, tense, english, rest, german, phrases[0].plural)
     antecedents = [phrase for phrase in phrases if phrase.gender]
@@ -278,22 +305,30 @@ def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plu
     base, third, past = english.split()
     infinitive, singular, *sein, participle = german.split()
     prefix, _, infinitive = infinitive.rpartition("-")
-    do = "do" if plural else "does"
+    present, do = ("VBP", "(VBP do)") if plural else ("VBZ", "(VBZ does)")
+    asked = verb_phrase("VB", base)
     if tense == "past":
         finite = ("sind" if plural else "ist") if sein else ("haben" if plural else "hat")
-        return past, "did", base, rest, finite, prefix + participle, False
+        return verb_phrase("VBD", past), "(VBD did)", asked, rest, finite, prefix + participle, False
     if tense == "modal":
         modal, finite = pick(rng, MODALS)[2 * plural :][:2]
-        asked = (do, f"want to {base}") if modal.startswith("want") else (modal, base)
-        return f"{modal} {base}", *asked, rest, finite, prefix + infinitive, False
-    return base if plural else third, do, base, rest, infinitive if plural else singular, prefix, True
+        if modal.startswith("want"):
+            to = to_infinitive(asked)
+            english_verbs = verb_phrase(present, modal.split()[0], to), do, verb_phrase("VB", "want", to)
+        else:
+            english_verbs = verb_phrase("MD", modal, asked), node("MD", modal), asked
+        return *english_verbs, rest, finite, prefix + infinitive, False
+    verb = verb_phrase(present, base if plural else third)
+    return verb, do, asked, rest, infinitive if plural else singular, prefix, True
 
 
 def predicate(rng: Random, tense: str, subject: Phrase) -> Clause:
     """The copula and an adjective: `is old`, `alt ist`."""
     english, german, _ = pick(rng, adjectives(subject.kind))
-    be, sein = {"present": ("is ist", "are sind"), "past": ("was war", "were waren")}[tense][subject.plural].split()
-    return Clause(subject, be, be, "", english, sein, german, False, "", "", ("", ""), [])
+    forms = {"present": ("VBZ is ist", "VBP are sind"), "past": ("VBD was war", "VBD were waren")}
+    tag, be, sein = forms[tense][subject.plural].split()
+    verb, rest = verb_phrase(tag, be), node("ADJP", node("JJ", english))
+    return Clause(subject, verb, node(tag, be), "{}", rest, sein, german, False, "", "", ("", ""), [])
 
 
 def question(rng: Random, tense: str) -> tuple[str, str]:
@@ -301,24 +336,25 @@ def question(rng: Random, tense: str) -> tuple[str, str]:
     asked, word, wort = clause(rng, tense), "", ""
     if rng.random() < 0.5:
         asked, (word, wort) = asked._replace(time=("", "")), pick(rng, QUESTION_WORDS)
-    return asked.english_question(word) + "?", asked.german_inverted(wort) + "?"
+    return ended(asked.english_question(word), "?"), asked.german_inverted(wort) + "?"
 
 
-def statement(rng: Random, main: Clause) -> tuple[str, str]:
-    """A main clause, its time first or inside."""
+def statement(rng: Random, main: Clause, last: str = "") -> tuple[str, str]:
+    """A main clause, its time first or inside. last: what the English one ends with."""
     english, german = main.time
     if not english or rng.random() >= FRONTED_TIME:
-        return main.english(), main.german()
+        return main.english(last=last), main.german()
     main = main._replace(time=("", ""))
-    return join(english, main.english()), main.german_inverted(german)
+    return main.english(english, last), main.german_inverted(german)
 
 
 def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
     """A main and a subordinate clause: `that` after a matrix verb, or an adverbial clause, behind or in front."""
     if rng.random() < THAT:
-        english, german = statement(rng, clause(rng, tense, MATRIX_VERBS))
+        english, german = statement(rng, clause(rng, tense, MATRIX_VERBS), "{}")
         said = clause(rng, draw_tense(rng))
-        return f"{english} that {said.english()}.", f"{german}, dass {said.german_subordinate()}."
+        english = english.format(subordinate("that", said.english()))
+        return ended(english, "."), f"{german}, dass {said.german_subordinate()}."
     main = clause(rng, tense)
     tense = "present" if tense == "modal" else tense  # no `will` after `when`
     conjunction, wort = pick(rng, CONJUNCTIONS)
@@ -326,15 +362,16 @@ def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
     if len(main.antecedents) == 1 and rng.random() < IT:
         (antecedent,) = main.antecedents
         pronoun = {"m": "er", "f": "sie", "n": "es"}[antecedent.gender]
-        it = Phrase("it", "it", (pronoun,) * 3, False, "it", antecedent.kind)
+        english = node("NP", node("PRP", "it"))
+        it = Phrase(english, english, (pronoun,) * 3, False, "it", antecedent.kind)
         reason, behind = predicate(rng, tense, it), True
     else:
         reason, behind = clause(rng, tense), rng.random() >= FRONTED_CLAUSE
-    english, german = join(conjunction, reason.english()), join(wort, reason.german_subordinate())
+    english, german = subordinate(conjunction, reason.english()), join(wort, reason.german_subordinate())
     if behind:
-        before, davor = statement(rng, main)
-        return f"{before} {english}.", f"{davor}, {german}."
-    return f"{english}, {main.english()}.", main.german_inverted(german + ",") + "."
+        before, davor = statement(rng, main, english)
+        return ended(before, "."), f"{davor}, {german}."
+    return ended(main.english(f"{english} (, ,)"), "."), main.german_inverted(german + ",") + "."
 
 
 def draw_tense(rng: Random) -> str:
@@ -345,28 +382,36 @@ def draw_tense(rng: Random) -> str:
 
 def sentence(rng: Random) -> tuple[str, str]:
     """One pair: English, German. Pairs recur."""
+    tree, german = tree_and_german(rng)
+    return plain(tree), german
+
+
+def tree_and_german(rng: Random) -> tuple[str, str]:
+    """One pair: the tree of an English sentence, German. Pairs recur."""
     roll, tense = rng.random(), draw_tense(rng)
     if roll < QUESTION:
         english, german = question(rng, tense)
     elif roll < QUESTION + SUBORDINATE:
         english, german = complex_sentence(rng, tense)
     else:
-        english, german = (side + "." for side in statement(rng, clause(rng, tense)))
+        english, german = statement(rng, clause(rng, tense))
+        english, german = ended(english, "."), german + "."
     for words, contracted in CONTRACTIONS.items():
         german = german.replace(f" {words} ", f" {contracted} ")
-    return english[0].upper() + english[1:], german[0].upper() + german[1:]
+    return capitalised(english).replace(" )", ")"), german[0].upper() + german[1:]
 
 
 @cache
-def _splits() -> dict[str, list[tuple[str, str]]]:
-    rng, drawn = Random(SEED), list[tuple[str, str]]()
+def _splits() -> dict[str, list[tuple[str, str, str]]]:
+    rng, drawn = Random(SEED), list[tuple[str, str, str]]()
     sources, targets = set[str](), set[str]()
     while len(drawn) < sum(SIZES.values()):
-        english, german = sentence(rng)
+        tree, german = tree_and_german(rng)
+        english = plain(tree)
         if english not in sources and german not in targets:
             sources.add(english)
             targets.add(german)
-            drawn.append((english, german))
+            drawn.append((english, german, tree))
     # The frequent sentences are drawn first; shuffled, the splits share one distribution.
     drawn.sort(key=lambda _: rng.random())
     ends = [sum(list(SIZES.values())[:i]) for i in range(len(SIZES) + 1)]
@@ -378,4 +423,9 @@ def pairs(split: str) -> list[tuple[str, str]]:
 
     No sentence occurs twice, on either side, within a split or in two.
     """
-    return list(_splits()[split])
+    return [(english, german) for english, german, _ in _splits()[split]]
+
+
+def trees(split: str) -> list[str]:
+    """The trees of the English sentences of a split, in their order."""
+    return [tree for _, _, tree in _splits()[split]]

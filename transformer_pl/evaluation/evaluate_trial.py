@@ -7,8 +7,8 @@ from typing import NamedTuple
 from transformer_pl.config import Config
 from transformer_pl.data.prepare import Prepared, Tokens
 from transformer_pl.evaluation.evaluate import best_translations, reference_likelihood, trained_model
-from transformer_pl.evaluation.score import corpus_score, tokenised_bleu
 from transformer_pl.model import Transformer
+from transformer_pl.task import task_of
 from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.trial import Trial
 
@@ -19,8 +19,9 @@ class Evaluation(NamedTuple):
     """What a trained model is worth."""
 
     params: int
-    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, bleu, chrf; bleu_tokenised if asked for
-    signature: str  # sacreBLEU's
+    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
+    score: str  # which of these the task compares rows by, such as bleu
+    signature: str  # how that was computed
     examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
 
 
@@ -36,7 +37,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
 def _evaluate(model: Transformer, config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
     metrics: dict[str, float] = {}
     examples: list[dict[str, str]] = []
-    sets, tokens = ("val", "test"), config.trainer.eval_tokens
+    sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
     if not all(math.isfinite(nll.loss) for nll in likelihoods):
@@ -47,12 +48,11 @@ def _evaluate(model: Transformer, config: Config, trial: Trial, prepared: Prepar
     for name, split, nll in zip(sets, splits, likelihoods, strict=True):
         sources, references = prepared.text(name)
         hypotheses = list(itertools.islice(translations, len(split.source)))
-        score = corpus_score(hypotheses, references)
+        scores = task.score(hypotheses, references, config)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
-        metrics |= {f"{name}/bleu": score.bleu, f"{name}/chrf": score.chrf}
-        if config.trainer.tokenised_bleu:
-            metrics[f"{name}/bleu_tokenised"] = tokenised_bleu(hypotheses, references, config.data.target)
+        metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
         first = zip(sources[:EXAMPLES], references, hypotheses, strict=False)
         examples = examples or [{"source": s, "reference": r, "translation": h} for s, r, h in first]
-        trial.save_sentences(name, hypotheses, score.statistics, nll.nll, nll.tokens)
-    return Evaluation(sum(p.numel() for p in model.parameters()), metrics, score.signature, examples)
+        trial.save_sentences(name, hypotheses, task.measure.name, scores.statistics, nll.nll, nll.tokens)
+    params = sum(p.numel() for p in model.parameters())
+    return Evaluation(params, metrics, task.measure.name, scores.signature, examples)

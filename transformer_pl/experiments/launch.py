@@ -12,6 +12,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.lease import Lease
 from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
+from transformer_pl.trials.trial import main_score
 
 POLL_S = 0.2  # between two looks at the running trials
 MOST_NAMED = 4  # trials of other commands
@@ -238,7 +239,8 @@ def _describe_ending(ending: Ending, planned: PlannedTrial, ended: Ended | None 
         return f"diverged at step {trial.diverged_at()}"
     result = trial.result()
     if ending == "done" and result is not None:
-        return f"val/ppl {result['metrics']['val/ppl']:.2f}  val/bleu {result['metrics']['val/bleu']:.2f}"
+        name, score = main_score(result)
+        return f"val/ppl {result['metrics']['val/ppl']:.2f}  {name} {score:.2f}"
     log_end = "\n".join(f"    | {line}" for line in trial.log_end())
     if reason := why_unwritable(trial.folder.parents[1]):  # then the log may lack it
         log_end += f"\n    {reason}"

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from transformer_pl.component_sources import source_digests
+from transformer_pl.component_sources import source_digests, task_digest
 from transformer_pl.config import KEYS, SIZE_NAMES, Config, Data, effective_sizes, nominal_sizes, sizes
 from transformer_pl.data.prepare import Prepared, fingerprint_id
 from transformer_pl.data.sources import Corpus, open_corpus
@@ -77,7 +77,7 @@ def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
 
 def plan_trial(row: int, name: str, config: Config, scale: str, runs: Path, corpus: Corpus) -> PlannedTrial:
     """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text."""
-    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model))
+    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
     difference = describe_difference(config, _scale_config(scale))
     trial = Trial.at(runs, trial_identity.trial, f"{Path(scale).stem}-{difference}-s{config.seed}")
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))

@@ -4,7 +4,7 @@ rows had not converged."""
 from collections.abc import Iterable, Mapping
 
 from transformer_pl.component_sources import outside_modules
-from transformer_pl.config import Model, is_papers, sizes
+from transformer_pl.config import Config, is_papers, sizes
 from transformer_pl.experiments.cost import short_number
 from transformer_pl.experiments.plan import Plan
 from transformer_pl.experiments.regime import Regime, describe_regime, regime
@@ -24,13 +24,13 @@ def plan_notes(plan: Plan, retuned: bool) -> list[str]:
     regimes = _regimes(plan)
     base = next((row for row in regimes if same_row(plan.sweep.rows[row].configs[0], plan.sweep.base)), 0)
     differing = [] if retuned else differing_note(plan, regimes)
-    outside = outside_note(config.model for config in plan.sweep.configs)
+    outside = outside_note(plan.sweep.configs)
     return [describe_regime(regimes[base], regimes.values()), *differing, *convergence_notes(plan), *outside]
 
 
-def outside_note(models: Iterable[Model]) -> list[str]:
+def outside_note(configs: Iterable[Config]) -> list[str]:
     """A line that lists what is imported from outside of the project; none where nothing is."""
-    modules = outside_modules(models)
+    modules = outside_modules(configs)
     return [f"imported from outside of the project: {', '.join(modules)}"] if modules else []
 
 

@@ -17,10 +17,11 @@ from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, scale_level
 from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.task import task_of
 from transformer_pl.trials.identity import same_row
 
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value
-GOALS = {"val/bleu": "maximize", "val/chrf": "maximize", "val/ppl": "minimize", "val/loss": "minimize"}
+MINIMISED = ("val/ppl", "val/loss")  # the other metrics are scores of the task
 
 
 class Retuning(NamedTuple):
@@ -28,7 +29,7 @@ class Retuning(NamedTuple):
 
     points: list[dict[str, Any]]  # values by key; the first point is the file's own
     seed: int  # of all tries
-    metric: str  # one of GOALS
+    metric: str  # one of those of `_goals`
 
     def tries(self, sweep: Sweep) -> Sweep:
         """The sweep of the tries: every row at every point, with one seed; row by row."""
@@ -64,7 +65,7 @@ class Retuning(NamedTuple):
             result = planned.trial.result()
             if not result or not math.isfinite(result["metrics"][self.metric]):
                 continue
-            value = result["metrics"][self.metric] * (1 if GOALS[self.metric] == "maximize" else -1)
+            value = result["metrics"][self.metric] * (-1 if self.metric in MINIMISED else 1)
             if value > best_value:
                 best, best_value = index, value
         return best
@@ -85,20 +86,26 @@ class Retuning(NamedTuple):
 def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -> Retuning:
     """Choose `budget` points over `keys`.
 
-    metric: the sweep file's, `{name: ...}` or a name; None: val/bleu.
+    metric: the sweep file's, `{name: ...}` or a name; None: the score of the task.
 
-    Raises one InputError for every key that cannot be retuned, and for a metric that is not in GOALS.
+    Raises one InputError for every key that cannot be retuned, and for a metric that trials do not have.
     """
-    base = sweep.base.flat()
+    base, goals = sweep.base.flat(), _goals(sweep)
     errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
-    name = metric.get("name") if isinstance(metric, dict) else metric or "val/bleu"
-    if name not in GOALS:
-        errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(GOALS)}")
+    name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
+    if name not in goals:
+        errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
     if errors:
         raise InputError(*errors)
     seeds = {config.seed for config in sweep.configs}
     unused_seed = next(seed for seed in range(len(seeds) + 1) if seed not in seeds)
     return Retuning(_points({key: base[key] for key in keys}, budget), unused_seed, str(name))
+
+
+def _goals(sweep: Sweep) -> list[str]:
+    """The metrics that can decide: the scores of the sweep's task, and the loss."""
+    task = task_of(sweep.base.data)
+    return [f"val/{name}" for name in (task.measure.name, *task.others)] + list(MINIMISED)
 
 
 def _why_not_tunable(key: str, sweep: Sweep) -> str | None:

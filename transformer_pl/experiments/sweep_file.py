@@ -272,6 +272,8 @@ def _repeated_rows_and_seeds(path: Path, rows: Sequence[Row]) -> list[str]:
             same = nominal_sizes(first.configs[0].model) == nominal_sizes(config.model)
             why = "have the same settings" if same else "have the same sizes at this scale's width and depth"
             errors.append(f"{path}: rows `{first.name}` and `{row.name}` {why}; rows must differ: leave one out")
+        if config.data.task != rows[0].configs[0].data.task:
+            errors.append(f"{path}: data.task = {config.data.task}: must be the same in all rows; make a file for each")
         namesake = first_by_name.setdefault(row.name, row)
         if first is row and namesake.configs[0].data.path != config.data.path:
             errors.append(f"{path}: two rows have the name `{row.name}`; tell their texts apart with data.name")

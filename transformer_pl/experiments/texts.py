@@ -15,6 +15,7 @@ from transformer_pl.data.survey import survey
 from transformer_pl.data.tokenizer import VocabularyError
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
+from transformer_pl.task import task_of
 
 
 def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
@@ -71,8 +72,8 @@ def _line(
     without = f" ({', '.join(left_out)} are left out)" if left_out else ""
     train, val, test = (splits[name]["pairs"] for name in SPLITS)
     counts = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
-    source, target = lengths
-    return f"text: {corpus}: {counts}; {unit} in a sentence: {data.source} {source:.1f}, {data.target} {target:.1f}"
+    (source, target), sides = lengths, task_of(data).sides(data)
+    return f"text: {corpus}: {counts}; {unit} in a sentence: {sides[0]} {source:.1f}, {sides[1]} {target:.1f}"
 
 
 @contextmanager

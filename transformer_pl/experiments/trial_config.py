@@ -7,6 +7,7 @@ from transformer_pl.config import Config
 from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import check_task
 
 
 def trial_config(levels: Iterable[Level]) -> Config:
@@ -15,6 +16,6 @@ def trial_config(levels: Iterable[Level]) -> Config:
     Raises an InputError that lists every mistake of the keys, or else every mistake of the components.
     """
     config = resolve(levels)
-    if mistakes := check_components(config.model):
+    if mistakes := [*check_components(config.model), *check_task(config.data)]:
         raise InputError(*mistakes)
     return match_flops(config)

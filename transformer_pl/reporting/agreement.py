@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_pl.reporting.published import PublishedRow, read_published
-from transformer_pl.reporting.rows import TableRow
+from transformer_pl.reporting.published import PublishedRow
+from transformer_pl.reporting.rows import TableRow, published_table
 
 RESAMPLES = 2000
 FEWEST_ROWS = 3
@@ -49,10 +49,12 @@ def rank_correlation(scores: Sequence[Sequence[float]], published: Sequence[floa
 
 
 def describe_agreement(rows: Sequence[TableRow]) -> list[str]:
-    """One note with the correlation by BLEU and by perplexity, as far as they exist."""
-    parts = []
+    """One note with the correlation by the score and by perplexity, as far as they exist."""
+    parts, measure = [], rows[0].results.measure
+    paper = published_table([row.results for row in rows])
+    assert paper is not None
     published_values: tuple[tuple[str, str, Callable[[PublishedRow], float | None]], ...] = (
-        ("BLEU", "val/bleu", read_published().bleu_difference),
+        (measure.title, f"val/{measure.name}", paper.difference),
         ("PPL", "val/ppl", lambda row: row.ppl),  # ranked like its difference to base
     )
     for name, metric, published_value in published_values:

@@ -27,9 +27,9 @@ def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
     return " ± ".join(filter(None, [number(mean(values), form), number(spread, form)]))
 
 
-def bleu(row: RowResults) -> str:
-    """BLEU over the seeds, marked where the row had not converged."""
-    text = mean_and_spread(row.values("val/bleu"))
+def score(row: RowResults) -> str:
+    """The score over the seeds, marked where the row had not converged."""
+    text = mean_and_spread(row.scores)
     return text + UNCONVERGED if text and row.still_falls else text
 
 
@@ -57,12 +57,12 @@ def precise_enough(form: str, *values: float) -> str:
     return before.replace("z", "") + "3g"
 
 
-def bleu_difference(row: TableRow) -> str:
-    """BLEU minus base's, marked with `*` where significant; then it has enough digits not to look like zero.
+def score_difference(row: TableRow) -> str:
+    """The score minus base's, marked with `*` where significant; then it has enough digits not to look like zero.
 
     Marked, too, where the row or base had not converged.
     """
-    difference, mark, form = row.difference("val/bleu"), significance_mark(row.bleu), "+z.1f"
+    difference, mark, form = row.difference(), significance_mark(row.score), "+z.1f"
     if difference is None:
         return ""
     if mark:
@@ -134,4 +134,4 @@ def setting_title(key: str) -> str:
 
 def _setting(key: str, value: object) -> str:
     """The value; of a component only the class name."""
-    return str(value).rpartition(".")[2] if key.removeprefix("model.") in SLOTS else str(value)
+    return str(value).rpartition(".")[2] if without_section(key) in (*SLOTS, "task") else str(value)

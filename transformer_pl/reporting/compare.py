@@ -22,26 +22,27 @@ def compare_folders(
 
     names: of the rows; places: the names of the two folders. p-values are as in build_table.
     """
+    measure = rows[0].measure
     table_rows = _compare_pairs(rows, other_rows, randomise)
     columns, records = [Column("row", list(names))], [dict[str, Any](row=name) for name in names]
-    for metric, title, cell in (("val/ppl", "PPL", _perplexity), ("val/bleu", "BLEU", cells.bleu)):
+    for metric, title, cell in (("val/ppl", "PPL", _perplexity), (f"val/{measure.name}", measure.title, cells.score)):
         for place, of_place in zip(places, (rows, other_rows), strict=True):
             texts = [cell(row) or cells.unmeasured(row) for row in of_place]
             columns.append(Column(f"{title} {place}", texts))
             for record, row in zip(records, of_place, strict=True):
                 record |= {f"{place}/{metric}.mean": mean(row.values(metric)), f"{place}/{metric}.n": len(row.done)}
     columns += [
-        Column("Δ BLEU", [cells.bleu_difference(row) for row in table_rows]),
-        Column("Δ 95 %", [cells.difference_interval(row.bleu) for row in table_rows], drop_rank=2),
-        Column("p", [cells.p_value(row.bleu) for row in table_rows], drop_rank=1),
+        Column(f"Δ {measure.title}", [cells.score_difference(row) for row in table_rows]),
+        Column("Δ 95 %", [cells.difference_interval(row.score) for row in table_rows], drop_rank=2),
+        Column("p", [cells.p_value(row.score) for row in table_rows], drop_rank=1),
     ]
     for record, table_row in zip(records, table_rows, strict=True):
-        record |= {"val/bleu.difference": table_row.difference("val/bleu")}
-        record |= comparison_record("val/bleu", table_row.bleu)
-    tested = sum(row.bleu is not None and row.bleu.p_value is not None for row in table_rows)
+        record |= {f"val/{measure.name}.difference": table_row.difference()}
+        record |= comparison_record(f"val/{measure.name}", table_row.score)
+    tested = sum(row.score is not None and row.score.p_value is not None for row in table_rows)
     test = "approximate randomisation" if randomise else "a t-test (approximate randomisation where rows have one seed)"
     notes = [
-        f"Δ BLEU is BLEU in {places[0]} minus BLEU in {places[1]}.",
+        f"Δ {measure.title} is {measure.title} in {places[0]} minus {measure.title} in {places[1]}.",
         f"p is by {test}, with Holm's correction for {counted(tested, 'row')}.",
         *convergence_notes([*rows, *other_rows]),
         *untrained_notes([row for row in table_rows if row.is_untrained]),
@@ -61,5 +62,6 @@ def _compare_pairs(rows: Sequence[RowResults], other_rows: Sequence[RowResults],
     pairs = list(zip(rows, other_rows, strict=True))
     comparisons = correct_p_values([compare_with_base([other, row], other, randomise)[1][0] for row, other in pairs])
     return [
-        TableRow(row, {}, None, False, other, bleu, None) for (row, other), bleu in zip(pairs, comparisons, strict=True)
+        TableRow(row, {}, None, False, other, score, None)
+        for (row, other), score in zip(pairs, comparisons, strict=True)
     ]

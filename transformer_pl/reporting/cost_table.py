@@ -12,8 +12,9 @@ from transformer_pl.reporting.notes import scale_notes
 from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_costs
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, mean, read_rows
+from transformer_pl.task import task_of
 
-TITLES = ("test BLEU", "test BLEU tok.", "FLOPs counted", "device hours", "FLOPs by time", "paper BLEU", "paper FLOPs")
+TITLES = ("test {}", "test {} tok.", "FLOPs counted", "device hours", "FLOPs by time", "paper {}", "paper FLOPs")
 TOKENISED = (
     "test BLEU tok. is of Moses tokens with compounds split at their hyphens: compare this one with the paper's."
 )
@@ -34,15 +35,19 @@ def build_cost_table(
     """
     hidden = beside == "none" or (beside is None and is_own_text(base.data))
     paper = None if hidden else read_costs(base.data)
+    measure = task_of(base.data).measure
     records, texts = [], []
     for name, results in zip(names, rows, strict=True):
         records.append(_record(name, results, tflops, paper.find(results.config) if paper else None))
-        texts.append(_cells(records[-1], cells.unmeasured(results)))
+        texts.append(_cells(records[-1], measure.name, cells.unmeasured(results)))
     for system in paper.others if paper else []:
-        records.append(dict.fromkeys(records[0]) | {"name": system.label} | _printed(system))
-        texts.append(_cells(records[-1], ""))
+        records.append(dict.fromkeys(records[0]) | {"name": system.label} | _printed(system, measure.name))
+        texts.append(_cells(records[-1], measure.name, ""))
     columns = [Column("row", [record["name"] for record in records])]
-    columns += [Column(title, list(found)) for title, found in zip(TITLES, zip(*texts, strict=True), strict=True)]
+    columns += [
+        Column(title.format(measure.title), list(found))
+        for title, found in zip(TITLES, zip(*texts, strict=True), strict=True)
+    ]
     notes = [*scale_notes(base), *_notes(rows, tflops), *([f"Columns `paper`: {paper.source}."] if paper else [])]
     return Table([column for column in columns if any(column.cells)], records, notes)
 
@@ -54,41 +59,47 @@ def device_seconds(result: dict[str, Any]) -> float:
 
 
 def _record(name: str, row: RowResults, tflops: float, printed: PublishedRow | None) -> dict[str, Any]:
+    score = row.measure.name
     seconds = mean([device_seconds(result) for result in row.done])
     return {
         "name": name,
-        "test/bleu": mean(row.values("test/bleu")),
+        f"test/{score}": mean(row.values(f"test/{score}")),
         "test/bleu_tokenised": mean(row.values("test/bleu_tokenised")),
         "flops": mean([result["flops"] for result in row.done]),
         "device_hours": seconds and seconds / 3600,
         "flops_by_time": seconds and seconds * tflops * 1e12,
         "seeds": len(row.done),
-    } | _printed(printed)
+    } | _printed(printed, score)
 
 
-def _printed(row: PublishedRow | None) -> dict[str, Any]:
-    return {"paper/bleu": row and row.bleu, "paper/flops": row and row.flops}
+def _printed(row: PublishedRow | None, score: str) -> dict[str, Any]:
+    return {f"paper/{score}": row and row.score, "paper/flops": row and row.flops}
 
 
-def _cells(record: dict[str, Any], unmeasured: str) -> list[str]:
-    """The text of a record below TITLES. unmeasured: what stands where a row has no result."""
-    tokenised, paper_bleu, paper_flops = (record[key] for key in ("test/bleu_tokenised", "paper/bleu", "paper/flops"))
+def _cells(record: dict[str, Any], score: str, unmeasured: str) -> list[str]:
+    """The text of a record below TITLES.
+
+    score: the name of the measure. unmeasured: what stands where a row has no result.
+    """
+    names = ("test/bleu_tokenised", f"paper/{score}", "paper/flops")
+    tokenised, paper_score, paper_flops = (record[key] for key in names)
     return [
-        cells.number(record["test/bleu"], ".1f") or unmeasured,
+        cells.number(record[f"test/{score}"], ".1f") or unmeasured,
         cells.number(tokenised, ".1f"),
         short_number(record["flops"]) if record["flops"] else unmeasured,
         cells.number(record["device_hours"], ".3g") or unmeasured,
         short_number(record["flops_by_time"]) if record["flops_by_time"] else unmeasured,
-        cells.number(paper_bleu, "g"),
+        cells.number(paper_score, "g"),
         short_number(paper_flops) if paper_flops else "",
     ]
 
 
 def _notes(rows: Sequence[RowResults], tflops: float) -> list[str]:
+    described = task_of(rows[0].config.data).described
     results = [result for row in rows for result in row.done]
     signatures = dict.fromkeys(result["signature"] for result in results)
     return [
-        *(f"test BLEU is sacreBLEU on the test set; its signature is {signature}." for signature in signatures),
+        *(f"test {described} on the test set; its signature is {signature}." for signature in signatures),
         *([TOKENISED] if any(row.values("test/bleu_tokenised") for row in rows) else []),
         "FLOPs counted: of the matrix products; a backward pass costs two forward passes.",
         "device hours: wall time of a trial, evaluation included, times its devices (a GPU, or a process on a CPU). "

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader
 
 from transformer_pl.data.prepare import evenly_spaced
-from transformer_pl.evaluation.score import sentence_bleu
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.attention import attention_pictures
 from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import of_trial
 from transformer_pl.trials.identity import config_difference, same_row
 
@@ -75,6 +75,7 @@ def render_page(
         translation_errors=translation_errors,
         attention={"sentences": attention},
         attention_errors=attention_errors,
+        measure=task_of(sweep.base.data).measure.title,
         trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
     )
 
@@ -131,13 +132,13 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dic
         return [], errors
     sources, references = text
     base_hypotheses = hypotheses.get(_base_row(sweep))
-    samples = []
+    samples, task = [], task_of(sweep.base.data)
     for i in evenly_spaced(len(sources), TRANSLATED_SENTENCES):
         rows = []
         for row, row_hypotheses in hypotheses.items():
             base_words = (base_hypotheses or row_hypotheses)[i].split()
             words = _mark_changes(row_hypotheses[i].split(), base_words)
-            rows.append((sweep.rows[row].name, sentence_bleu(row_hypotheses[i], references[i]), words))
+            rows.append((sweep.rows[row].name, task.score_one(row_hypotheses[i], references[i]), words))
         samples.append({"source": sources[i], "reference": references[i], "rows": rows})
     return samples, errors
 

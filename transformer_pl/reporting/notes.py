@@ -8,12 +8,21 @@ from transformer_pl.config import Config, effective_sizes
 from transformer_pl.experiments.regime import describe_regime
 from transformer_pl.reporting.agreement import describe_agreement
 from transformer_pl.reporting.cells import UNCONVERGED
-from transformer_pl.reporting.published import Beside, is_own_text, read_published
-from transformer_pl.reporting.rows import ALPHA, LEARNED_BLEU, RowResults, TableRow, standard_deviation, text_settings
+from transformer_pl.reporting.published import Beside, is_own_text
+from transformer_pl.reporting.rows import (
+    ALPHA,
+    LEARNED,
+    RowResults,
+    TableRow,
+    published_table,
+    standard_deviation,
+    text_settings,
+)
 from transformer_pl.runtime.terminal import counted
+from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN, FITTED, LIMIT, NOISES
 
-GAPS = (0.5, 1.0, 2.0)  # differences in BLEU for which a note says how many seeds would detect them
+GAPS = (0.5, 1.0, 2.0)  # differences for which a note says how many seeds would detect them
 
 
 def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None = None) -> list[str]:
@@ -84,8 +93,12 @@ def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
         return [
             f"Without the paper's numbers: the text, {own.path or own.hub}, is your own. --beside paper shows them."
         ]
+    paper = published_table([row.results for row in rows])
+    assert paper is not None
+    others = ", ".join(f"{row.label} {row.score:.1f}" for row in paper.others if row.score is not None)
     notes = [
-        f"Columns `paper`: {read_published().source}.",
+        f"Columns `paper`: {paper.source}.",
+        *([f"Also printed there: {others}."] if others else []),
         "The paper's text and model sizes are not those of this table: compare differences to base, not values.",
     ]
     if any(row.is_base and row.label == "base" for row in rows):
@@ -94,15 +107,16 @@ def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
 
 
 def _metric_notes(rows: Sequence[TableRow]) -> list[str]:
-    """What BLEU and PPL are, and which rows cannot be compared."""
+    """What the score and PPL are, and which rows cannot be compared."""
     results = [result for row in rows for result in row.results.done]
     configs = [row.results.config for row in rows]
+    title = rows[0].results.measure.title
     signatures = list(dict.fromkeys(result["signature"] for result in results))
     notes = []
     if len(signatures) == 1:
-        notes.append(f"BLEU is sacreBLEU on the validation set; its signature is {signatures[0]}.")
+        notes.append(f"{task_of(configs[0].data).described} on the validation set; its signature is {signatures[0]}.")
     elif signatures:
-        notes.append(f"BLEU is not comparable between all rows: sacreBLEU's signatures are {' and '.join(signatures)}.")
+        notes.append(f"{title} is not comparable between all rows: its signatures are {' and '.join(signatures)}.")
     if any("val/bleu_tokenised" in result["metrics"] for result in results):
         notes.append(
             "BLEU tok. is BLEU of Moses tokens with compounds split at their hyphens, as the paper's authors computed "
@@ -173,16 +187,17 @@ def untrained_notes(rows: Sequence[TableRow]) -> list[str]:
     """rows: those that are not compared with base."""
     if not rows:
         return []
+    title = rows[0].results.measure.title
     return [
-        f"Not trained enough to compare: {counted(len(rows), 'row')}. Below {LEARNED_BLEU:g} BLEU, as base is too, a "
+        f"Not trained enough to compare: {counted(len(rows), 'row')}. Below {LEARNED:g} {title}, as base is too, a "
         "row has learned next to nothing, so it has no test and no star. Train longer."
     ]
 
 
 def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     """What intervals, marks and p-values mean."""
-    row_means = [row.bleu.row_mean for row in rows if row.bleu]
-    differences = [row.bleu.difference for row in rows if row.bleu and row.bleu.difference]
+    row_means = [row.score.row_mean for row in rows if row.score]
+    differences = [row.score.difference for row in rows if row.score and row.score.difference]
     if not row_means:
         return []
     several_seeds = any(row_mean.variance_by_seeds is not None for row_mean in row_means)
@@ -196,7 +211,7 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     if not differences:
         return notes
     by_seeds = any(difference.variance_by_seeds is not None for difference in differences)
-    if not (number := sum(row.bleu is not None and row.bleu.p_value is not None for row in rows)):
+    if not (number := sum(row.score is not None and row.score.p_value is not None for row in rows)):
         return notes
     tested = counted(number, "row")
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
@@ -206,7 +221,7 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
             "Intervals and p use the variances of all rows between seeds (moderated variances, after Smyth 2004). p "
             "own: by each row's own variance."
         )
-    notes.append("P(better): probability that the row's true BLEU is above base's.")
+    notes.append(f"P(better): probability that the row's true {rows[0].results.measure.title} is above base's.")
     return notes + (_undecided_note(rows) if by_seeds else [])
 
 
@@ -214,23 +229,25 @@ def _undecided_note(rows: Sequence[TableRow]) -> list[str]:
     """How many seeds would detect a difference, where some rows do not differ significantly from base."""
     from transformer_pl.reporting.stats import seeds_to_resolve  # scipy takes half a second
 
-    undecided = sum(row.bleu is not None and row.bleu.p_value is not None and row.bleu.p_value >= ALPHA for row in rows)
+    p_values = [row.score.p_value for row in rows if row.score]
+    undecided = sum(p_value is not None and p_value >= ALPHA for p_value in p_values)
     if not undecided:
         return []
-    deviations = [standard_deviation(row.results.values("val/bleu")) for row in rows if len(row.results.done) > 1]
+    deviations = [standard_deviation(row.results.scores) for row in rows if len(row.results.done) > 1]
     between_seeds = math.sqrt(statistics.fmean(deviation**2 for deviation in deviations if deviation is not None))
     between_sentences = statistics.median(
-        math.sqrt(row.bleu.difference.variance_by_sentences)
+        math.sqrt(row.score.difference.variance_by_sentences)
         for row in rows
-        if row.bleu and row.bleu.difference and row.bleu.difference.variance_by_seeds is not None
+        if row.score and row.score.difference and row.score.difference.variance_by_seeds is not None
     )
+    title = rows[0].results.measure.title
     needed = {gap: seeds_to_resolve(gap, between_seeds, between_sentences) for gap in GAPS}
     by_gap = ", ".join(
-        f"{seeds} for {gap:g} BLEU" if seeds else f"no number for {gap:g} BLEU (it takes more sentences)"
+        f"{seeds} for {gap:g} {title}" if seeds else f"no number for {gap:g} {title} (it takes more sentences)"
         for gap, seeds in needed.items()
     )
     return [
         f"Undecided rows: {undecided} (p is not below {ALPHA:g}).",
-        f"Seeds per row needed to detect a true difference in four of five experiments, if BLEU's standard deviation "
-        f"between seeds is {between_seeds:.1f}: {by_gap}.",
+        f"Seeds per row needed to detect a true difference in four of five experiments, if {title}'s standard "
+        f"deviation between seeds is {between_seeds:.1f}: {by_gap}.",
     ]

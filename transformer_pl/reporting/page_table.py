@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from transformer_pl.experiments.cost import short_number
 from transformer_pl.reporting import cells
-from transformer_pl.reporting.published import PublishedRow, read_published
+from transformer_pl.reporting.published import PublishedRow
 from transformer_pl.reporting.render import Column, Table
-from transformer_pl.reporting.rows import ALPHA, TableRow, mean
+from transformer_pl.reporting.rows import ALPHA, TableRow, mean, published_table
 from transformer_pl.runtime.terminal import counted
+from transformer_pl.task import task_of
 
 
 class PageCell(NamedTuple):
@@ -59,7 +60,8 @@ def _sweep_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
 def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Sequence[Column]) -> list[PageColumn]:
     """What a reader compares: these columns are always shown."""
     base = next((i for i, row in enumerate(rows) if row.is_base), None)
-    tested = sum(row.bleu is not None and row.bleu.p_value is not None for row in rows)
+    title = rows[0].results.measure.title
+    tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
 
     def column(title: str, below: str, cell: Callable[[TableRow], PageCell], meaning: str) -> PageColumn:
         return PageColumn(PageCell(title, below), [cell(row) for row in rows], meaning)
@@ -69,7 +71,7 @@ def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Seq
             PageCell("row"),
             [PageCell(name, row.label if row.label != name else "") for name, row in zip(names, rows, strict=True)],
             "Named by the settings in which it differs from base; all other settings are base's. Labels such as (A) "
-            "are those of the paper's Table 3.",
+            "are the paper's.",
             is_text=True,
         ),
         PageColumn(
@@ -81,25 +83,25 @@ def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Seq
             in_name=True,
         ),
         column(
-            "BLEU",
+            title,
             "95 % interval",
-            _bleu,
+            _score,
             "Of the validation set, the mean over the seeds ± their standard "
             "deviation; higher is better. Below it is the interval that has the true value in 95 % of cases. "
             f"{cells.UNCONVERGED}: the row had not converged.",
         ),
         column(
-            "Δ BLEU",
+            f"Δ {title}",
             "95 % interval",
             _difference,
-            "BLEU minus base's, on the same sentences. Where the interval has "
+            f"{title} minus base's, on the same sentences. Where the interval has "
             f"zero in it, the row may be better or worse than base. * is a significant difference: p < {ALPHA:g}. "
             f"{cells.UNCONVERGED}: the row or base had not converged, and more steps may change the difference.",
         ),
         column(
             "p",
             "",
-            lambda row: PageCell(cells.p_value(row.bleu)),
+            lambda row: PageCell(cells.p_value(row.score)),
             "The probability of a difference at least this large if the row were as good as base. It is raised for the "
             f"number of tests (Holm): {counted(tested, 'row')}.",
         ),
@@ -133,14 +135,14 @@ def _what_differs(settings: Sequence[Column], row: int, base: int | None) -> str
     return ", ".join(changes)
 
 
-def _bleu(row: TableRow) -> PageCell:
-    text = cells.bleu(row.results) or cells.unmeasured(row.results)
-    return PageCell(text, cells.interval(row.bleu and row.bleu.row_mean, ".1f"))
+def _score(row: TableRow) -> PageCell:
+    text = cells.score(row.results) or cells.unmeasured(row.results)
+    return PageCell(text, cells.interval(row.score and row.score.row_mean, ".1f"))
 
 
 def _difference(row: TableRow) -> PageCell:
-    text = cells.bleu_difference(row) or ("" if row.is_base or row.base is None else "-")
-    return PageCell(text, cells.difference_interval(row.bleu))
+    text = cells.score_difference(row) or ("" if row.is_base or row.base is None else "-")
+    return PageCell(text, cells.difference_interval(row.score))
 
 
 def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
@@ -151,6 +153,9 @@ def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
 
     def measured(row: TableRow, metric: str, form: str) -> str:
         return cells.number(mean(row.results.values(metric)), form) or cells.unmeasured(row.results)
+
+    def other(name: str, title: str) -> PageColumn:
+        return column(title, lambda row: measured(row, f"val/{name}", ".1f"), "Higher is better.")
 
     return [
         column(
@@ -163,16 +168,16 @@ def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
             lambda row: cells.number(mean(row.results.values("val/bleu_tokenised")), ".1f"),
             "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it.",
         ),
-        column("chrF", lambda row: measured(row, "val/chrf", ".1f"), "F-score of characters; higher is better."),
+        *(other(name, title) for name, title in task_of(rows[0].results.config.data).others.items()),
         column(
             "p own",
-            lambda row: cells.own_p_value(row.bleu),
+            lambda row: cells.own_p_value(row.score),
             "p by the spread of a row between its own seeds alone. For p and for the intervals all rows tell of it.",
         ),
         column(
             "P(better)",
-            lambda row: cells.probability_better(row.bleu),
-            "How probable it is that the row's true BLEU is above base's.",
+            lambda row: cells.probability_better(row.score),
+            "How probable it is that the row's true score is above base's.",
         ),
     ]
 
@@ -184,11 +189,18 @@ def _published_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
         texts = [cell(row.published) if row.published else "" for row in rows]
         return PageColumn(PageCell(title), list(map(PageCell, texts)), meaning, folded=True)
 
-    difference = read_published().bleu_difference
-    source = f"The paper's number for the same row: {read_published().source}."
+    title, paper = rows[0].results.measure.title, published_table([row.results for row in rows])
+    if paper is None:
+        return []
+    difference = paper.difference
+    source = f"The paper's number for the same row: {paper.source}."
     return [
         column("paper PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
-        column("paper BLEU", lambda row: cells.number(row.bleu, ".1f"), source),
-        column("paper Δ BLEU", lambda row: cells.number(difference(row), "+z.1f"), "Its BLEU minus its base's."),
+        column(f"paper {title}", lambda row: cells.number(row.score, ".1f"), source),
+        column(
+            f"paper Δ {title}",
+            lambda row: cells.number(difference(row), "+z.1f"),
+            f"Its {title} minus its base's.",
+        ),
         column("paper params", lambda row: short_number(row.params * 1e6) if row.params else "", ""),
     ]

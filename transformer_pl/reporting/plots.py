@@ -23,8 +23,14 @@ MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", ":", "-.")
 MARGIN = 0.7  # inches of a figure's height that are not of its axes, at most
 matplotlib.rcParams.update(
-    {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    | {"text.parse_math": False}  # a name with two $ in it is no formula
+    {
+        "svg.fonttype": "none",
+        "pdf.fonttype": 42,
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.parse_math": False,  # a name with two $ in it is no formula
+    }
 )
 
 
@@ -65,7 +71,9 @@ def save(figure: Figure, path: Path) -> Path:
     return path.with_suffix(".png")
 
 
-def forest(rows: Sequence[Point], paper: Mapping[str, float], provisional: Collection[str] = ()) -> Figure:
+def forest(
+    rows: Sequence[Point], paper: Mapping[str, float], measure: str, provisional: Collection[str] = ()
+) -> Figure:
     """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's.
 
     provisional: the names of rows whose difference more steps may change; they are marked.
@@ -81,7 +89,7 @@ def forest(rows: Sequence[Point], paper: Mapping[str, float], provisional: Colle
         if row.name in paper:
             axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel="BLEU, difference to base (95 %; filled: significant)", ylim=(heights.sum(), 0))
+    axes.set(xlabel=f"{measure}, difference to base (95 %; filled: significant)", ylim=(heights.sum(), 0))
     axes.set_yticks(centres, names, fontsize=NAME_SIZE)
     axes.tick_params(axis="y", length=0)
     _legend(axes)
@@ -122,7 +130,7 @@ def _draw_curve(axes: Axes, row: Curve, line: str, colour_and_marker: tuple[str,
     return *end, colour
 
 
-def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = True) -> Figure:
+def front(rows: Sequence[Point], unit: str, measure: str, up: bool = True) -> Figure:
     """A measure against a cost. The line is the Pareto front: no other row is better at the same or a lower cost.
 
     up: whether higher values are better.
@@ -145,15 +153,15 @@ def front(rows: Sequence[Point], unit: str, measure: str = "BLEU", up: bool = Tr
     return figure
 
 
-def grid(rows: Sequence[Point], unit: str) -> Figure:
-    """BLEU with its interval over the one number in which the rows differ, which is the `cost` of each point."""
+def grid(rows: Sequence[Point], unit: str, measure: str) -> Figure:
+    """A measure with its interval over the one number in which the rows differ, which is the `cost` of each point."""
     figure, axes = _axes(4.5, 3.2)
     rows = sorted(rows, key=lambda row: row.cost)
     x = [row.cost for row in rows]
     axes.plot(x, [row.value for row in rows], color=COLOURS[1], marker="o", markersize=4, linewidth=1.2)
     for row in rows:
         axes.plot([row.cost] * 2, [row.low, row.high], color=COLOURS[1], linewidth=0.8, marker="_", markersize=5)
-    axes.set(xlabel=unit, ylabel="BLEU (95 %)")
+    axes.set(xlabel=unit, ylabel=f"{measure} (95 %)")
     if x[0] > 0 and x[-1] / x[0] >= 8:
         axes.set_xscale("log")
         axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""The rows of Tables 2 and 3 as the paper printed them, and how a config is matched to one of them."""
+"""The rows of the paper's tables as the paper printed them, and how a config is matched to one of them."""
 
 from functools import cache, cached_property
 from pathlib import Path
@@ -9,9 +9,10 @@ from pydantic import Field
 from transformer_pl.config import Config, Data, Section, nominal_sizes
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.yaml_file import read_yaml
+from transformer_pl.task import task_of
 
 Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
-TABLE2, TABLE3 = (Path(__file__).parent / "published" / f"{name}.yaml" for name in ("table2", "table3"))
+FOLDER = Path(__file__).parent / "published"
 
 
 class PublishedRow(Section):
@@ -20,7 +21,7 @@ class PublishedRow(Section):
     label: str
     differs: dict[str, Any] = {}
     ppl: float | None = None
-    bleu: float | None = None
+    score: float | None = Field(None, description="BLEU, or what else the table is of")
     params: float | None = Field(None, description="in millions")
     flops: float | None = Field(None, description="of the training: time * GPUs * sustained rate")
 
@@ -41,25 +42,25 @@ class PublishedTable(Section):
         """The printed row with this config's settings, whatever its scale; None if there is none."""
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
 
-    def bleu_difference(self, row: PublishedRow) -> float | None:
-        """The row's BLEU minus base's; None for base itself and where one of the two is not printed."""
+    def difference(self, row: PublishedRow) -> float | None:
+        """The row's score minus base's; None for base itself and where one of the two is not printed."""
         base = next((row for row in self.rows if row.label == "base"), row)
-        if row is base or row.bleu is None or base.bleu is None:
+        if row is base or row.score is None or base.score is None:
             return None
-        return round(row.bleu - base.bleu, 2)
+        return round(row.score - base.score, 2)
 
 
 @cache
-def read_published() -> PublishedTable:
-    """Read the printed Table 3."""
-    return PublishedTable.model_validate(read_yaml(TABLE3))
+def read_published(name: str | None = "table3") -> PublishedTable | None:
+    """Read a printed table by the name of its file; None where there is no name."""
+    return PublishedTable.model_validate(read_yaml(FOLDER / f"{name}.yaml")) if name else None
 
 
 @cache
 def read_costs(data: Data) -> PublishedTable | None:
-    """Read the printed Table 2 for the two languages of a text; None for languages that it does not have."""
-    tables = read_yaml(TABLE2)
-    table = tables.get(f"{data.source}-{data.target}")
+    """Read the printed Table 2 for the two languages of a text; None for languages and tasks that it does not have."""
+    name = task_of(data).costs
+    table = name and read_yaml(FOLDER / f"{name}.yaml").get(f"{data.source}-{data.target}")
     return PublishedTable.model_validate(table) if table else None
 
 

@@ -10,8 +10,9 @@ from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.regime import Regime, regime
 from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_published
+from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, is_own_text, read_published
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformer_pl.reporting.stats import RowComparison
 
 ALPHA = 0.05  # level of significance
-LEARNED_BLEU = 1.0  # a row below it has learned next to nothing: two such rows are not compared
+LEARNED = 1.0  # a row whose score is below it has learned next to nothing: two such rows are not compared
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 
 
@@ -31,7 +32,7 @@ class RowResults(NamedTuple):
     config: Config  # its seed has no meaning
     results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
     states: list[str]  # by seed
-    sentences: "np.ndarray | None" = None  # (finished seeds, sentences, 12): ten BLEU counts, nats, tokens
+    sentences: "np.ndarray | None" = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
     read_errors: Sequence[
         str
     ] = ()  # why sentence statistics of a finished seed cannot be used; then `sentences` is None
@@ -42,6 +43,16 @@ class RowResults(NamedTuple):
     def done(self) -> list[dict[str, Any]]:
         """The results of the finished seeds."""
         return [result for result in self.results if result]
+
+    @property
+    def measure(self) -> Measure:
+        """The score that rows are compared by."""
+        return task_of(self.config.data).measure
+
+    @property
+    def scores(self) -> list[float]:
+        """The score on the validation set, one value per finished seed."""
+        return self.values(f"val/{self.measure.name}")
 
     @property
     def params(self) -> int | None:
@@ -66,7 +77,7 @@ class TableRow:
     published: PublishedRow | None  # the same row in the paper
     is_base: bool
     base: RowResults | None  # what differences are to
-    bleu: "RowComparison | None"
+    score: "RowComparison | None"
     loss: "RowComparison | None"
 
     @property
@@ -86,8 +97,12 @@ class TableRow:
         printed = f"({label})" if len(label) == 1 else label
         return f"base {printed}".strip() if self.is_base and label != "base" else printed
 
-    def difference(self, metric: str) -> float | None:
-        """Mean minus base's mean; None where one of them is missing or was measured on other text."""
+    def difference(self, metric: str | None = None) -> float | None:
+        """Mean minus base's mean, of the score or of a metric.
+
+        None where one of them is missing or was measured on other text.
+        """
+        metric = metric or f"val/{self.results.measure.name}"
         if self.is_base or self.base is None:
             return None
         values, base_values = self.results.values(metric), self.base.values(metric)
@@ -127,7 +142,7 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
     for trial, result in zip(trials, results, strict=True):
         try:
             if result:
-                sentences.append(trial.sentences("val"))
+                sentences.append(trial.sentences("val", task_of(config.data).measure))
         except InputError as error:
             errors += error.messages
     states = [trial.status()["state"] for trial in trials]
@@ -138,7 +153,7 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
 
 
 def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":
-    """One array (seeds, sentences, 12); None without seeds, or where their numbers of sentences differ."""
+    """One array (seeds, sentences, k + 2); None without seeds, or where their numbers of sentences differ."""
     import numpy as np
 
     if not sentences or any(of_seed.shape != sentences[0].shape for of_seed in sentences):
@@ -147,9 +162,14 @@ def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":
 
 
 def are_untrained(*rows: RowResults) -> bool:
-    """Whether all of these rows have results, and all are below LEARNED_BLEU."""
-    means = [mean(row.values("val/bleu")) for row in rows]
-    return all(value is not None and value < LEARNED_BLEU for value in means)
+    """Whether all of these rows have results, and all are below LEARNED."""
+    means = [mean(row.scores) for row in rows]
+    return all(value is not None and value < LEARNED for value in means)
+
+
+def published_table(rows: Sequence[RowResults]) -> PublishedTable | None:
+    """The paper's table of the rows' task; None where it has none."""
+    return read_published(task_of(rows[0].config.data).published)
 
 
 def make_table_rows(
@@ -162,22 +182,23 @@ def make_table_rows(
     beside: `none` or `paper`; by default the paper's rows are left out where the text is the user's own.
     """
     base_row = next((row for row in rows if base is not None and same_row(row.config, base)), None)
-    base_published = base_row and read_published().find(base_row.config)
+    paper = published_table(rows)
+    base_published = base_row and paper and paper.find(base_row.config)
     table_rows = []
-    for row, (bleu, loss) in zip(rows, compare_with_base(rows, base_row, randomise), strict=True):
+    for row, (score, loss) in zip(rows, compare_with_base(rows, base_row, randomise), strict=True):
         is_base = base is not None and same_row(row.config, base)
         hides_paper = beside == "none" or (beside is None and is_own_text(row.config.data))
-        published = None if hides_paper else read_published().find(row.config)
+        published = None if hides_paper or not paper else paper.find(row.config)
         if published is base_published and not is_base:  # differs from base in its training alone: not in the paper
             published = None
-        table_rows.append(TableRow(row, row_settings(row.config), published, is_base, base_row, bleu, loss))
+        table_rows.append(TableRow(row, row_settings(row.config), published, is_base, base_row, score, loss))
     return table_rows
 
 
 def compare_with_base(
     rows: Sequence[RowResults], base: RowResults | None, randomise: bool
 ) -> list[tuple["RowComparison | None", "RowComparison | None"]]:
-    """The statistics of each row's BLEU and of its loss; None where a row has no sentence statistics.
+    """The statistics of each row's score and of its loss; None where a row has no sentence statistics.
 
     Rows that are not trained enough, like base, are not tested: they have no p-value.
     """
@@ -190,7 +211,7 @@ def compare_with_base(
     untrained = [base is not None and row is not base and are_untrained(row, base) for row in rows]
     tested = [None if alone else of_row for of_row, alone in zip(sentences, untrained, strict=True)]
     by_metric = []
-    for metric in (stats.BLEU, stats.LOSS):
+    for metric in (stats.of_measure(rows[0].measure), stats.LOSS):
         compared = stats.compare_rows(tested, base_index, metric, randomise)
         if any(untrained):
             untested = stats.compare_rows(sentences, base_index, metric)
@@ -212,4 +233,4 @@ def row_settings(config: Config) -> dict[str, Any]:
 
 def text_settings(config: Config) -> tuple:
     """The settings that decide on which text a row is evaluated."""
-    return tuple(getattr(config.data, key) for key in (*CORPUS, "source", "target", "val"))
+    return tuple(getattr(config.data, key) for key in ("task", *CORPUS, "source", "target", "val"))

@@ -25,7 +25,8 @@ from scipy import special, stats
 
 from transformer_pl.reporting import moderation
 from transformer_pl.reporting.moderation import Part, Prior
-from transformer_pl.trials.trial import BLEU_COLUMNS, LOSS_COLUMNS
+from transformer_pl.task import Measure
+from transformer_pl.trials.trial import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
@@ -35,41 +36,25 @@ LEVEL = 0.95
 # Corpus scores of sums
 
 
-def bleu(sums: np.ndarray) -> np.ndarray:
-    """BLEU from 0 to 100 (Papineni et al. 2002), as sacreBLEU computes it with the smoothing `exp`.
-
-    sums (..., 10): matching n-grams of orders 1 to 4, possible n-grams of orders 1 to 4, length of outputs and of
-    references.
-    """
-    matching, possible = sums[..., :4], sums[..., 4:8]
-    length, reference_length = sums[..., 8], sums[..., 9]
-    halvings = np.cumsum(matching == 0, -1)  # exp: the k-th precision without a match counts 2^-k matches
-    with np.errstate(divide="ignore", invalid="ignore"):
-        precisions = np.where(matching > 0, matching, 0.5**halvings) / possible
-        log_brevity_penalty = np.minimum(0.0, 1 - reference_length / length)
-        score = 100 * np.exp(log_brevity_penalty + np.log(precisions).mean(-1))
-    return np.where(matching.any(-1) & (possible > 0).all(-1), score, 0.0)
-
-
 def loss(sums: np.ndarray) -> np.ndarray:
     """Nats per token, the logarithm of perplexity. sums (..., 2): nats, tokens."""
     return sums[..., 0] / sums[..., 1]
 
 
 class Metric(NamedTuple):
-    """A corpus score, and which of the twelve stored numbers of a sentence it needs."""
+    """A corpus score, and which of the stored numbers of a sentence it needs."""
 
     score: Score
     columns: slice
-
-    @property
-    def reference_column(self) -> int:
-        """The column that depends on the references alone: where it differs, the text differs."""
-        return self.columns.stop - 1
+    reference_column: int  # depends on the references alone: where it differs, the text differs
 
 
-BLEU = Metric(bleu, BLEU_COLUMNS)
-LOSS = Metric(loss, LOSS_COLUMNS)
+LOSS = Metric(loss, LOSS_COLUMNS, -1)
+
+
+def of_measure(measure: Measure) -> Metric:
+    """The score that a task compares rows by."""
+    return Metric(measure.of_sums, SCORE_COLUMNS, SCORE_COLUMNS.stop - 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -218,7 +203,7 @@ class RowComparison(NamedTuple):
 def compare_rows(
     rows: Sequence[np.ndarray | None], base: int | None, metric: Metric, randomise: bool = False
 ) -> list[RowComparison | None]:
-    """Compare every row with the one at index `base`; rows: arrays (S, n, 12).
+    """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
     variances that are moderated over the rows where there are enough (see moderation.py). With `randomise`, or where
@@ -261,7 +246,7 @@ def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
 
 
 def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric, randomise: bool) -> bool:
-    """Whether two rows (S, n, 12) have the same references, and numbers of seeds that the test can handle."""
+    """Whether two rows (S, n, k + 2) have the same references, and numbers of seeds that the test can handle."""
     if (len(row) == 1) != (len(base) == 1) or (randomise and len(row) != len(base)):
         return False
     return np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])

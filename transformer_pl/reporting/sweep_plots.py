@@ -25,7 +25,7 @@ CURVES = (
     "is the final perplexity, of the weights that the table's scores are of."
 )
 FRONT = (
-    "Each point is a row, with the 95 % interval of its BLEU. Orange diamonds, joined by the line, are the Pareto "
+    "Each point is a row, with the 95 % interval of its {}. Orange diamonds, joined by the line, are the Pareto "
     "front: no other row is better at the same or a lower cost."
 )
 CONVERGED = f" A hollow star, and {UNCONVERGED}: the row had not converged, and more steps may change its place."
@@ -48,24 +48,26 @@ def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table
 
 
 def _difference_plot(sweep: Sweep, table: Table) -> Figures:
-    differences = _points(sweep, table, "val/bleu.difference", lambda row: 0.0)
+    measure = table.rows[0].results.measure
+    differences = _points(sweep, table, f"val/{measure.name}.difference", lambda row: 0.0)
     if not differences:
         return {}
     marked = {row.name for row, of_table in zip(sweep.rows, table.rows, strict=True) if of_table.is_provisional}
     published = {
-        row.name: record["paper/bleu.difference"]
+        row.name: record[f"paper/{measure.name}.difference"]
         for row, record in zip(sweep.rows, table.records, strict=True)
-        if record["paper/bleu.difference"] is not None
+        if record[f"paper/{measure.name}.difference"] is not None
     }
     explanation = (
-        "Each row's BLEU minus base's. The bar is its 95 % interval: where it crosses zero, the row may be better or "
-        "worse than base. A filled circle differs significantly (p < 0.05)."
+        f"Each row's {measure.title} minus base's. The bar is its 95 % interval: where it crosses zero, the row may be "
+        "better or worse than base. A filled circle differs significantly (p < 0.05)."
     )
     if published:
-        explanation += " A cross is the difference that the paper's Table 3 prints, on another text and larger models."
+        explanation += " A cross is the difference that the paper prints, on another text and larger models."
     if any(point.name in marked for point in differences):
         explanation += PROVISIONAL
-    return {"differences": Drawing("Differences to base", plots.forest(differences, published, marked), explanation)}
+    forest = plots.forest(differences, published, measure.title, marked)
+    return {"differences": Drawing("Differences to base", forest, explanation)}
 
 
 def _learning_curves(
@@ -88,31 +90,36 @@ def _learning_curves(
 
 def _cost_plots(sweep: Sweep, table: Table, first_results: Mapping[int, Mapping[str, Any]]) -> Figures:
     figures: Figures = {}
+    measure = table.rows[0].results.measure
     for cost, unit in COSTS.items():
         costs = {row: result[cost] for row, result in first_results.items()}
-        points = _points(sweep, table, "val/bleu", costs.__getitem__)
+        points = _points(sweep, table, f"val/{measure.name}", costs.__getitem__)
         if len({point.cost for point in points}) > 1:
-            figures[f"front_{cost}"] = Drawing(f"BLEU against {unit}", plots.front(points, unit), FRONT)
+            drawing = plots.front(points, unit, measure.title)
+            figures[f"front_{cost}"] = Drawing(f"{measure.title} against {unit}", drawing, FRONT.format(measure.title))
     return figures
 
 
 def _grid_plot(sweep: Sweep, table: Table) -> Figures:
-    """BLEU over the one number in which the rows differ."""
+    """The score over the one number in which the rows differ."""
     key = _only_varied_number(sweep, table.records)
     if key is None:
         return {}
-    points = _points(sweep, table, "val/bleu", lambda row: table.records[row][key])
+    measure = table.rows[0].results.measure
+    points = _points(sweep, table, f"val/{measure.name}", lambda row: table.records[row][key])
     if len(points) < 3:
         return {}
+    drawing = plots.grid(points, without_section(key), measure.title)
     explanation = f"The rows differ in {without_section(key)} alone. Bars are 95 % intervals."
-    return {"grid": Drawing(f"BLEU over {key}", plots.grid(points, without_section(key)), explanation)}
+    return {"grid": Drawing(f"{measure.title} over {key}", drawing, explanation)}
 
 
 def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float]) -> list[Point]:
     """A point for each row that has an interval of this metric. `cost` takes the row's index."""
     points = []
+    score = f"val/{table.rows[0].results.measure.name}"
     for i, (row, record) in enumerate(zip(sweep.rows, table.records, strict=True)):
-        low, high, p_value = record[f"{metric}.low"], record[f"{metric}.high"], record["val/bleu.difference.p"]
+        low, high, p_value = record[f"{metric}.low"], record[f"{metric}.high"], record[f"{score}.difference.p"]
         if low is not None:
             value = record[metric] if metric in record else record[f"{metric}.mean"]
             points.append(Point(row.name, value, low, high, cost(i), p_value is not None and p_value < ALPHA))

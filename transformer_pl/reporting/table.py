@@ -13,9 +13,18 @@ from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import cells
 from transformer_pl.reporting.notes import table_notes
-from transformer_pl.reporting.published import Beside, PublishedRow, read_published
+from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable
 from transformer_pl.reporting.render import Column, Table
-from transformer_pl.reporting.rows import RowResults, TableRow, make_table_rows, mean, read_rows, standard_deviation
+from transformer_pl.reporting.rows import (
+    RowResults,
+    TableRow,
+    make_table_rows,
+    mean,
+    published_table,
+    read_rows,
+    standard_deviation,
+)
+from transformer_pl.task import task_of
 
 if TYPE_CHECKING:
     from transformer_pl.reporting.stats import RowComparison
@@ -62,36 +71,42 @@ def _columns(rows: list[TableRow], keys: list[str]) -> list[Column]:
     def printed(title: str, cell: Callable[[PublishedRow], str], **options: Any) -> Column:
         return ours(title, lambda row: cell(row.published) if row.published else "", **options)
 
-    bleu_difference = read_published().bleu_difference
+    def other(name: str, title: str) -> Column:
+        def cell(row: TableRow) -> str:
+            return cells.number(mean(row.results.values(f"val/{name}")), ".1f")
+
+        return measured(title, cell, drop_rank=3, in_latex=False)
+
+    title, paper = rows[0].results.measure.title, published_table([row.results for row in rows])
     return [
         ours("row", lambda row: row.label),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
         ours("params", lambda row: short_number(row.results.params) if row.results.params else "-", drop_rank=5),
         measured("PPL", cells.perplexity),
-        measured(
-            "chrF", lambda row: cells.number(mean(row.results.values("val/chrf")), ".1f"), drop_rank=3, in_latex=False
-        ),
-        measured("BLEU", lambda row: cells.bleu(row.results)),
+        *(other(name, title) for name, title in task_of(rows[0].results.config.data).others.items()),
+        measured(title, lambda row: cells.score(row.results)),
         Column("BLEU tok.", _tokenised_cells(rows), drop_rank=9),
-        ours("BLEU 95 %", lambda row: cells.interval(row.bleu and row.bleu.row_mean, ".1f"), drop_rank=4),
-        Column("Δ BLEU", _difference_cells(rows)),
-        ours("Δ 95 %", lambda row: cells.difference_interval(row.bleu), drop_rank=8),
-        ours("p", lambda row: cells.p_value(row.bleu), drop_rank=7),
-        ours("p own", lambda row: cells.own_p_value(row.bleu), drop_rank=0, in_latex=False),
-        ours("P(better)", lambda row: cells.probability_better(row.bleu), drop_rank=2, in_latex=False),
+        ours(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean, ".1f"), drop_rank=4),
+        Column(f"Δ {title}", _difference_cells(rows)),
+        ours("Δ 95 %", lambda row: cells.difference_interval(row.score), drop_rank=8),
+        ours("p", lambda row: cells.p_value(row.score), drop_rank=7),
+        ours("p own", lambda row: cells.own_p_value(row.score), drop_rank=0, in_latex=False),
+        ours("P(better)", lambda row: cells.probability_better(row.score), drop_rank=2, in_latex=False),
         ours("seeds", lambda row: cells.seed_counts(row.results)),
         printed("paper PPL", lambda row: cells.number(row.ppl, ".2f")),
-        printed("paper BLEU", lambda row: cells.number(row.bleu, ".1f")),
-        printed("paper Δ BLEU", lambda row: cells.number(bleu_difference(row), "+z.1f"), drop_rank=6),
+        printed(f"paper {title}", lambda row: cells.number(row.score, ".1f")),
+        printed(
+            f"paper Δ {title}", lambda row: cells.number(paper.difference(row) if paper else None, "+z.1f"), drop_rank=6
+        ),
         printed("paper params", lambda row: short_number(row.params * 1e6) if row.params else "", drop_rank=1),
     ]
 
 
 def _difference_cells(rows: list[TableRow]) -> list[str]:
-    """BLEU minus base's, marked where significant; `-` where it is not known, nothing where no row has one."""
-    if all(row.difference("val/bleu") is None for row in rows):
+    """The score minus base's, marked where significant; `-` where it is not known, nothing where no row has one."""
+    if all(row.difference() is None for row in rows):
         return [""] * len(rows)
-    return ["" if row.is_base else cells.bleu_difference(row) or "-" for row in rows]
+    return ["" if row.is_base else cells.score_difference(row) or "-" for row in rows]
 
 
 def _tokenised_cells(rows: list[TableRow]) -> list[str]:
@@ -108,13 +123,14 @@ def _tokenised_cells(rows: list[TableRow]) -> list[str]:
 
 
 def _records(rows: list[TableRow], keys: list[str]) -> list[dict[str, Any]]:
-    metrics = dict.fromkeys(["val/ppl", "val/bleu"])
+    metrics = dict.fromkeys(["val/ppl", f"val/{rows[0].results.measure.name}"])
     metrics |= dict.fromkeys(metric for row in rows for result in row.results.done for metric in result["metrics"])
-    return [_record(row, keys, list(metrics)) for row in rows]
+    paper = published_table([row.results for row in rows])
+    return [_record(row, keys, list(metrics), paper) for row in rows]
 
 
-def _record(row: TableRow, keys: list[str], metrics: list[str]) -> dict[str, Any]:
-    results, published = row.results, row.published
+def _record(row: TableRow, keys: list[str], metrics: list[str], paper: PublishedTable | None) -> dict[str, Any]:
+    results, published, score = row.results, row.published, row.results.measure.name
     record: dict[str, Any] = {"row": row.label} | {key: row.settings.get(key) for key in keys}
     record |= {"seeds": len(results.results), "done": len(results.done)}
     record |= {state: results.states.count(state) for state in ("failed", "diverged")}
@@ -129,11 +145,11 @@ def _record(row: TableRow, keys: list[str], metrics: list[str]) -> dict[str, Any
         }
     converged = results.convergence
     record |= {"val/loss.fall": converged and converged.fall, "val/loss.fall.noise": converged and converged.noise}
-    record |= comparison_record("val/bleu", row.bleu) | comparison_record("val/loss", row.loss)
+    record |= comparison_record(f"val/{score}", row.score) | comparison_record("val/loss", row.loss)
     return record | {
         "paper/ppl": published and published.ppl,
-        "paper/bleu": published and published.bleu,
-        "paper/bleu.difference": published and read_published().bleu_difference(published),
+        f"paper/{score}": published and published.score,
+        f"paper/{score}.difference": published and paper and paper.difference(published),
         "paper/params": round(published.params * 1e6) if published and published.params else None,
     }
 

@@ -19,6 +19,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import states, statistics
 from transformer_pl.search.space import Search
 from transformer_pl.search.states import State, short_value, states_of
+from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.divergence import perplexity
 from transformer_pl.trials.trial import Trial
 
@@ -27,18 +28,20 @@ FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostl
 BUDGETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # numbers of trials for which the notes give the expected best
 
 
-class Measure(NamedTuple):
+class Interval(NamedTuple):
     """How a metric follows from the scores of sentences."""
 
     metric: stats.Metric
     transform: Callable[[float], float]
 
 
-MEASURES = {  # metrics that have an interval
-    "val/bleu": Measure(stats.BLEU, float),
-    "val/loss": Measure(stats.LOSS, float),
-    "val/ppl": Measure(stats.LOSS, perplexity),
-}
+def with_interval(measure: Measure) -> dict[str, Interval]:
+    """The metrics that have an interval: the score of the search's task, and the loss."""
+    return {
+        f"val/{measure.name}": Interval(stats.of_measure(measure), float),
+        "val/loss": Interval(stats.LOSS, float),
+        "val/ppl": Interval(stats.LOSS, perplexity),
+    }
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class TrialRecord:
     state: str  # BEST, or the value of its State
     drawn: dict[str, Any]  # its values by key of the space
     metrics: dict[str, float | None]  # None: not measured, or diverged
-    intervals: dict[str, tuple[float, float] | None]  # 95 %, of the metrics in MEASURES
+    intervals: dict[str, tuple[float, float] | None]  # 95 %, of the metrics that have one
     folder: str | None  # under runs/trials; None where the config is invalid
 
     @property
@@ -61,7 +64,7 @@ class TrialRecord:
         record = {"trial": self.trial.number, "base": self.is_base, "state": self.state} | self.drawn
         for metric, value in self.metrics.items():
             record[metric] = value
-            if metric in MEASURES:
+            if metric in self.intervals:
                 record[f"{metric}.low"], record[f"{metric}.high"] = self.intervals[metric] or (None, None)
         return record | {"folder": self.folder}
 
@@ -71,7 +74,11 @@ class SearchResults:
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path):
         self.search, self.study = search, study
-        self.metrics = list(dict.fromkeys([*search.goals, "val/ppl", "val/bleu", "params"]))  # of a record
+        self.measure = task_of(search.base.data).measure
+        self.with_interval = with_interval(self.measure)
+        self.metrics = list(
+            dict.fromkeys([*search.goals, "val/ppl", f"val/{self.measure.name}", "params"])
+        )  # of a record
         self.unreadable: list[str] = []  # why finished trials have no interval
         trials = study.get_trials(deepcopy=False)
         self._states = states_of(trials)
@@ -131,14 +138,18 @@ class SearchResults:
             state=BEST if is_best else state.value,
             drawn={key: trial.params.get(key) for key in self.search.space},
             metrics={metric: known.get(metric) for metric in self.metrics},
-            intervals={metric: _interval(metric, sentences) for metric in self.metrics if metric in MEASURES},
+            intervals={
+                metric: _interval(self.with_interval[metric], sentences)
+                for metric in self.metrics
+                if metric in self.with_interval
+            },
             folder=folder,
         )
 
     def _sentences(self, trial: Trial) -> np.ndarray | None:
-        """Return the scores of the validation sentences (n, 12), or None if they cannot be read."""
+        """Return the scores of the validation sentences (n, k + 2), or None if they cannot be read."""
         try:
-            return trial.sentences("val")
+            return trial.sentences("val", self.measure)
         except InputError as error:
             self.unreadable += error.messages
             return None
@@ -155,7 +166,7 @@ class SearchResults:
         for metric in self.metrics:
             cells = [_cell(metric, row.metrics[metric]) for row in rows]
             columns.append(Column(metric, cells, drop_rank=1 if metric == "params" else None))
-            if metric in MEASURES and metric in self.search.goals:
+            if metric in self.with_interval and metric in self.search.goals:
                 columns.append(Column(f"{metric} 95 %", [_interval_cell(row.intervals[metric]) for row in rows]))
         columns.append(Column("state", [row.state for row in rows]))
         return Table([column for column in columns if any(column.cells)], self.records, self._notes())
@@ -171,7 +182,7 @@ class SearchResults:
             notes.append("diverged: the loss was no longer finite; the sampler takes the trial for the worst.")
         if len(self.search.goals) > 1:
             notes.append("best: no other trial is better in one goal and not worse in another.")
-        if any(metric in MEASURES for metric in self.search.goals):
+        if any(metric in self.with_interval for metric in self.search.goals):
             notes.append(
                 f"95 %: the interval for other sentences and the same seed ({self.search.seed}). The best of many "
                 "trials looks better than it is, because it was chosen: train it with other seeds to confirm it."
@@ -226,11 +237,10 @@ class SearchResults:
         return statistics.expected_best(values, direction) if len(values) > 1 else None
 
 
-def _interval(metric: str, sentences: np.ndarray | None) -> tuple[float, float] | None:
-    """Return the 95 % interval of a metric for other sentences and the same seed. sentences: (n, 12)."""
+def _interval(measure: Interval, sentences: np.ndarray | None) -> tuple[float, float] | None:
+    """Return the 95 % interval of a metric for other sentences and the same seed. sentences: (n, k + 2)."""
     if sentences is None:
         return None
-    measure = MEASURES[metric]
     scores = sentences[None, :, measure.metric.columns]
     low, high = stats.estimate(stats.sample(scores, measure.metric.score)).interval()
     return measure.transform(low), measure.transform(high)

@@ -285,5 +285,5 @@ def print_search(search: Search, console: Console) -> None:
     base = search.base_draw
     for key, values in search.space.items():
         say(console, f"  {key}: {describe(values)} (base {base[key]})")
-    for line in outside_note(config.model for config in search.single_changes()):
+    for line in outside_note(search.single_changes()):
         say(console, line)

@@ -1,4 +1,4 @@
-"""val/bleu_sample: the BLEU of a few validation sentences during training, cheap enough for a pruner."""
+"""val/bleu_sample: the score of a few validation sentences during training, cheap enough for a pruner."""
 
 from typing import Any
 
@@ -7,9 +7,14 @@ import lightning as L
 from transformer_pl.config import Config, Decode
 from transformer_pl.data.prepare import Prepared, Tokens, evenly_spaced
 from transformer_pl.evaluation.evaluate import best_translations
-from transformer_pl.evaluation.score import corpus_score
 from transformer_pl.runtime.signals import component_code
+from transformer_pl.task import task_of
 from transformer_pl.trials.divergence import diverged_if_not_finite
+
+
+def sample_metric(config: Config) -> str:
+    """The name of the sample's score: val/bleu_sample of a translation."""
+    return f"val/{task_of(config.data).measure.name}_sample"
 
 
 class BleuSample(L.Callback):
@@ -32,6 +37,7 @@ class BleuSample(L.Callback):
         quick = Decode(beam=1, extra=self.config.decode.extra)
         with diverged_if_not_finite(trainer.global_step):
             hypotheses = best_translations(model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
-        score = corpus_score(hypotheses, self.references)
+        task = task_of(self.config.data)
+        score = task.score(hypotheses, self.references, self.config).metrics[task.measure.name]
         assert trainer.logger is not None
-        trainer.logger.log_metrics({"val/bleu_sample": score.bleu}, trainer.global_step)
+        trainer.logger.log_metrics({sample_metric(self.config): score}, trainer.global_step)

@@ -29,7 +29,7 @@ from transformer_pl.trials.recognise import (
     sweep_plan,
 )
 from transformer_pl.trials.runs_folder import trained_config
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import Trial, main_score
 
 
 def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> None:
@@ -55,10 +55,10 @@ def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> Non
         table.add_row(folder.name, counts, _ago(folder), planned[folder].differs or "")
     console.print(table)
     console.print()
-    table = _table("trial", "state", "age", "size", "val/bleu")
+    table = _table("trial", "state", "age", "size", "score")
     for trial in trials:
         result = trial.result()
-        score = f"{result['metrics']['val/bleu']:.1f}" if result else "-"
+        score = "{} {:.1f}".format(*main_score(result)) if result else "-"
         name = trial.folder.name
         table.add_row(name, state_of[name], _ago(trial.folder), _bytes(_size([trial.folder])), score)
     console.print(table)
@@ -218,9 +218,7 @@ def _folders(place: Path) -> list[Path]:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in headings:
-        table.add_column(
-            heading, overflow="fold", justify="right" if heading in ("age", "size", "val/bleu") else "left"
-        )
+        table.add_column(heading, overflow="fold", justify="right" if heading in ("age", "size", "score") else "left")
     return table
 
 

@@ -38,7 +38,7 @@ def describe_difference(config: Config, base: Config, with_modules: bool = False
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
         elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
             name = without_section(key)
-            is_shortened = name in SLOTS and not with_modules
+            is_shortened = name in (*SLOTS, "task") and not with_modules
             changes.append(f"{name}={str(value).rpartition('.')[2] if is_shortened else value}")
     return " ".join(changes) or "base"
 

@@ -16,11 +16,12 @@ Kind = Literal["train", "validation", "final"]
 def line_kind(metrics: Mapping[str, Any]) -> Kind:
     """Whether metrics are of training steps, of a validation during training, or of the final evaluation.
 
-    Lines that older versions wrote have no `kind`: then the names of their metrics decide.
+    Lines to be written, and those that older versions wrote, have no `kind`: then the names of their metrics decide.
+    Only the final evaluation is of the test set, or has BLEU.
     """
     if "kind" in metrics:
         return metrics["kind"]
-    if "val/bleu" in metrics:
+    if "test/loss" in metrics or "val/bleu" in metrics:
         return "final"
     return "train" if "train/loss" in metrics else "validation"
 

@@ -29,6 +29,7 @@ from transformer_pl.runtime.files import (
 )
 from transformer_pl.runtime.lease import LEASE_S, Claim, Claims, Lease
 from transformer_pl.runtime.processes import is_here
+from transformer_pl.task import Measure
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 from transformer_pl.trials.names import (
     CHECKPOINT_FILES,
@@ -43,9 +44,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # the files that reported numbers come from
-# The twelve numbers of a sentence: BLEU's ten integers (see `score.sentence_statistics`), then nats and tokens.
+# The numbers of a sentence: those of the task's measure (BLEU has ten), then nats and tokens.
 # The last number of each group depends on the reference alone.
-BLEU_COLUMNS, LOSS_COLUMNS = slice(0, 10), slice(10, 12)
+SCORE_COLUMNS, LOSS_COLUMNS = slice(0, -2), slice(-2, None)
+OLD_SCORE = "bleu"  # of results of versions that knew translation alone
 LEASE = "TRANSFORMER_PL_LEASE"  # a variable: the lease that the parent took for this process
 
 
@@ -58,7 +60,6 @@ _Count = Annotated[int, Field(gt=0, le=LARGEST)]
 
 class _Metrics(BaseModel, strict=True, extra="allow"):
     __pydantic_extra__: dict[str, FiniteFloat | None]
-    bleu: FiniteFloat = Field(alias="val/bleu")
     ppl: FiniteFloat | None = Field(alias="val/ppl")  # null: infinite
 
 
@@ -77,6 +78,7 @@ class _Result(BaseModel, strict=True):
     seed: int
     config: dict[str, Any]
     metrics: _Metrics
+    score: str = OLD_SCORE  # the metric that rows are compared by
     signature: str
     params: _Count
     steps: _Count
@@ -97,6 +99,18 @@ class _Result(BaseModel, strict=True):
         if isinstance(content, dict) and content.get("digest") not in (None, _digest(content)):
             raise ValueError("its content is not what was written (its digest differs)")
         return content
+
+    @model_validator(mode="after")
+    def _has_a_score(self) -> "_Result":
+        if (self.metrics.model_extra or {}).get(f"val/{self.score}") is None:
+            raise ValueError(f"metrics.val/{self.score}: must be a number, but is missing")
+        return self
+
+
+def main_score(result: Mapping[str, Any]) -> tuple[str, float]:
+    """The name and the value of the score on the validation set that rows are compared by, such as val/bleu."""
+    name = f"val/{result.get('score', OLD_SCORE)}"
+    return name, result["metrics"][name]
 
 
 def _digest(result: Mapping[str, Any]) -> str:
@@ -317,13 +331,22 @@ class Trial:
             os.link(other / name, self.folder / name)
 
     def save_sentences(
-        self, split: str, hypotheses: list[str], statistics: list[list[int]], nll: Iterable, pieces: Iterable
+        self,
+        split: str,
+        hypotheses: list[str],
+        measure: str,
+        statistics: list[list[int]],
+        nll: Iterable,
+        pieces: Iterable,
     ) -> None:
-        """Write one line per sentence: its translation; BLEU's ten integers, the reference's nats and tokens."""
+        """Write one line per sentence: its output; the numbers of the task's measure, the reference's nats and tokens.
+
+        measure: the name of the measure, such as bleu.
+        """
         self.check_lease()
         _write_lines(self.folder / f"hyp.{split}.txt", hypotheses)
         rows = zip(statistics, nll, pieces, strict=True)
-        lines = (json.dumps({"bleu": b, "nll": float(n), "pieces": int(p)}) for b, n, p in rows)
+        lines = (json.dumps({measure: s, "nll": float(n), "pieces": int(p)}) for s, n, p in rows)
         _write_lines(self.folder / f"scores.{split}.jsonl", lines)
 
     def hypotheses(self, split: str) -> list[str]:
@@ -331,14 +354,14 @@ class Trial:
         with self._reading(f"hyp.{split}.txt") as path:
             return path.read_bytes().decode().split("\n")[:-1]  # splitlines would split at a \r too
 
-    def sentences(self, split: str) -> "np.ndarray":
-        """(sentences, 12): the numbers in BLEU_COLUMNS and in LOSS_COLUMNS. Raises as `intact` does."""
+    def sentences(self, split: str, measure: Measure) -> "np.ndarray":
+        """(sentences, k + 2): the numbers in SCORE_COLUMNS and in LOSS_COLUMNS. Raises as `intact` does."""
         import numpy as np
 
         with self._reading(f"scores.{split}.jsonl") as path, path.open(encoding="utf-8") as file:
-            rows = np.array([[*line["bleu"], line["nll"], line["pieces"]] for line in map(json.loads, file)])
-            if rows.shape[1:] != (LOSS_COLUMNS.stop,):
-                raise ValueError(f"it does not hold {LOSS_COLUMNS.stop} numbers of each sentence")
+            rows = np.array([[*line[measure.name], line["nll"], line["pieces"]] for line in map(json.loads, file)])
+            if rows.shape[1:] != (measure.numbers + 2,):
+                raise ValueError(f"it does not hold {measure.numbers + 2} numbers of each sentence")
             return rows
 
     def metrics(self, last: int | None = None) -> list[dict[str, Any]]:

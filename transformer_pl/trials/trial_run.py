@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.component_sources import source_digests
+from transformer_pl.component_sources import source_digests, task_digest
 from transformer_pl.config import Config, effective_sizes
 from transformer_pl.data.sources import Corpus
 from transformer_pl.runtime.environment import sweep_and_row
@@ -31,7 +31,7 @@ class TrialRun:
         cls, config: Config, runs: Path, scale: str, difference: str, corpus: Corpus, repeats: Earlier | None = None
     ) -> "TrialRun":
         """The run of a config on a corpus: equal identities share one folder."""
-        trial_identity = identity(config, corpus.fingerprint, source_digests(config.model))
+        trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
         trial = Trial.at(runs, trial_identity.trial, f"{scale}-{difference}-s{config.seed}")
         return cls(config, runs, scale, difference, corpus, trial_identity, trial, repeats)
 

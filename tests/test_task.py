@@ -1,0 +1,130 @@
+"""The seam of a task: a third task is one file, its score goes everywhere, and a wrong one is one message."""
+
+import csv
+import json
+
+import pytest
+import tiny_trials
+import yaml
+from copying_task import Copying
+from helpers import ROOT
+
+from transformer_pl import report, sweep, train
+from transformer_pl.config import Data
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import Task, check_task, task_of
+from transformer_pl.tasks.translation import Translation
+from transformer_pl.trials.trial import Trial, main_score
+
+KEYS = tiny_trials.TINY | {"data.task": "copying_task.Copying", "data.vocab_size": 275, "trainer.bleu_sample": 3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A sweep of the third task, with two rows of two seeds, trained."""
+    folder = tmp_path_factory.mktemp("task")
+    parameters = {key: {"value": value} for key, value in KEYS.items()}
+    parameters |= {"model.h": {"values": [8, 4]}, "seed": {"values": [1, 2]}}
+    content = {"program": "transformer_pl/train.py", "name": "copying", "method": "grid", "parameters": parameters}
+    (folder / "copying.yaml").write_text(yaml.safe_dump(content))
+    for h in (8, 4):
+        for seed in (1, 2):
+            keys = KEYS | {"model.h": h, "seed": seed}
+            with tiny_trials.in_a_command():
+                assert train.main([f"--runs={folder / 'runs'}", *(f"--{k}={v}" for k, v in keys.items())]) == 0
+    return folder
+
+
+def test_a_third_task_is_trained_and_scored(folder):
+    trials = [Trial(path) for path in (folder / "runs" / "trials").iterdir()]
+    assert len(trials) == 4
+    for trial in trials:
+        result, sentences = trial.result(), trial.sentences("val", Copying.measure)
+        metrics = result["metrics"]
+        assert [line["kind"] for line in trial.metrics() if "val/ppl" in line] == ["validation"] * 2 + ["final"]
+        names = {f"{split}/{name}" for split in ("val", "test") for name in ("right", "loss", "ppl")}
+        assert metrics.keys() == names | {"val/right_sample"} and result["signature"] == "exact"
+        assert main_score(result) == ("val/right", metrics["val/right"])
+        assert metrics["val/right"] == pytest.approx(100 * sentences[:, 0].mean()) and sentences.shape == (60, 4)
+
+
+def test_the_table_and_the_page_are_of_the_task_s_score(folder, capsys, monkeypatch):
+    words = [str(folder / "copying.yaml"), f"--runs={folder / 'runs'}", "--format"]
+    printed = {}
+    for form in ("csv", "md", "html"):
+        assert report.main([*words, form]) == 0
+        printed[form] = capsys.readouterr().out
+    lines = list(csv.DictReader(printed["csv"].splitlines()))
+    assert len(lines) == 2
+    for line in lines:
+        assert float(line["val/right.low"]) <= float(line["val/right.mean"]) <= float(line["val/right.high"])
+        assert not any("bleu" in name for name in line)
+    assert "| right |" in printed["md"] and "right is the share of lines that are right on the" in printed["md"]
+    page = next((folder / "runs" / "sweeps").glob("copying*/report.html")).read_text()
+    assert "the right of this sentence alone" in page
+    assert not any("BLEU" in text for text in (printed["md"], page.partition("<h2>Trials")[0]))
+
+
+def test_another_code_of_a_task_makes_other_trials(module, tmp_path):
+    """What is read and scored is the task's own business, so its source is part of the identity."""
+    text = (ROOT / "tests" / "copying_task.py").read_text()
+    file, keys = module(text), KEYS | {"data.task": "stranger.Copying"}
+    words = [f"--{key}={value}" for key, value in keys.items()]
+    ids = []
+    for changed in (text, text.replace("* 7 %", "* 11 %"), text + "# a comment\n"):
+        file.write_text(changed)
+        options, levels = train.read_argv([f"--runs={tmp_path}", *words])
+        ids.append(train.TrialRun.of(train.trial_config(levels), options.runs, "demo", "base", made()).identity.trial)
+    assert ids[0] == ids[2] != ids[1]
+
+
+def made():
+    return Copying().corpus(Data())
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere.Task", "data.task = nowhere.Task: no module nowhere; it must be importable from here"),
+        ("transformer_pl.tasks.translation.Translaton", "holds no class Translaton; did you mean Translation"),
+        ("collections.Counter", "must be a class derived from transformer_pl.task.Task, but is not"),
+        ("stranger.Half", "data.task = stranger.Half: must have the method corpus, but has not; add it"),
+    ],
+)
+def test_a_path_that_holds_no_task_is_one_message(module, path, message):
+    module("from transformer_pl.task import Task\nclass Half(Task):\n    pass\n")
+    (mistake,) = check_task(Data(task=path))
+    assert message in mistake
+
+
+def test_a_task_that_cannot_be_used_starts_nothing(tmp_path):
+    with pytest.raises(InputError, match=r"data\.task = nowhere\.Task: no module nowhere"):
+        train.main([f"--runs={tmp_path}", "--data.task=nowhere.Task"])
+    with pytest.raises(InputError, match=r"data\.task = translation: must be the import path of a class"):
+        train.main([f"--runs={tmp_path}", "--data.task=translation"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_task_of_the_readme_is_this_one():
+    readme = (ROOT / "transformer_pl" / "tasks" / "README.md").read_text()
+    code = readme.partition("```python\n")[2].partition("```")[0]
+    assert code in (ROOT / "tests" / "copying_task.py").read_text()
+
+
+def test_a_sweep_has_one_task(tmp_path):
+    path = tmp_path / "two.yaml"
+    tasks = ["transformer_pl.tasks.translation.Translation", "transformer_pl.tasks.parsing.Parsing"]
+    path.write_text(yaml.safe_dump({"method": "grid", "parameters": {"data.task": {"values": tasks}}}))
+    with pytest.raises(InputError, match=r"two\.yaml: data\.task = \S+Parsing: must be the same in all rows"):
+        sweep.main([str(path), "--plan", f"--runs={tmp_path / 'runs'}"])
+
+
+def test_a_task_of_somebody_else_is_named_and_can_be_refused(folder, capsys):
+    words = [str(folder / "copying.yaml"), "--plan", f"--runs={folder / 'runs'}"]
+    assert sweep.main(words) == 0
+    assert "imported from outside of the project: copying_task" in " ".join(capsys.readouterr().out.split())
+
+
+def test_translation_is_the_default():
+    assert isinstance(task_of(Data()), Translation) and issubclass(Translation, Task)
+    assert json.dumps(Data().task) == '"transformer_pl.tasks.translation.Translation"'

@@ -1,0 +1,95 @@
+"""The seam between the framework and a task: what is read, and what is scored.
+
+`data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from transformer_pl.components import import_component
+from transformer_pl.runtime.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transformer_pl.config import Config, Data
+    from transformer_pl.data.sources import Corpus
+
+
+class Measure(NamedTuple):
+    """The score that a table compares rows by, from 0 to 100; higher is better.
+
+    It is a function of sums over sentences, so that its statistics know what each sentence contributes.
+    """
+
+    name: str  # in files: `bleu` is val/bleu and test/bleu
+    title: str  # in tables, such as BLEU
+    numbers: int  # k: how many are stored of each sentence
+    of_sums: "Callable[[np.ndarray], np.ndarray]"  # sums of the numbers of sentences (..., k) -> scores (...)
+
+
+class Scores(NamedTuple):
+    """The scores of a whole set."""
+
+    metrics: dict[str, float]  # by name, the measure's among them
+    statistics: list[list[int]]  # k numbers of each sentence; the last one depends on the reference alone
+    signature: str  # how the measure was computed
+
+
+class Task(ABC):
+    """What is read, and what is scored. Source and target are single lines of text, whatever they stand for."""
+
+    measure: ClassVar[Measure]
+    others: ClassVar[dict[str, str]] = {}  # metrics beside it, with their titles in tables; higher is better
+    described: ClassVar[str]  # what the measure is, for the note under a table
+    published: ClassVar[str | None] = None  # the paper's rows: a file of reporting/published
+    costs: ClassVar[str | None] = None  # the paper's rows with training costs: a file there, by languages
+
+    @abstractmethod
+    def corpus(self, data: "Data") -> "Corpus":
+        """The pairs of source and target lines that `data` names. Their text is not read yet.
+
+        Raises an InputError if something is missing or ambiguous. Reading the pairs raises one for text that cannot be
+        used.
+        """
+
+    @abstractmethod
+    def score(self, hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
+        """Score the outputs of a whole set against its references, line by line."""
+
+    @abstractmethod
+    def score_one(self, hypothesis: str, reference: str) -> float:
+        """The measure of a single sentence."""
+
+    def sides(self, data: "Data") -> tuple[str, str]:
+        """What people call source and target."""
+        return data.source, data.target
+
+
+def task_of(data: "Data") -> Task:
+    """The task that `data.task` names. Raises an InputError for a path that holds none."""
+    return _task_at(data.task)
+
+
+def check_task(data: "Data") -> list[str]:
+    """What is wrong with the task that `data.task` names."""
+    try:
+        task_of(data)
+    except InputError as error:
+        return list(error.messages)
+    return []
+
+
+@cache
+def _task_at(path: str) -> Task:
+    try:
+        task = import_component(path)
+    except InputError as error:
+        raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
+    if not issubclass(task, Task):
+        raise InputError(f"data.task = {path}: must be a class derived from transformer_pl.task.Task, but is not")
+    if missing := sorted(task.__abstractmethods__):
+        raise InputError(f"data.task = {path}: must have the method {missing[0]}, but has not; add it")
+    return task()
