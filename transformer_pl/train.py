@@ -105,7 +105,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         "--scale",
         type=text,
         metavar="S",
-        help=f"demo, multi30k, iwslt, wmt14, wmt14-fr or your own YAML ({DEFAULT_SCALE})",
+        help=f"demo, small, multi30k, iwslt, wmt14, wmt14-fr or your own YAML ({DEFAULT_SCALE})",
     )
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help="a row of a sweep: `base`, or what differs from it")
     parser.add_argument(

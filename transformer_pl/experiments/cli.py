@@ -51,7 +51,7 @@ def add_sweep_options(parser: CommandParser) -> Options:
         "--scale",
         type=text,
         metavar="S",
-        help="demo, multi30k, iwslt, wmt14, wmt14-fr or your own YAML (the file's, or demo)",
+        help="demo, small, multi30k, iwslt, wmt14, wmt14-fr or your own YAML (the file's, or demo)",
     )
     group.add_argument("--seeds", type=_seeds, metavar="1,2", help="one trial of each row for each (the file's, or 1)")
     group.add_argument(
