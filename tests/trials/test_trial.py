@@ -128,7 +128,7 @@ def test_a_trial_that_was_taken_over_is_written_to_no_more(tmp_path):
         for write in (
             lambda: trial.set_status("stopped"),
             lambda: trial.save_weights({}),
-            lambda: trial.save_sentences("val", [], [], [], []),
+            lambda: trial.save_sentences("val", [], "bleu", [], [], []),
             lambda: trial.finish(a_result()),
         ):
             with pytest.raises(Lost, match="another process has taken this over"):
