@@ -103,7 +103,7 @@ def test_the_rate_of_the_train_command_is_read(tmp_path: Path):
 
 @pytest.mark.parametrize("axis", growth.AXES)
 def test_growth_is_measured_and_drawn(axis, monkeypatch, tmp_path, capsys):
-    small = {"d_model": "8,16", "length": "2,6", "vocabulary": "40,80", "corpus": "800,1600"}[axis]
+    small = {"d_model": "8,16", "length": "2,6", "vocabulary": "40,80", "corpus": "800,1600", "trials": "5,10"}[axis]
     words = ["growth.py", axis, "--sizes", small, "--tokens", "12", "--steps", "1", "--rounds", "1", "--clock", "cpu"]
     monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
     growth.main()

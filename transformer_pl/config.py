@@ -7,6 +7,7 @@ import os
 import unicodedata
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -380,6 +381,7 @@ def nominal_sizes(model: Model) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in ("model.width", "model.depth")}
 
 
+@lru_cache(maxsize=4096)
 def _exact(size: int, multiplier: float) -> Fraction:
     """The exact product. A float that stands for a simple fraction is read as that: 0.33333333 is 1/3, 0.3333 is not.
 

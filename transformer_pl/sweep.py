@@ -54,6 +54,7 @@ from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
+from transformer_pl.trials.index import index_of
 from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
 
 EXAMPLES = """\
@@ -151,6 +152,7 @@ class GridCommand:
             self.allot(missing)
             for line in self.launcher.preview(missing, self.argv(sweep)):
                 say(self.console, line)
+        index_of(self.options.runs).save()
         return plan
 
     def allot(self, missing: Sequence[PlannedTrial]) -> None:

@@ -1,19 +1,24 @@
-"""How training and preparing grow with the sizes of the model and of the text, run by hand:
+"""How training, preparing and opening a sweep grow with the model, the text and the number of trials, run by hand:
 
-    python tests/benchmarks/growth.py [d_model] [length] [vocabulary] [corpus] [--clock cpu]
+    python tests/benchmarks/growth.py [d_model] [length] [vocabulary] [corpus] [trials] [--clock cpu]
     python tests/benchmarks/growth.py corpus --sizes 1000000,4500000
 
 Each axis is a table and a figure in --out. The model is that of scale multi30k, with one size changed. It is trained in
-fp32 on random tokens without padding, about --tokens in a batch. The corpus is synthetic.
+fp32 on random tokens without padding, about --tokens in a batch. The corpus is synthetic. The trials are made up, five
+seeds in each row; the commands on them find the index of a command before.
 """
 
 import argparse
+import io
 import math
 import multiprocessing
+import os
 import resource
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -21,13 +26,17 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from rounds import CLOCK_HELP, CLOCKS, ROOT, errors_of
 
-from transformer_pl.config import sizes
+from transformer_pl import report, sweep
+from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.data.batches import TrainStream
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.synthetic import sentence
 from transformer_pl.data.tokenizer import EOS
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.loss import projected_loss
 from transformer_pl.model import Transformer
@@ -36,15 +45,23 @@ from transformer_pl.runtime import memory
 from transformer_pl.runtime.command_line import whole_numbers
 from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import write_json
+
+sys.path.insert(0, str(ROOT / "tests"))
+from helpers import a_result
 
 AXES = {
     "d_model": (64, 128, 256, 512, 1024),
     "length": (16, 32, 64, 128, 256, 512, 1024),
     "vocabulary": (1000, 2000, 4000, 8000, 16_000, 32_000, 64_000),
     "corpus": (10_000, 30_000, 100_000),
+    "trials": (100, 1000, 10_000),
 }
 PREPARING = ("preparing, s", "first batch, s", "memory, MB")  # what is measured of a corpus
 TRAINING = ("tokens/s", "ms a token")
+OPENING = ("--plan of new trials, s", "--plan, s", "--list, s", "report, s")  # what is measured of so many trials
+NAMES = {"corpus": PREPARING, "trials": OPENING}  # by axis; else TRAINING
+SEEDS = (1, 2, 3, 4, 5)
 EVALUATION_PAIRS = 100
 
 Measured = dict[int, tuple[float, ...]]  # by size
@@ -88,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
     load = Load(options.tokens, options.steps, CLOCKS[options.clock])
     for axis in axes:
         measured = measure(axis, options.sizes or AXES[axis], options.rounds, load)
-        names = PREPARING if axis == "corpus" else TRAINING
+        names = NAMES.get(axis, TRAINING)
         print("\n".join(table(axis, names, measured)), flush=True)
         print(f"figure: {plots.save(figure(axis, names, measured), options.out / axis)}")
 
@@ -98,7 +115,8 @@ def measure(axis: str, sizes: Sequence[int], rounds: int, load: Load) -> Measure
     found: dict[int, list[tuple[float, ...]]] = {size: [] for size in sorted(sizes)}
     for number in range(1, rounds + 1):
         for size, values in found.items():
-            values.append(preparing(size, load.clock) if axis == "corpus" else training(axis, size, load))
+            measuring = {"corpus": preparing, "trials": opening}.get(axis)
+            values.append(measuring(size, load.clock) if measuring else training(axis, size, load))
             print(f"round {number} of {rounds}: {axis} {size}", file=sys.stderr, flush=True)
     return {size: tuple(map(statistics.median, zip(*values, strict=True))) for size, values in found.items()}
 
@@ -129,19 +147,65 @@ def training(axis: str, size: int, load: Load) -> tuple[float, float]:
 
 def preparing(pairs: int, clock: Callable[[], float]) -> tuple[float, ...]:
     """The values of PREPARING, measured in a process of its own."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
     with TemporaryDirectory() as folder:
         write_text(Path(folder), pairs)
-        process = context.Process(target=_prepare, args=(Path(folder), clock, theirs))
-        process.start()
-        theirs.close()
-        try:
-            return ours.recv()
-        except EOFError:
-            raise InputError(f"{pairs} pairs cannot be prepared; what stands above says why") from None
-        finally:
-            process.join()
+        return in_a_process(_prepare, Path(folder), clock)
+
+
+def in_a_process(measure: Callable[..., None], *arguments: Any) -> tuple[float, ...]:
+    """What `measure` sends through the pipe that is its last argument."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=measure, args=(*arguments, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:
+        raise InputError("it cannot be measured; what stands above says why") from None
+    finally:
+        process.join()
+
+
+def opening(trials: int, clock: Callable[[], float]) -> tuple[float, ...]:
+    """The values of OPENING, each measured in a process of its own."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        file, runs = folder / "many.yaml", folder / "runs"
+        rates = [round(0.5 + row / trials, 6) for row in range(max(1, trials // len(SEEDS)))]
+        parameters = {"optim.lr_scale": {"values": rates}, "seed": {"values": list(SEEDS)}}
+        content = {"program": "transformer_pl/train.py", "method": "grid", "parameters": parameters}
+        file.write_text(yaml.safe_dump(content))
+        plan = (sweep.main, [str(file), "--plan", "--runs", str(runs)])
+        listing = (sweep.main, ["--list", "--runs", str(runs)])
+        table = (report.main, [str(file), "--runs", str(runs), "--format=csv"])
+        (new,) = in_a_process(_command, *plan, clock)
+        in_a_process(_make_trials, file, runs)
+        in_a_process(_command, *plan, clock)  # makes the index
+        return new, *(in_a_process(_command, *command, clock)[0] for command in (plan, listing, table))
+
+
+def _command(main: Callable[[list[str]], int], words: list[str], clock: Callable[[], float], result: Any) -> None:
+    began = clock()
+    with redirect_stdout(io.StringIO()):
+        main(words)
+    result.send((clock() - began,))
+
+
+def _make_trials(file: Path, runs: Path, result: Any) -> None:
+    """Finish every trial of a sweep without training it: with small files, which are a minute old."""
+    for planned in plan_trials(read_sweep(file), runs):
+        trial, config = planned.trial, planned.config.flat() | effective_sizes(planned.config)
+        trial.make()
+        write_json(trial.folder / "identity.json", planned.identity.inputs)
+        (trial.folder / "weights.pt").write_bytes(bytes(100))
+        trial.save_sentences("val", ["a b"] * 20, [[9, 5, 8, 3, 7, 2, 6, 1, 9, 9]] * 20, [1.0] * 20, [3] * 20)
+        trial.set_status("done")
+        about = {"id": planned.identity.trial, "weights_id": planned.identity.weights, "name": planned.name}
+        trial.finish(a_result(**about, config=config, seed=planned.config.seed, convergence=None))
+        for path in trial.folder.iterdir():
+            os.utime(path, (time.time() - 60, time.time() - 60))
+    result.send(())
 
 
 def _prepare(folder: Path, clock: Callable[[], float], result: Any) -> None:

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,18 @@ def _breaking_alone(model: Model, vocab_size: int, name: str) -> dict[str, Compo
     return breaking
 
 
+@cache
+def _torch_version() -> str:
+    """Of the installed torch, without importing it."""
+    return importlib.metadata.version("torch")
+
+
 def _digest(model: Model, vocab_size: int) -> str:
     """What a result depends on, as 12 hexadecimal digits."""
     inputs: dict[str, Any] = {
         "sizes": sizes(model, vocab_size)._replace(N=1, p_drop=0)._asdict(),
         "sources": source_digests(model),
         "revision": CHECKS_REVISION,
-        "torch": importlib.metadata.version("torch"),
+        "torch": _torch_version(),
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=Component.model_dump).encode()).hexdigest()[:12]

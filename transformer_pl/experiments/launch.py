@@ -92,7 +92,8 @@ class GridQueue:
         theirs = [(planned.name, holder.host) for planned in self.waiting if (holder := planned.trial.holder())]
         named = [f"{name} on {host}" for name, host in theirs[:MOST_NAMED]]
         more = [f"{len(theirs) - MOST_NAMED} more"] if len(theirs) > MOST_NAMED else []
-        return f"waiting for another command, which trains {len(self.waiting)} of these: {', '.join(named + more)}"
+        which = f": {', '.join(named + more)}" if named else ""
+        return f"waiting for another command, which trains {len(self.waiting)} of these{which}"
 
     def watch(self, planned: PlannedTrial) -> bool:
         return False

@@ -230,8 +230,11 @@ def _plan_table(plan: Plan, columns: dict[str, list[str]]) -> Table:
     for heading in ("params", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)
+    states_by_row: dict[int, Counter[str]] = {index: Counter() for index in range(len(plan.sweep.rows))}
+    for planned in plan.trials:
+        states_by_row[planned.row][planned.trial.status()["state"]] += 1
     for index, row in enumerate(plan.sweep.rows):
-        states = Counter(planned.trial.status()["state"] for planned in plan.trials if planned.row == index)
+        states = states_by_row[index]
         estimate = plan.estimates[index]
         table.add_row(
             row.name,

@@ -8,7 +8,7 @@ from transformer_pl.config import Config, is_papers, sizes
 from transformer_pl.experiments.cost import short_number
 from transformer_pl.experiments.plan import Plan
 from transformer_pl.experiments.regime import Regime, describe_regime, regime
-from transformer_pl.trials.convergence import FALLEN, LIMIT, of_seeds, of_trial
+from transformer_pl.trials.convergence import FALLEN, LIMIT, Convergence, of_seeds, of_trial
 from transformer_pl.trials.identity import same_row
 
 MUCH_LARGER, MUCH_FASTER = (
@@ -68,8 +68,11 @@ def differing_note(plan: Plan, regimes: Mapping[int, Regime]) -> list[str]:
 def convergence_notes(plan: Plan) -> list[str]:
     """The rows whose finished trials had not converged."""
     falls = []
+    endings: dict[int, list[Convergence | None]] = {}  # by row
+    for planned in plan.trials:
+        endings.setdefault(planned.row, []).append(of_trial(planned.trial))
     for index, row in enumerate(plan.sweep.rows):
-        ended = of_seeds([of_trial(planned.trial) for planned in plan.trials if planned.row == index])
+        ended = of_seeds(endings.get(index, []))
         if ended and ended.still_falls:
             falls.append(f"{row.name} ({ended.share:.1%})")
     if not falls:

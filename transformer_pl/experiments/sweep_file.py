@@ -189,9 +189,9 @@ class _RowReader:
         varied = [key for key in parameters if key not in ("scale", "seed") and key not in shared]
         base_levels = _attempt(self.errors, row_levels, self.path, shared, self.sets) or []
         base = _attempt(self.errors, resolve, [self.scale, *base_levels])
-        rows = []
+        seeds, rows = self._read_seeds(), []
         for values in itertools.product(*(parameters[key] for key in varied)):
-            row = self._read(shared | dict(zip(varied, values, strict=True)), base)
+            row = self._read(shared | dict(zip(varied, values, strict=True)), base, seeds)
             rows += [row] if row else []
         if base is not None and not self.errors:
             rows = _tell_apart(rows, base)
@@ -201,19 +201,22 @@ class _RowReader:
             raise InputError(*errors)
         return trial_config([self.scale, *base_levels]), rows
 
-    def _read(self, keys: Mapping[str, Any], base: Config | None) -> Row | None:
-        """The row with these keys of the file; None where it, or base, has errors."""
+    def _read_seeds(self) -> list[int]:
+        """The seeds; none of them where one has an error."""
+        levels = (Level(f"{self.path}: parameters", {"seed": seed}) for seed in self.seeds)
+        configs = [_attempt(self.errors, resolve, [level]) for level in levels]
+        return [config.seed for config in configs if config] if all(configs) else []
+
+    def _read(self, keys: Mapping[str, Any], base: Config | None, seeds: Sequence[int]) -> Row | None:
+        """The row with these keys of the file; None where it, base or a seed has errors."""
         levels = _attempt(self.errors, row_levels, self.path, keys, self.sets)
         if levels is None:
             return None
-        place = f"{self.path}: parameters"
-        by_seed = [
-            _attempt(self.errors, resolve, [self.scale, *levels, Level(place, {"seed": seed})]) for seed in self.seeds
-        ]
+        config = _attempt(self.errors, resolve, [self.scale, *levels])
         self._check_components(levels)
-        configs = [config for config in by_seed if config is not None]
-        if base is None or len(configs) < len(by_seed):
+        if base is None or config is None or not seeds:
             return None
+        configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
         merged = {key: value for key, (value, _) in merge(levels).items()}
         return Row(describe_difference(configs[0], base), configs, merged)
 

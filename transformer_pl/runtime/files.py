@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,13 +29,18 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network f
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never a part."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{_own_number()}")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
             file.write(text)
         put_in_place(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _own_number() -> int:
+    """A number that no other process takes: those on other machines, or in other containers, may have this one's id."""
+    return secrets.randbits(62)
 
 
 def put_in_place(unfinished: Path, path: Path) -> None:
@@ -80,7 +86,7 @@ def json_text(value: object) -> str:
 
 def try_writing(folder: Path) -> None:
     """Write 1 MiB into a folder and remove it. Raises an OSError where that fails, such as on a full disk."""
-    probe = folder / f".probe.{os.getpid()}"
+    probe = folder / f".probe.{_own_number()}"
     folder.mkdir(parents=True, exist_ok=True)
     with probe.open("wb") as file:
         probe.unlink()  # now, so that a process that is killed leaves nothing

@@ -20,22 +20,17 @@ stands in the next claim decides. Each claim has a token of its own for that.
 """
 
 import json
-import os
-import secrets
-import socket
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from transformer_pl.runtime.files import put_in_place
-from transformer_pl.runtime.processes import is_dead, is_here, process_id
+from transformer_pl.runtime.processes import ThisMachine, seconds_from
 
 # Seconds without a sign of life, after which a process is taken for dead. All machines need the same. A file system
 # that shows a change later than after half of that needs more.
-LEASE_S = float(os.environ.get("TRANSFORMER_PL_LEASE_S") or 120)
+LEASE_S = seconds_from("TRANSFORMER_PL_LEASE_S", 120.0)
 BEAT_S = LEASE_S / 6  # from one sign of life to the next
 HELD, FREE, DONE = "held", "free", "done"
 TRIES = 5  # to do what a file system may have failed to do
@@ -336,52 +331,6 @@ class Lease:
             yield
         finally:
             ended.set()
-
-
-class ThisMachine:
-    """The machine and the process that run this."""
-
-    host = socket.gethostname()
-
-    @property
-    def process(self) -> str:
-        return process_id(os.getpid())
-
-    def clock(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def is_here(self, process: str) -> bool:
-        return is_here(process)
-
-    def is_dead(self, process: str) -> bool:
-        return is_dead(process)
-
-    def token(self) -> str:
-        return str(secrets.randbits(62))
-
-    def names(self, folder: Path) -> list[str]:
-        return os.listdir(folder)
-
-    def read(self, path: Path) -> str:
-        return path.read_text(encoding="utf-8")
-
-    def write(self, path: Path, text: str) -> None:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def link(self, path: Path, name: Path) -> None:
-        os.link(path, name)
-
-    def rename(self, path: Path, name: Path) -> None:
-        put_in_place(path, name)
-
-    def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
 
 
 THIS_MACHINE = ThisMachine()

@@ -18,6 +18,7 @@ from transformer_pl.component_sources import changed_files, own_components
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.identity import CORE_REVISION
+from transformer_pl.trials.index import index_of
 from transformer_pl.trials.recognise import (
     SweepPlan,
     is_damaged_file,
@@ -66,6 +67,7 @@ def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> Non
     console.print(
         f"{counted(len(trials), 'trial')}, {_bytes(total)} under {runs}, vocabularies and token arrays included"
     )
+    index_of(runs).save()
 
 
 class Removable(NamedTuple):
@@ -77,7 +79,15 @@ class Removable(NamedTuple):
 
 
 def clean(runs: Path, console: Console) -> int:
-    """List what is broken, orphaned or superseded, and remove it if the user answers yes. Returns the exit code."""
+    """List what is broken, orphaned or superseded, and remove it if the user answers yes. Returns the exit code.
+
+    Raises an InputError where a trial is being trained: other machines may see no lock of the runs folder.
+    """
+    if training := [trial for trial in [one for one in _trials(runs) if one.locked()] if trial.lives()]:
+        raise InputError(
+            f"--runs {runs}: cleaning and training exclude each other, but {training[0].folder.name} is being trained; "
+            "wait for it"
+        )
     candidates = find_removable(runs)
     for item in candidates:
         if item.objection:

@@ -11,7 +11,7 @@ TRIAL_FOLDER_AS_MADE = re.compile(r"([A-Za-z0-9.-]{60}|[A-Za-z0-9.-]+-s\d+)-[0-9
 DATA_FOLDER = re.compile(r"[0-9a-f]{16}")
 UNFINISHED_DATA_FOLDER = re.compile(r"\.[0-9a-f]{16}\.(unfinished|[0-9a-f]{8})")  # the second: of older versions
 
-# The contents of the folders, as paths below each. `write_atomically` names an unfinished file `.NAME.PID`.
+# The contents of the folders, as paths below each. `write_atomically` names an unfinished file `.NAME.NUMBER`.
 _WANDB = r"wandb(/(run-id|settings|latest-run(/.*)?|debug[\w.-]*|((offline-)?run|sweep)-.*))?"
 _TRIAL_TEXTS = (
     r"(config\.yaml|(env|identity|status|result)\.json|metrics\.jsonl|hyp\.(val|test)\.txt|scores\.(val|test)\.jsonl)"

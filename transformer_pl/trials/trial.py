@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +30,7 @@ from transformer_pl.runtime.files import (
 from transformer_pl.runtime.lease import LEASE_S, Claim, Claims, Lease
 from transformer_pl.runtime.processes import is_here
 from transformer_pl.task import Measure
+from transformer_pl.trials.index import index_of
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 from transformer_pl.trials.names import (
     CHECKPOINT_FILES,
@@ -37,6 +38,7 @@ from transformer_pl.trials.names import (
     DAMAGED_FILES,
     LOG_FILES,
     TRIAL_FILES,
+    TRIAL_FOLDER,
     trial_folder,
 )
 
@@ -147,8 +149,9 @@ class Trial:
     @classmethod
     def at(cls, runs: Path, trial_id: str, readable: str) -> "Trial":
         """The trial with this id. Its folder may have been renamed before the id; a new one is named `readable`."""
-        existing = sorted((runs / "trials").glob(f"*-{trial_id}"))
-        return cls(existing[0] if existing else runs / "trials" / trial_folder(readable, trial_id))
+        trials = runs / "trials"
+        name = _names_by_id(trials, _changed(trials)).get(trial_id) or trial_folder(readable, trial_id)
+        return cls(trials / name)
 
     @property
     def log(self) -> Path:
@@ -164,12 +167,13 @@ class Trial:
 
     def result(self) -> dict[str, Any] | None:
         """The content of result.json; None where the trial is not finished, or where the file is damaged."""
+        path, index = self.folder / "result.json", index_of(self.folder.parent.parent)
         consequence = "the trial counts as not finished, and the command that trained it trains it anew"
-        result = read_json(self.folder / "result.json", _Result, consequence)
-        if result:
-            result["metrics"] = metrics_from_json(result["metrics"])
-            result.pop("digest", None)
-        return result
+        result = index.result(path, _schema(), lambda: read_json(path, _Result, consequence))
+        if result is None:
+            return None
+        others = {key: value for key, value in result.items() if key != "digest"}
+        return others | {"metrics": metrics_from_json(result["metrics"])}
 
     def diverged_at(self) -> int | None:
         """The step at which the training diverged; None where it did not."""
@@ -186,14 +190,18 @@ class Trial:
 
         Missing files are not among them: somebody may have removed weights who wanted room. A file is read once.
         """
-        names = []
+        names, index = [], index_of(self.folder.parent.parent)
         for name, digest in result.get("digests", {}).items():
             path = self.folder / name
             with suppress(FileNotFoundError):
                 stat = path.stat()
+                if index.is_whole(path, digest, stat):
+                    continue
                 if damage := _damage(path, digest, stat.st_mtime_ns, stat.st_size):
                     warn(f"{path}: {damage}; the command that trained the trial sets it aside and trains it anew")
                     names.append(name)
+                else:
+                    index.keep_whole(path, digest, stat)
         return names
 
     def status(self) -> dict[str, Any]:
@@ -291,13 +299,17 @@ class Trial:
 
     def _wait_for_lease(self) -> Lease:
         while (lease := self.take_lease()) is None:
-            if (holder := self.holder()) and not is_here(holder.process):
-                warn(f"{self.folder}: {holder.host} has this trial; waiting {LEASE_S:.0f} s for a sign of life")
-            if not Claims(self.folder).outlast():
+            if self.lives():
                 raise InputError(
                     f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
                 )
         return lease
+
+    def lives(self) -> bool:
+        """Whether a process trains the trial and gives signs of life, for which this waits if it must."""
+        if (holder := self.holder()) and not is_here(holder.process):
+            warn(f"{self.folder}: {holder.host} has this trial; waiting {LEASE_S:.0f} s for a sign of life")
+        return not Claims(self.folder).outlast()
 
     def check_lease(self) -> None:
         """Raise Lost where this process trained the trial, and another one has taken it over."""
@@ -460,6 +472,26 @@ class Trial:
         """The last lines of the last attempt's log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return text.splitlines()[-lines:]
+
+
+@cache
+def _schema() -> str:
+    """What stands for the form of a result that this version reads."""
+    return hashlib.sha256(json.dumps(_Result.model_json_schema()).encode()).hexdigest()[:12]
+
+
+def _changed(folder: Path) -> int | None:
+    """When something was last made, renamed or removed in a folder; None where there is none."""
+    with suppress(OSError):
+        return folder.stat().st_mtime_ns
+    return None
+
+
+@lru_cache(maxsize=1)
+def _names_by_id(trials: Path, changed: int | None) -> dict[str, str]:
+    """The names of the folders of trials by their ids, of several the first. Kept until the folder changes."""
+    names = sorted(os.listdir(trials), reverse=True) if changed is not None else []
+    return {match["id"]: name for name in names if (match := TRIAL_FOLDER.fullmatch(name))}
 
 
 @cache
