@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
@@ -95,6 +95,14 @@ def _digest(result: Mapping[str, Any]) -> str:
     """The sha256 of the content of result.json, without the digest in it."""
     others = {key: value for key, value in result.items() if key != "digest"}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+class _Sentence(BaseModel, strict=True):
+    """A line of scores.*.jsonl: the numbers in BLEU_COLUMNS and in LOSS_COLUMNS."""
+
+    bleu: Annotated[list[NonNegativeInt], Field(min_length=BLEU_COLUMNS.stop, max_length=BLEU_COLUMNS.stop)]
+    nll: FiniteFloat
+    pieces: PositiveInt
 
 
 class _Status(BaseModel, strict=True):
@@ -330,10 +338,13 @@ class Trial:
         import numpy as np
 
         with self._reading(f"scores.{split}.jsonl") as path, path.open(encoding="utf-8") as file:
-            rows = np.array([[*line["bleu"], line["nll"], line["pieces"]] for line in map(json.loads, file)])
-            if rows.shape[1:] != (LOSS_COLUMNS.stop,):
-                raise ValueError(f"it does not hold {LOSS_COLUMNS.stop} numbers of each sentence")
-            return rows
+            try:
+                lines = [_Sentence.model_validate_json(line) for line in file]
+            except ValidationError:
+                raise ValueError(f"it does not hold the {LOSS_COLUMNS.stop} numbers of each sentence") from None
+            if not lines:
+                raise ValueError("it is empty")
+        return np.array([[*line.bleu, line.nll, line.pieces] for line in lines], float)
 
     def metrics(self, last: int | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, or roughly the `last` ones, without damaged and unfinished ones."""
