@@ -21,7 +21,7 @@ from transformer_pl.config import KEYS
 from transformer_pl.runtime import errors
 from transformer_pl.runtime.command_line import run_command
 
-FEW, MANY = 15, 600  # examples of a property
+FEW, MANY = 10, 1500  # examples of a property
 LONGEST_MESSAGE = 2000  # characters
 
 
@@ -139,4 +139,7 @@ KEY_NAMES = st.one_of(
     st.builds(lambda key, odd: key + odd, st.sampled_from([*KEYS]), WORDS),
     WORDS,
 )
-SETTINGS = st.builds(lambda key, value: f"{key}={value}", KEY_NAMES, SCALARS)
+RIGHT = {"model.h": 4, "model.N": "12", "model.p_drop": "0.0", "optim.warmup": 100, "optim.eps_ls": 0, "decode.beam": 2}
+RIGHT |= {"decode.alpha": "1e-05", "trainer.val_every": 7, "optim.duration": "1/2", "data.train_pairs": None}
+PAIRS = st.sampled_from([*RIGHT.items()]) | st.tuples(KEY_NAMES, SCALARS)  # half of them are right
+SETTINGS = PAIRS.map(lambda pair: f"{pair[0]}={pair[1]}")

@@ -7,6 +7,7 @@ import yaml
 from any_input import (
     KEY_NAMES,
     ODD,
+    PAIRS,
     SCALARS,
     SETTINGS,
     SPELLED,
@@ -96,7 +97,9 @@ def a_sweep_file(content, here):
     assert not files_below(here / "runs")
 
 
-@examples(st.one_of(st.dictionaries(KEY_NAMES, VALUES, max_size=4).map(dumped), VALUES.map(dumped)))
+@examples(
+    st.one_of(st.lists(PAIRS, max_size=3).map(dict), st.dictionaries(KEY_NAMES, VALUES, max_size=3), VALUES).map(dumped)
+)
 def a_scale(content, here):
     (here / "scale.yaml").write_bytes(content)
     told_or_done(sweep.main, "right.yaml", "--plan", "--runs=runs", "--scale=scale.yaml")
@@ -115,11 +118,8 @@ def settings_over_a_sweep(pairs, here):
 
 @examples(st.one_of(st.lists(SETTINGS, max_size=3).map(" ".join), WORDS))
 def a_variant(text, here):
-    (here / "variant.yaml").write_bytes(
-        dumped(
-            {"method": "grid", "parameters": {"data.path": {"value": "text"}, "variant": {"values": ["base", text]}}}
-        )
-    )
+    keys = {"data.path": {"value": "text"}, "data.vocab_size": {"value": 300}, "variant": {"values": ["base", text]}}
+    (here / "variant.yaml").write_bytes(dumped({"method": "grid", "parameters": keys}))
     told_or_done(sweep.main, "variant.yaml", "--plan", "--runs=runs")
     assert not files_below(here / "runs")
 
@@ -154,6 +154,7 @@ OPTIONS = [
 ]
 ARGUMENTS = st.lists(
     st.one_of(
+        st.sampled_from(["--seeds=1,2", "--set=model.h=4", "--beside=none", "--compare=flops", "--parallel=auto"]),
         st.sampled_from(OPTIONS),
         st.builds(lambda option, value: f"{option}={value}", st.sampled_from(OPTIONS), SCALARS),
         st.sampled_from(

@@ -115,7 +115,24 @@ def a_result_with_its_digest(keys, here):
     replaced(here, "result.json", encoded(result | {"digest": _digest(result)}))
 
 
-@each_property(any_content, a_result_with_its_digest)
+SENTENCES = st.one_of(
+    st.fixed_dictionaries({"bleu": st.lists(SCALARS, min_size=9, max_size=11), "nll": SCALARS, "pieces": SCALARS}),
+    st.builds(lambda n: {"bleu": [n] * 10, "nll": float(n), "pieces": n}, st.integers(0, 3)),
+    VALUES,
+)
+
+
+@examples(st.lists(SENTENCES, max_size=8))
+def scores_of_an_older_version(lines, here):
+    """It has kept no digests, so that only what the file says can tell whether it is whole."""
+    (path,) = here.glob("runs/trials/*/result.json")
+    whole = path.read_bytes()
+    path.write_bytes(encoded({k: v for k, v in json.loads(whole).items() if not k.startswith("digest")}))
+    replaced(here, "scores.val.jsonl", b"".join(encoded(line) + b"\n" for line in lines))
+    path.write_bytes(whole)
+
+
+@each_property(any_content, a_result_with_its_digest, scores_of_an_older_version)
 def test_results_that_are_none_stop_no_command(holds, count, here):
     try_examples(holds, count, here=here)
 

@@ -23,15 +23,9 @@ MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", ":", "-.")
 MARGIN = 0.7  # inches of a figure's height that are not of its axes, at most
 matplotlib.rcParams.update(
-    {
-        "svg.fonttype": "none",
-        "pdf.fonttype": 42,
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "text.parse_math": False,  # a name with two $ in it is no formula
-    }
+    {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
+matplotlib.rcParams["text.parse_math"] = False  # a name with two $ in it is no formula
 
 
 class Point(NamedTuple):

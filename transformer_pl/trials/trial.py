@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
@@ -119,6 +119,14 @@ def _digest(result: Mapping[str, Any]) -> str:
     """The sha256 of the content of result.json, without the digest in it."""
     others = {key: value for key, value in result.items() if key != "digest"}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+class _Sentence(BaseModel, strict=True, extra="allow"):
+    """A line of scores.*.jsonl: the numbers of a task's measure, by its name, and those in LOSS_COLUMNS."""
+
+    __pydantic_extra__: dict[str, list[NonNegativeInt]]
+    nll: FiniteFloat
+    pieces: PositiveInt
 
 
 class _Status(BaseModel, strict=True):
@@ -371,10 +379,14 @@ class Trial:
         import numpy as np
 
         with self._reading(f"scores.{split}.jsonl") as path, path.open(encoding="utf-8") as file:
-            rows = np.array([[*line[measure.name], line["nll"], line["pieces"]] for line in map(json.loads, file)])
-            if rows.shape[1:] != (measure.numbers + 2,):
-                raise ValueError(f"it does not hold {measure.numbers + 2} numbers of each sentence")
-            return rows
+            try:
+                lines = [_Sentence.model_validate_json(line) for line in file]
+            except ValidationError:
+                lines = []
+            counts = [(line.model_extra or {}).get(measure.name, []) for line in lines]
+            if {len(numbers) for numbers in counts} != {measure.numbers}:
+                raise ValueError(f"it does not hold the {measure.numbers + 2} numbers of each sentence")
+        return np.array([[*of, line.nll, line.pieces] for of, line in zip(counts, lines, strict=True)], float)
 
     def metrics(self, last: int | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, or roughly the `last` ones, without damaged and unfinished ones."""
