@@ -18,13 +18,17 @@ import tiny_trials
 import torch
 from helpers import ROOT, little_text
 
+from transformer_pl.data.batches import token_batches
+from transformer_pl.data.prepare import Prepared
 from transformer_pl.runtime import crash
 from transformer_pl.runtime.crash import CRASH
 from transformer_pl.train import main
 from transformer_pl.training import checkpoint
 from transformer_pl.trials.trial import Trial
 
-KEYS = {  # 60 sentences are an epoch of about six batches
+EPOCH = 4  # batches of 60 sentences
+KEYS = {
+    "data.batch_tokens": 192,
     "optim.max_steps": 8,
     "trainer.val_every": 3,
     "trainer.eval_tokens": 32,  # a validation has several batches
@@ -149,12 +153,12 @@ def test_a_crash_while_weights_are_shared(whole, tmp_path):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("name", sorted(points() - {SHARED}))
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_crash_at_every_write_and_every_step(whole, tmp_path, scenario):
+def test_a_crash_each_time_that_a_point_is_passed(whole, tmp_path, scenario, name):
     expected = whole(scenario)
-    for name, passed in expected.passed.items():
-        for passing in range(1, passed + 1):
-            crash_and_go_on(expected, tmp_path / f"{name} {passing}", f"{name}@{passing}")
+    for passing in range(1, expected.passed[name] + 1):
+        crash_and_go_on(expected, tmp_path / str(passing), f"{name}@{passing}")
 
 
 EVERY = [(10, [3, 6, 7, 10, 12]), (4, [*range(1, 13)]), (1000, [7, 12])]
@@ -173,7 +177,24 @@ def test_checkpoints_are_so_many_minutes_apart_whatever_the_validations(whole, t
     assert [passed[:i].count("a step: after it") for i in saved] == steps
 
 
+def batches_of_an_epoch(data: Path, batch_tokens: int) -> int:
+    """Of the only text in this folder."""
+    (meta,) = data.glob("*/meta.json")
+    train = Prepared(meta.parent).split("train")
+    lengths = train.source.lengths_with_special, train.target.lengths_with_special
+    return len(token_batches(*lengths, batch_tokens, 256, seed=1, epoch=0))
+
+
+@pytest.mark.parametrize("scenario", ["plain", "accumulated"])
+def test_crashes_around_the_end_of_an_epoch(whole, tmp_path, scenario):
+    """In its last step; then in the first of the next, so that the training goes on exactly from the end."""
+    expected = whole(scenario)
+    assert batches_of_an_epoch(expected.data, expected.keys["data.batch_tokens"]) == EPOCH
+    crash_and_go_on(expected, tmp_path, f"a step: after it@{EPOCH}", "a step: after it@2")
+
+
 def test_crashes_one_after_the_other(whole, tmp_path):
-    """Twice within an epoch, then in a validation, then while the result is written."""
-    expected = whole("at validations alone")
-    crash_and_go_on(expected, tmp_path, "a step: after it@4", "a step: after it@2", "a line of metrics: after it@3")
+    """Twice within the second epoch, then in the final evaluation, then while the result is written."""
+    steps = [f"a step: after it@{EPOCH + 2}", "a step: after it@2"]
+    rest = ["translations: after a batch@1", "a result: before it is written@1"]
+    crash_and_go_on(whole("plain"), tmp_path, *steps, *rest)

@@ -9,12 +9,14 @@ import tiny_trials
 from forked import command
 from helpers import little_text, processes, wait_for
 
+from tests.training.test_crashes import EPOCH, batches_of_an_epoch
 from transformer_pl.runtime.crash import CRASH
 from transformer_pl.trials.trial import Trial
 
 KEYS = tiny_trials.TINY | {"optim.max_steps": 9, "trainer.val_every": 4, "trainer.log_every": 3, "decode.beam": 1}
 KEYS |= {
     "trainer.checkpoint_minutes": 0,
+    "data.batch_tokens": 192,
     "trainer.eval_tokens": 32,
     "trainer.devices": 2,
     "trainer.strategy": "ddp",
@@ -22,7 +24,7 @@ KEYS |= {
 }
 AT = [  # the first is tried always
     "a step: after it@5",
-    *(f"a step: after it@{step}" for step in (2, 3, 4, 6, 7, 8, 9)),  # an epoch ends among them
+    *(f"a step: after it@{step}" for step in (2, 3, 4, 6, 7, 8, 9)),  # an epoch ends at step 4, another at step 8
     "a checkpoint: before its digest@2",
     "a line of metrics: after it@3",
     "a validation: after a batch@2",
@@ -45,6 +47,7 @@ def folder(tmp_path_factory):
     (folder / "text").mkdir()
     little_text(folder / "text", 60, 8, 6)
     assert train(folder / "whole") == 0
+    assert batches_of_an_epoch(folder / "whole" / "data", KEYS["data.batch_tokens"]) == EPOCH
     return folder
 
 
