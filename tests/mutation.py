@@ -48,6 +48,7 @@ TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests 
     "experiments/launch.py": "tests/experiments/test_scheduling.py",
     "experiments/plan.py": "tests/experiments/test_plan.py -k 'not other_size'",
 }
+# What the tests import anyway, once for all of them.
 LIBRARIES = ("torch", "lightning", "scipy.optimize", "pydantic", "rich.console", "sacrebleu", "optuna", "wandb")
 LIBRARIES += ("sentencepiece", "torch.utils.flop_counter", "torch.distributed.fsdp", "matplotlib.figure", "jinja2")
 
@@ -63,8 +64,8 @@ OPERATORS = (
     *("NumberReplacer", "ExceptionReplacer", "ZeroIterationForLoop", "RemoveDecorator"),
     *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak"),
 )
-LEAST_S, TIMES = 10, 3  # of the processor: tests that need more, and so many times as much as without a change, hang
-WAITING_S = 300  # nor do they wait for longer
+LEAST_S, TIMES = 10, 3  # tests hang that need more of the processor, and so many times as much as without a change
+WAITING_S = 600  # or that do not end
 MEMORY = 16 * 2**30
 
 
@@ -109,7 +110,8 @@ def _left_out(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
 def _mutant(source: str, changed: str) -> Mutant:
     old, new = source.splitlines(), changed.splitlines()
     at = next(at for at, lines in enumerate(zip(old, new, strict=False)) if lines[0] != lines[1])
-    return Mutant(at + 1, old[at].strip(), new[at].strip(), changed)
+    before = old[at] or old[at + 1]  # a decorator is removed with the empty line above it
+    return Mutant(at + 1, before.strip(), new[at].strip(), changed)
 
 
 def try_module(copy: Path, file: str, count: int, seed: int) -> tuple[int, list[Mutant]]:
@@ -136,20 +138,20 @@ def try_module(copy: Path, file: str, count: int, seed: int) -> tuple[int, list[
         path.write_text(mutant.source)
         if not _fork(TESTS[file], limit_s):
             survivors.append(mutant)
-        print("S" if mutant in survivors else ".", end="", file=sys.stderr, flush=True)
+        print("S" if mutant in survivors else ".", end="", file=sys.stderr, flush=True)  # survived, or killed
     path.write_text(own)
     return len(drawn), survivors
 
 
 def _independent(copy: Path, file: str) -> list[str]:
     """The modules of the project that neither are this one nor import it, not even through others."""
-    imports = {}
+    imports: dict[str, set[str]] = {}
     for path in (copy / "transformer_pl").rglob("*.py"):
         name = ".".join(path.relative_to(copy).with_suffix("").parts)
-        froms = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-        imports[name] = {
-            f"{node.module}{dot}" for node in froms for dot in ("", *(f".{one.name}" for one in node.names))
-        }
+        imports[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                imports[name] |= {str(node.module), *(f"{node.module}.{one.name}" for one in node.names)}
     dependent = {f"transformer_pl.{file.removesuffix('.py').replace('/', '.')}"}
     while more := {name for name in imports.keys() - dependent if imports[name] & dependent}:
         dependent |= more

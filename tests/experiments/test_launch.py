@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -40,6 +39,22 @@ def planned_trials(runs, keys, begun):
         trials[number].trial.folder.mkdir(parents=True)
         (trials[number].trial.folder / "env.json").write_text(json.dumps({"threads": threads}))
     return trials
+
+
+class Told:
+    """A view that keeps what it is told."""
+
+    def __init__(self):
+        self.waits, self.endings = None, []
+
+    def started(self, planned):
+        pass
+
+    def ended(self, planned, ending, description):
+        self.endings.append((planned.name, ending, description))
+
+    def refresh(self):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -225,86 +240,6 @@ def test_without_its_server_a_sweep_starts_new_processes(tmp_path, monkeypatch):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Several commands on one grid
-
-
-def finish(trial):
-    trial.make()
-    (trial.folder / "result.json").write_text(json.dumps(a_result()))
-    trial.set_status("done")
-
-
-def test_commands_on_one_grid_take_different_trials(tmp_path):
-    first, second = (launch.GridQueue(planned_trials(tmp_path, {}, {})) for _ in range(2))
-    one = first.next(set())
-    with one.trial.lock():
-        other = second.next(set())
-        assert other.name != one.name and not other.trial.locked()
-    assert second.next({other.identity.weights}).name == one.name  # its command was stopped: this one continues it
-
-
-def test_trials_of_the_same_weights_are_trained_by_one_command(tmp_path):
-    sweep = read_sweep(ROOT / "sweeps" / "smoke.yaml")
-    base = plan_trials(sweep, tmp_path)[0]
-    (greedy,) = plan_trials(sweep._replace(rows=[sweep.rows[0]]), tmp_path / "greedy")  # a folder of its own
-    with base.trial.lock():
-        assert launch.GridQueue([base, greedy]).next(set()) is None
-
-
-@pytest.mark.parametrize("state", ["done", "failed", "diverged", "stopped"])
-def test_how_another_command_ended_a_trial_counts_here_too(tmp_path, state):
-    """One that it stopped does not: it is continued."""
-    planned = planned_trials(tmp_path, {}, {})
-    queue = launch.GridQueue(planned)
-    one = queue.next(set())
-    if state == "done":
-        finish(one.trial)
-    else:
-        one.trial.make()
-        one.trial.set_status(state)
-    assert queue.ended_elsewhere(one) == (None if state == "stopped" else state)
-
-
-def test_what_ended_before_the_command_is_trained_again(tmp_path):
-    """A failed trial by the same command, a finished one with --rerun."""
-    planned = planned_trials(tmp_path, {}, {})
-    finish(planned[0].trial)
-    planned[1].trial.make()
-    planned[1].trial.set_status("failed")
-    queue = launch.GridQueue(planned)
-    assert [queue.ended_elsewhere(one) for one in planned] == [None] * 4
-
-
-class Told:
-    """A view that keeps what it is told."""
-
-    def __init__(self):
-        self.waits, self.endings = None, []
-
-    def started(self, planned):
-        pass
-
-    def ended(self, planned, ending, description):
-        self.endings.append((planned.name, ending, description))
-
-    def refresh(self):
-        pass
-
-
-def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_read(tmp_path, monkeypatch):
-    planned = planned_trials(tmp_path, {}, {})[:1]
-    queue, view = launch.GridQueue(planned), Told()
-    scheduler = launch._Scheduler(queue, lambda one: [], launcher(workers.Workers(1, 1, [])), view)
-    monkeypatch.setattr(local.subprocess, "Popen", None)  # nothing is started
-    found = queue.next
-    with planned[0].trial.lock():
-        monkeypatch.setattr(queue, "next", lambda taken: queue.waiting.pop())  # it looked just before
-        assert scheduler.fill_free_slots() and queue.waiting == planned and not scheduler.running
-        host = socket.gethostname()
-        assert view.waits == f"waiting for another command, which trains 1 of these: {planned[0].name} on {host}"
-        finish(planned[0].trial)
-    monkeypatch.setattr(queue, "next", found)
-    assert scheduler.fill_free_slots() and not scheduler.fill_free_slots()
-    assert view.endings == [(planned[0].name, "done", "val/ppl 2.00  val/bleu 30.00 (by another command)")]
 
 
 def test_two_commands_share_a_grid(tmp_path):

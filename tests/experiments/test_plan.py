@@ -129,10 +129,18 @@ def test_a_column_for_what_varies_and_a_line_for_what_does_not(tmp_path):
     assert not any(line.startswith("base:") for line in lines)
 
 
+def test_at_full_width_and_depth_a_size_is_one_number(tmp_path):
+    content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"model.width": "1", "model.depth": "1"})
+    lines = printed(tmp_path, 200, content=content)
+    assert lines[1] == "every row: N=6, d_model=512, d_ff=2048, max_steps=1500"
+    assert not any(">" in line for line in lines)
+
+
 def test_a_narrow_terminal_has_the_sizes_that_differ_from_base(tmp_path):
     lines = printed(tmp_path, 80, compare="params", content=TABLE3_C)
     assert lines[2] == "base: N=6>3, d_model=512>64, d_ff=2048>256, d_k=64>8, d_v=64>8"
     assert lines[3].split() == ["row", "sizes", "vs", "base", "params", "FLOPs", "time", "trials"]
+    assert lines[3].index("vs base") + len("vs base") == lines[4].index("+0%") + len("+0%")  # numbers end at one place
     assert lines[4].split() == ["base", "+0%", "431K", "2.1e12", "unknown", "2", "new"]
     assert lines[5].split() == ["N=2", "N=1", "-54%", "199K", "9.6e11", "unknown", "2", "new"]
     assert lines[8].split()[:4] == ["d_model=256", "d_k=32", "d_model=32", "d_k=4"] and lines[9].split() == ["d_v=32"]

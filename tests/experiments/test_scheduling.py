@@ -11,6 +11,7 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.launchers import Ended
 from transformer_pl.runtime.errors import InputError
 
+SMOKE = read_sweep(ROOT / "sweeps" / "smoke.yaml")  # four trials
 DONE, CRASHED = Ended(True, "with exit code 0"), Ended(False, "with exit code 1")
 
 
@@ -49,10 +50,10 @@ class Launcher:
     def attach(self, planned):
         return self.attached.get(planned.name)
 
-    def start(self, planned, argv, lock):
+    def start(self, planned, argv, lease):
         if self.error:
             raise self.error
-        assert argv == [planned.name] and not lock.closed
+        assert argv == [planned.name] and not lease.is_lost
         self.started.append(Training(planned))
         return self.started[-1]
 
@@ -83,8 +84,7 @@ class View:
 
 @pytest.fixture
 def planned(tmp_path):
-    """The four trials of the smallest sweep."""
-    return plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
+    return plan_trials(SMOKE, tmp_path / "runs")
 
 
 def made(planned, slots=1, **options):
@@ -189,7 +189,7 @@ def test_nothing_is_started_while_the_launcher_waits(planned):
 def test_what_cannot_be_started_has_failed_and_the_next_is_tried(planned, error):
     scheduler, queue, launcher, view = made(planned[:2])
     launcher.error = error
-    assert scheduler.fill_free_slots()
+    assert scheduler.fill_free_slots() and view.waits is None
     launcher.error = None
     assert scheduler.fill_free_slots() and launcher.started[0].planned is planned[1]
     assert view.endings == [(planned[0].name, "failed", "could not be started: no space")]
@@ -253,3 +253,63 @@ def test_trials_of_weights_that_are_trained_here_wait(planned):
         queue.next(set())
         queue.ended(one, "diverged")
     assert queue.waits() is None and not queue.failed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several commands on one grid
+
+
+def finish(trial):
+    trial.make()
+    (trial.folder / "result.json").write_text(json.dumps(a_result()))
+    trial.set_status("done")
+
+
+def test_commands_on_one_grid_take_different_trials(planned):
+    first, second = (launch.GridQueue(planned) for _ in range(2))
+    one = first.next(set())
+    with one.trial.lock():
+        other = second.next(set())
+        assert other.name != one.name and not other.trial.locked()
+    assert second.next({other.identity.weights}).name == one.name  # its command was stopped: this one continues it
+
+
+def test_trials_of_the_same_weights_are_trained_by_one_command(planned, tmp_path):
+    greedy = planned[0]._replace(trial=plan_trials(SMOKE, tmp_path / "greedy")[0].trial)  # a folder of its own
+    with planned[0].trial.lock():
+        assert launch.GridQueue([planned[0], greedy]).next(set()) is None
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "diverged", "stopped"])
+def test_how_another_command_ended_a_trial_counts_here_too(planned, state):
+    """One that it stopped does not: it is continued."""
+    queue = launch.GridQueue(planned)
+    one = queue.next(set())
+    if state == "done":
+        finish(one.trial)
+    else:
+        one.trial.make()
+        one.trial.set_status(state)
+    assert queue.ended_elsewhere(one) == (None if state == "stopped" else state)
+
+
+def test_what_ended_before_the_command_is_trained_again(planned):
+    """A failed trial by the same command, a finished one with --rerun."""
+    finish(planned[0].trial)
+    planned[1].trial.make()
+    planned[1].trial.set_status("failed")
+    queue = launch.GridQueue(planned)
+    assert [queue.ended_elsewhere(one) for one in planned] == [None] * 4
+
+
+def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_read(planned, monkeypatch):
+    scheduler, queue, launcher, view = made(planned[:1])
+    found = queue.next
+    with planned[0].trial.lock():
+        monkeypatch.setattr(queue, "next", lambda taken: queue.waiting.pop())  # it looked just before
+        assert scheduler.fill_free_slots() and queue.waiting == planned[:1] and not launcher.started
+        assert view.waits == "waiting for another command, which trains 1 of these"
+        finish(planned[0].trial)
+    monkeypatch.setattr(queue, "next", found)
+    assert scheduler.fill_free_slots() and not scheduler.fill_free_slots() and not launcher.started
+    assert view.endings == [(planned[0].name, "done", "val/ppl 2.00  val/bleu 30.00 (by another command)")]

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from transformer_pl.reporting.stats import (
     compare_rows,
     difference,
     estimate,
+    expected_best,
     holm,
     loss,
     randomisation,
@@ -107,6 +109,7 @@ def test_sentence_effects_shared_by_both_rows_cancel_in_the_difference():
 def test_one_seed_has_no_variance_by_seeds():
     result = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
     assert result.variance_by_seeds is None and result.standard_error == pytest.approx(1 / math.sqrt(3))
+    assert result.degrees_of_freedom == 2  # of three sentences
 
 
 @pytest.mark.parametrize(
@@ -181,6 +184,12 @@ def test_the_probability_of_a_gain_is_the_other_side_of_the_test():
 )
 def test_seeds_to_resolve_a_difference(gap, between_seeds, between_sentences, expected):
     assert seeds_to_resolve(gap, between_seeds, between_sentences) == (expected and pytest.approx(expected, rel=0.02))
+
+
+def test_the_expected_best_is_the_mean_over_all_choices():
+    values = [3.0, -1.0, 4.0, 1.5, 9.0]
+    means = [np.mean([max(some) for some in combinations(values, k)]) for k in range(1, 6)]
+    assert expected_best(values) == pytest.approx(means)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from transformer_pl.runtime.files import sha256
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.training import checkpoint
 from transformer_pl.training.checkpoint import Checkpoints
+from transformer_pl.training.logger import TrialLogger
 
 
 class Run:
@@ -157,7 +158,28 @@ def test_of_fewer_weights_all_are_averaged(tmp_path):
     assert checkpoints.averaged() is None
     for step in (1, 2):
         torch.save({"w": torch.tensor([float(step)])}, tmp_path / f"weights.{step:09d}.pt")
-    assert checkpoints.averaged() == {"w": torch.tensor([1.5])}
+        assert checkpoints.averaged() == {"w": torch.tensor([1 / 2 + step / 2])}
+
+
+def test_weights_that_cannot_be_read_are_set_aside_with_every_checkpoint(tmp_path):
+    """No checkpoint can make them again."""
+    checkpoints = Checkpoints(tmp_path, 2)
+    Run(checkpoints).to_the_end()
+    flip(tmp_path / "weights.000000012.pt")
+    with pytest.raises(InputError, match=r"000000012\.pt: cannot be averaged: its bytes .* set aside as weights"):
+        checkpoints.averaged()
+    assert not list(tmp_path.glob("*.ckpt")) and (tmp_path / "weights.000000012.pt.damaged").exists()
+
+
+def test_the_log_goes_on_where_its_checkpoint_was(tmp_path):
+    run = Run(Checkpoints(tmp_path, 1))
+    run.logger = TrialLogger(tmp_path, 12, "name", [], {})
+    run.logger.lines.append("a line")
+    saved = {}
+    run.checkpoints.on_save_checkpoint(run, None, saved)
+    assert saved == {"metrics": ["a line"]}
+    run.logger = None
+    run.checkpoints.on_save_checkpoint(run, None, {})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

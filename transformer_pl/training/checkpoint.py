@@ -63,13 +63,13 @@ class Checkpoints(L.Callback):
         return newest
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
-        """The mean of the weights of the last k validations, or of all if there were fewer; None for k = 1.
+        """The mean of the weights of the last k validations, or of all if there were fewer; None where k = 1.
 
         Raises an InputError for damaged weights, sets them aside, and removes the checkpoints: none of them can
         restore those weights.
         """
         files = sorted(self.folder.glob("weights.*.pt"))[-self.average :]
-        if self.average == 1 or not files:
+        if not files:
             return None
         for file in files:
             digest = file.with_suffix(".sha256")  # older versions wrote none
