@@ -14,6 +14,7 @@ DOORS = {
     "wandb": "transformer_pl.training.wandb_process",
     "wandb_workspaces": "transformer_pl.reporting.wandb_report",
     "datasets": "transformer_pl.data.sources",
+    "pyarrow": "transformer_pl.data.sources",
     "sacrebleu": "transformer_pl.evaluation.score",
     "sacremoses": "transformer_pl.evaluation.score",
     "sentencepiece": "transformer_pl.data.tokenizer",

@@ -8,13 +8,18 @@ from pathlib import Path
 import growth
 import history
 import peers
+import price
 import pytest
 import rounds
 import torch
+import wmt_corpus
 from helpers import ROOT, little_text
 from small_models import batch, built, small
 from tiny_trials import TINY
 
+from transformer_pl.data.sources import SPLITS, open_corpus
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import resolve, scale_level
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 
@@ -142,3 +147,27 @@ def test_growth_names_what_is_wrong(monkeypatch, capsys):
         with pytest.raises(SystemExit, match="2"):
             growth.main()
         assert message in capsys.readouterr().err
+
+
+def test_the_price_of_base_on_the_paper_s_cards_is_the_paper_s_time():
+    """12 hours on 8 GPUs (Section 5.2), of which the steps take 100,000 * 0.4 s; and twice the price costs twice."""
+    sweep = read_sweep(ROOT / "sweeps" / "table3.yaml", scale="wmt14")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in price.table(sweep, 2.0)]
+    rows = {cells[0]: cells[1:] for cells in lines[2:]}
+    assert len(rows) == 21
+    assert float(rows["base"][1]) == pytest.approx(8 * 100_000 * 0.4 / 3600, rel=0.01)
+    hours = [float(cells[3].replace(",", "")) for name, cells in rows.items() if name != "all"]
+    assert sum(hours) == pytest.approx(float(rows["all"][3]), rel=0.02)
+    double = [line.split("|") for line in price.table(sweep, 4.0)]
+    assert float(double[-1][-2]) == pytest.approx(2 * float(rows["all"][-1]), abs=1)
+
+
+def test_a_generated_corpus_has_the_layout_of_the_hub(tmp_path, monkeypatch):
+    sizes = {"validation": 5, "test": 7}
+    folder = wmt_corpus.write_corpus(tmp_path, 100, "fr-en", words=200, evaluation=sizes)
+    monkeypatch.setenv("TRANSFORMER_PL_DATA", str(tmp_path))
+    corpus = open_corpus(resolve([scale_level("wmt14-fr")]).data)
+    pairs = {split: list(corpus.pairs(split)) for split in SPLITS}
+    assert {split: len(found) for split, found in pairs.items()} == {"train": 100, "val": 5, "test": 7}
+    assert len(list(folder.glob("train-0000?-of-00003.parquet"))) == 3
+    assert pairs["val"] != pairs["test"][:5] and all(len(en.split()) >= len(fr.split()) > 0 for en, fr in pairs["val"])

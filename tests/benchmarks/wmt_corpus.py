@@ -10,7 +10,7 @@ thousand has an empty sentence.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +38,13 @@ def main() -> None:
     print(write_corpus(options.folder, options.pairs, options.subset))
 
 
-def write_corpus(folder: Path, pairs: int, subset: str = "de-en", words: int = WORDS) -> Path:
+def write_corpus(
+    folder: Path, pairs: int, subset: str = "de-en", words: int = WORDS, evaluation: Mapping[str, int] = EVALUATION
+) -> Path:
     """Write the corpus below `folder` and return the folder of its files. The same arguments give the same text."""
     place = folder / "wmt14" / subset
     place.mkdir(parents=True, exist_ok=True)
-    for split, count in EVALUATION.items():
+    for split, count in evaluation.items():
         write_table(place / f"{split}-00000-of-00001.parquet", text(split, count, subset, words))
     share = -(-pairs // SHARDS)
     for shard in range(SHARDS):

@@ -32,8 +32,8 @@ BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
 _ALL_BEGINNINGS = tuple(itertools.chain.from_iterable(BEGINNINGS.values()))
 LONGEST_LINE = 1 << 24  # bytes; more is no sentence, but a file of another kind
 LARGEST_LIST = 1 << 30  # bytes of a JSON file that is one list, which is held in memory
-TABLES = {"json": "json", "jsonl": "json", "parquet": "parquet"}  # ending of a file: its reader in `datasets`
-BROKEN = (OSError, EOFError, zlib.error, ValueError, RuntimeError)  # what `datasets` raises over a file it cannot read
+TABLES = {"json": "json", "jsonl": "json", "parquet": "parquet"}  # ending of a file: its format
+BROKEN = (OSError, EOFError, zlib.error, ValueError, RuntimeError)  # what is raised over a file that cannot be read
 
 
 @dataclass(frozen=True)
@@ -340,12 +340,15 @@ def _table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
 
 
 def _parquet_chunks(path: Path) -> Iterator[dict[str, list]]:
-    """Yield columns of 1,000 rows each."""
-    import glob
+    """Yield columns of 1,000 rows each.
 
-    # the library takes the path for a pattern, so its brackets are escaped
-    files = glob.escape(str(path.absolute()))
-    yield from _quiet_datasets().load_dataset("parquet", data_files=files, split="train", streaming=True).iter(1000)
+    `datasets` would hold the bytes of a whole file while it streams from it (5.2).
+    """
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path, pre_buffer=False) as file:
+        for batch in file.iter_batches(1000):
+            yield batch.to_pydict()
 
 
 def _json_chunks(path: Path) -> Iterator[dict[str, list]]:
