@@ -10,6 +10,7 @@ import itertools
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -244,6 +245,13 @@ def open_study(words):
     return 0
 
 
+def copy_trials(words):
+    """From another runs folder into this one."""
+    source, target = words
+    Path(source).mkdir(parents=True)
+    return subprocess.run(["cp", "-a", source, target]).returncode
+
+
 def parse_pip(words):
     """It needs a network: its parser, the constraints file and the extra."""
     with warnings.catch_warnings():  # pip's own
@@ -288,6 +296,7 @@ RULES = {  # the first words of a command: what it comes to here
     "optuna-dashboard": open_study,
     "pip install": parse_pip,
     "pytest": parse_pytest,
+    "cp -a": copy_trials,
 }
 NEEDS = {  # what may be missing here; then the command says so
     "--sampler cma-es": "pip install cmaes",

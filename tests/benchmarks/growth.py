@@ -199,7 +199,7 @@ def _make_trials(file: Path, runs: Path, result: Any) -> None:
         trial.make()
         write_json(trial.folder / "identity.json", planned.identity.inputs)
         (trial.folder / "weights.pt").write_bytes(bytes(100))
-        trial.save_sentences("val", ["a b"] * 20, [[9, 5, 8, 3, 7, 2, 6, 1, 9, 9]] * 20, [1.0] * 20, [3] * 20)
+        trial.save_sentences("val", ["a b"] * 20, "bleu", [[9, 5, 8, 3, 7, 2, 6, 1, 9, 9]] * 20, [1.0] * 20, [3] * 20)
         trial.set_status("done")
         about = {"id": planned.identity.trial, "weights_id": planned.identity.weights, "name": planned.name}
         trial.finish(a_result(**about, config=config, seed=planned.config.seed, convergence=None))

@@ -1,6 +1,7 @@
 """The scheduling loop of launch.py, with a launcher whose trials end when and how a test says."""
 
 import json
+import socket
 
 import pytest
 from helpers import ROOT, a_result
@@ -308,7 +309,8 @@ def test_a_trial_that_another_command_begins_first_is_taken_back_and_its_result_
     with planned[0].trial.lock():
         monkeypatch.setattr(queue, "next", lambda taken: queue.waiting.pop())  # it looked just before
         assert scheduler.fill_free_slots() and queue.waiting == planned[:1] and not launcher.started
-        assert view.waits == "waiting for another command, which trains 1 of these"
+        here = f"{planned[0].name} on {socket.gethostname()}"
+        assert view.waits == f"waiting for another command, which trains 1 of these: {here}"
         finish(planned[0].trial)
     monkeypatch.setattr(queue, "next", found)
     assert scheduler.fill_free_slots() and not scheduler.fill_free_slots() and not launcher.started

@@ -62,7 +62,7 @@ def table_row(ours, published=None):
         RowResults(Config(), [{"metrics": {"val/bleu": bleu, "val/ppl": ppl}} for bleu, ppl in seeds], [])
         for seeds in (ours, [(1, 1)])
     )
-    printed = published and PublishedRow(label="A", bleu=published[0], ppl=published[1])
+    printed = published and PublishedRow(label="A", score=published[0], ppl=published[1])
     return TableRow(results, {}, printed, False, base, None, None)
 
 

@@ -423,10 +423,13 @@ def test_a_damaged_checkpoint_is_not_trained_on(uninterrupted, tmp_path, monkeyp
     monkeypatch.setenv("WANDB_MODE", "disabled")
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path) as process:
-        wait_for(lambda: any(tmp_path.glob("trials/*/checkpoints/previous.sha256")))
+        wait_for(
+            lambda: any(
+                last.with_name("previous.sha256").exists() for last in tmp_path.glob("trials/*/checkpoints/last.ckpt")
+            )
+        )
         os.kill(process.pid, signal.SIGKILL)
     (folder,) = tmp_path.glob("trials/*/checkpoints")
-    wait_for(lambda: (folder / "last.ckpt").exists())
     damage(folder)
     train_on(tmp_path)
     assert outcome(tmp_path) == outcome(uninterrupted)

@@ -60,7 +60,8 @@ def commands_go_on(here):
     ]
     after = contents(here)
     assert {path: after[path] for path in before} == before and {path.name for path in after.keys() - before} <= {
-        "lock"
+        "lock",
+        "index",
     }
     return printed
 

@@ -16,6 +16,7 @@ from tests.search.test_results import made
 from tests.training.test_crashes import Whole, forked
 from transformer_pl.runtime.crash import CRASH
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.processes import ThisMachine
 from transformer_pl.search import storage
 from transformer_pl.train import main
 from transformer_pl.training import checkpoint
@@ -203,6 +204,7 @@ def test_a_folder_that_vanishes_and_comes_back(whole, tmp_path, monkeypatch, cap
     assert "has vanished while its trial was trained; bring it back, and the same command" in capsys.readouterr().err
     monkeypatch.undo()
     (tmp_path / "elsewhere").rename(gone)
+    monkeypatch.setattr(ThisMachine, "is_dead", lambda machine, process: True)  # of the first command
     code, trial = go_on(whole, runs)
     assert code == 0
     tiny_trials.same(trial, whole.outcome)

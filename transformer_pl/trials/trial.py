@@ -495,7 +495,8 @@ def _schema() -> str:
 def _changed(folder: Path) -> int | None:
     """When something was last made, renamed or removed in a folder; None where there is none."""
     with suppress(OSError):
-        return folder.stat().st_mtime_ns
+        if folder.is_dir():
+            return folder.stat().st_mtime_ns
     return None
 
 
