@@ -520,6 +520,18 @@ def test_a_plan_starts_nothing_and_tells_how_far_rows_are_from_base(rows, tmp_pa
     assert not (tmp_path / "runs").exists() and "vs base" not in said
 
 
+@pytest.mark.slow  # a process for each row, each with its imports
+@binds("sweep --measure")
+def test_a_plan_that_measures_tells_the_time_and_leaves_the_text_alone(rows, tmp_path, tell):
+    words = [rows[0], "--runs", tmp_path / "runs", "--set", "optim.max_steps=60"]
+    assert "time of the training left to do: unknown" in tell(sweep.main, *words, "--plan")[1]
+    code, said = tell(sweep.main, *words, "--plan", "--measure")
+    assert code == 0 and "its first 50 steps" in said and "min of training left to do" in said and "unknown" not in said
+    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"data", "checks", "index"}
+    with pytest.raises(InputError, match=r"--measure: is for --plan"):
+        sweep.main([str(word) for word in [*words, "--measure"]])
+
+
 @pytest.fixture
 def processes(monkeypatch, tmp_path):
     """In place of a trial's process, a script that a test writes; `said` beside it has its arguments, a line each."""

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
+from transformer_pl.experiments import measure
 from transformer_pl.experiments.cli import (
     add_beside_option,
     add_retune_options,
@@ -29,6 +30,7 @@ from transformer_pl.experiments.cli import (
 from transformer_pl.experiments.launch import GridQueue, launch
 from transformer_pl.experiments.plan import (
     COMPARED,
+    CostEstimate,
     Plan,
     PlannedTrial,
     as_json,
@@ -48,7 +50,7 @@ from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group, trust_project_only
-from transformer_pl.runtime.errors import shown
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, say
@@ -87,6 +89,8 @@ def main(words: list[str]) -> int:
             return cleaning.clean(options.runs, console)
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
+    if options.measure and not options.plan:
+        raise InputError("--measure: is for --plan, which prints the times; add --plan")
     if content.get("method") in SEARCHES:
         from transformer_pl.search.cli import run_search  # imports optuna, which takes a quarter of a second
 
@@ -144,7 +148,12 @@ class GridCommand:
         check_models((planned.config for planned in trials), self.options.runs)
         texts = [(planned.config.data, planned.prepared) for planned in missing]
         lines = survey_texts(texts, self.console) if self.options.plan else []  # else `train` prepares them
-        plan = Plan(sweep, trials, estimate_costs(trials, finished_results(self.options.runs)))
+        if self.options.measure:
+            prepare_texts([data for data, _ in texts], self.options.runs, self.console)
+        estimates = estimate_costs(trials, finished_results(self.options.runs))
+        if self.options.measure:
+            estimates = self.measured(sweep, missing, estimates)
+        plan = Plan(sweep, trials, estimates)
         print_plan(plan, self.console, self.options.compare)
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
@@ -154,6 +163,19 @@ class GridCommand:
                 say(self.console, line)
         index_of(self.options.runs).save()
         return plan
+
+    def measured(
+        self, sweep: Sweep, missing: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]
+    ) -> dict[int, CostEstimate]:
+        """The estimates, with times that are measured here. Nothing of it stays but the prepared text."""
+        self.launcher.allot([one.config.trainer for one in missing], len(missing))
+        return measure.measured(
+            estimates,
+            missing,
+            lambda planned, runs: argv(sweep, planned, runs, False),
+            self.launcher.threads,
+            lambda line: say(self.console, line),
+        )
 
     def allot(self, missing: Sequence[PlannedTrial]) -> None:
         """Let the launcher decide on what these trials run, and print that."""
@@ -224,6 +246,11 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_retune_options(trials)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
+    run.add_argument(
+        "--measure",
+        action="store_true",
+        help="for --plan: train the first 50 steps of each row to tell the time; prepares the text",
+    )
     run.add_argument(
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores or GPUs allow)"
     )

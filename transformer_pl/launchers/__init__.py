@@ -68,6 +68,9 @@ class Launcher(Protocol):
     def preview(self, trials: Sequence["PlannedTrial"], argv: Callable[["PlannedTrial"], list[str]]) -> list[str]:
         """More lines of `--plan`: what would be submitted."""
 
+    def threads(self, planned: "PlannedTrial") -> int | None:
+        """The threads of each process of a trial, after `allot`; None where it is not trained on this machine."""
+
     def waits(self) -> str | None:
         """What it waits for before it can start anything; None: it is ready."""
 

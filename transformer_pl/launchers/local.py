@@ -96,6 +96,9 @@ class LocalLauncher:
     def preview(self, trials: Sequence["PlannedTrial"], argv: Callable[["PlannedTrial"], list[str]]) -> list[str]:
         return []
 
+    def threads(self, planned: "PlannedTrial") -> int | None:
+        return self.workers.threads_of(planned)
+
     def waits(self) -> str | None:
         return "importing torch" if self.server and not self.server.is_ready() else None
 

@@ -134,6 +134,9 @@ class SlurmLauncher:
             lines += ["would submit to sbatch:", self._script(f"{self.folder.parent.name}.NUMBER", chunk)]
         return lines
 
+    def threads(self, planned: "PlannedTrial") -> int | None:
+        return None
+
     def waits(self) -> str | None:
         """None: it can always submit."""
 

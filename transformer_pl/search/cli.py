@@ -40,7 +40,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = search_from_options(options.file, content, options)
-    refuse_options(options, ["beside", "compare", "rerun"], f"is for the rows of a grid, but {options.file} searches")
+    grids = ["beside", "compare", "measure", "rerun"]
+    refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)
     folder = sweep_folder(search, options)

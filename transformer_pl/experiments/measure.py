@@ -1,0 +1,91 @@
+"""How long the trials of a sweep will take, by the first steps of each row on this machine (`--plan --measure`)."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
+from transformer_pl.launchers import SLEEPING_THREADS, TRAIN, without_slurm
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.signals import GRACE_S
+from transformer_pl.trials.metrics import read_metrics
+
+EVERY = 10  # steps between two lines of metrics
+FIRST, LAST = 10, 50  # the steps between which time is taken: in the first ones memory is found, and layers compiled
+POLL_S = 0.2
+LOGGED = "--trainer.log_every="
+
+
+def measured(
+    estimates: dict[int, CostEstimate],
+    missing: Iterable[PlannedTrial],
+    argv: Callable[[PlannedTrial, Path], list[str]],
+    threads: Callable[[PlannedTrial], int | None],
+    say: Callable[[str], None],
+) -> dict[int, CostEstimate]:
+    """The estimates, with the time of the training steps of each row that has a trial left to train.
+
+    It trains each such row for LAST steps, one after the other, in a folder that is removed. The text must be prepared.
+
+    argv: the arguments of `train` for a trial and a runs folder. threads: of each process of a trial; None where it is
+    not trained on this machine. Raises an InputError there, and where a row ends before its last step.
+    """
+    rows = {planned.row: planned for planned in reversed(list(missing))}
+    for row, planned in sorted(rows.items()):
+        if (each := threads(planned)) is None:
+            raise InputError("--measure: measures this machine, but the trials are trained elsewhere; leave it out")
+        say(f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
+        seconds = planned.config.steps * _seconds_a_step(planned, argv, each)
+        estimates = estimates | {row: estimates[row]._replace(seconds=seconds, by_flops=False)}
+    return estimates
+
+
+def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], list[str]], threads: int) -> float:
+    with TemporaryDirectory(prefix="measure") as name:
+        runs = Path(name)
+        (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
+        last = min(LAST, planned.config.steps)
+        words = [word for word in argv(planned, runs) if not word.startswith(LOGGED)] + [f"{LOGGED}{EVERY}"]
+        environment = without_slurm() | SLEEPING_THREADS | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
+        with (runs / "log").open("wb") as log:
+            process = subprocess.Popen([sys.executable, "-m", TRAIN, *words], stdout=log, stderr=log, env=environment)
+        try:
+            while True:
+                ended = process.poll() is not None
+                times = _times(runs)
+                if last in times or max(times, default=0) > last:
+                    break
+                if ended:
+                    raise InputError(
+                        f"--measure: {planned.name}: its training must reach step {last}, but ended with exit code "
+                        f"{process.returncode}; it said: {_end(runs / 'log')}"
+                    )
+                time.sleep(POLL_S)
+        finally:
+            process.terminate()
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    if len(times) < 2:
+        raise InputError(
+            f"--measure: optim.max_steps = {planned.config.steps}: must be at least {FIRST + EVERY}; train it instead"
+        )
+    first, *_, final = sorted(times)
+    return (times[final] - times[first]) / (final - first)
+
+
+def _times(runs: Path) -> dict[int, float]:
+    """When each logged step had ended, by its number, from FIRST on."""
+    files = list((runs / "trials").glob("*/metrics.jsonl"))
+    lines: Sequence[dict] = read_metrics(files[0]) if files else []
+    return {line["step"]: line["time"] for line in lines if line.get("kind") == "train" and line["step"] >= FIRST}
+
+
+def _end(log: Path) -> str:
+    return " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:]) or os.devnull
