@@ -57,6 +57,14 @@ def test_a_class_is_found_where_it_lives(module):
     assert components.import_component("strange.nested.rooms.Plain").__module__ == "strange.nested.rooms"
 
 
+@pytest.mark.parametrize("path", ["Part", "./part.py", "my.py/Part", "a..Part", ".Part", "part."])
+def test_a_path_that_names_no_class(path):
+    expected = f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi"
+    with pytest.raises(InputError) as raised:
+        components.import_component(path)
+    assert str(raised.value) == expected
+
+
 def test_a_module_that_is_not_there():
     assert completed("nowhere.at.all.Part") == "nowhere.at.all.Part: no module nowhere; it must be importable from here"
     assert completed("ablations.nowhere.Part").startswith("ablations.nowhere.Part: no module ablations.nowhere;")

@@ -48,6 +48,8 @@ def checked_code(what: str) -> Iterator[None]:
 def import_component(path: str) -> type:
     """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
     module_name, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")) or not module_name:
+        raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
     if trusts_project_only() and not is_projects(module_name):
         raise InputError(_untrusted(path))
     try:

@@ -44,6 +44,7 @@ class Task(ABC):
     measure: ClassVar[Measure]
     others: ClassVar[dict[str, str]] = {}  # metrics beside it, with their titles in tables; higher is better
     described: ClassVar[str]  # what the measure is, for the note under a table
+    text: ClassVar[str] = "the task's own text"  # what is read where the data keys name nothing, for that note
     published: ClassVar[str | None] = None  # the paper's rows: a file of reporting/published
     costs: ClassVar[str | None] = None  # the paper's rows with training costs: a file there, by languages
 

@@ -231,6 +231,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
                 print(f"error: {reason}", file=sys.stderr)
             return 1
         _print_metrics(result)
+        print(f"trial: {trial.folder}")
         _print_comparison(run)
         return 0
 

@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from helpers import ROOT, a_result
 from rich.console import Console
 
@@ -283,3 +284,15 @@ def test_the_plan_says_what_runs_at_once_on_what(file, tmp_path, capsys):
     assert sweep.main([str(ROOT / "sweeps" / file), "--plan", "--parallel=1", f"--runs={tmp_path / 'runs'}"]) == 0
     assert "to train, 1 at a time, each on " in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_warm_up_that_outlasts_the_training_is_told(tmp_path, capsys):
+    file = tmp_path / "rows.yaml"
+    keys = {"optim.warmup": 400, "variant": {"values": ["base", "optim.max_steps=100"]}}
+    parameters = {"scale": {"value": "demo"}} | {
+        key: value if isinstance(value, dict) else {"value": value} for key, value in keys.items()
+    }
+    file.write_text(yaml.safe_dump({"program": "transformer_pl/train.py", "method": "grid", "parameters": parameters}))
+    sweep.main([str(file), "--plan", f"--runs={tmp_path / 'runs'}"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("the warm-up does not end")]
+    assert line.startswith("the warm-up does not end within the steps of max_steps=100: ")

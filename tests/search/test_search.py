@@ -132,7 +132,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once(write, tmp_path):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8 in it, for base is trial 0"),
+        ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8 in it, base's value at"),
         ({"space": {"model.p_drop": {"min": 0.2, "max": 0.4}}}, "model.p_drop: must have 0.1 in it"),
         (
             {"early_terminate": {"type": "hyperband"}, "metric": {"name": "val/bleu", "goal": "maximize"}},

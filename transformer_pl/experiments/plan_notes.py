@@ -25,7 +25,8 @@ def plan_notes(plan: Plan, retuned: bool) -> list[str]:
     base = next((row for row in regimes if same_row(plan.sweep.rows[row].configs[0], plan.sweep.base)), 0)
     differing = [] if retuned else differing_note(plan, regimes)
     outside = outside_note(plan.sweep.configs)
-    return [describe_regime(regimes[base], regimes.values()), *differing, *convergence_notes(plan), *outside]
+    warmup = warmup_note(plan)
+    return [describe_regime(regimes[base], regimes.values()), *warmup, *differing, *convergence_notes(plan), *outside]
 
 
 def outside_note(configs: Iterable[Config]) -> list[str]:
@@ -40,6 +41,13 @@ def _regimes(plan: Plan) -> dict[int, Regime]:
     return {
         row: regime(one.config, one.prepared, plan.estimates[row].cost.params) for row, one in sorted(first.items())
     }
+
+
+def warmup_note(plan: Plan) -> list[str]:
+    """A line that names the rows whose training ends before the learning rate has reached its peak."""
+    rows = [row.name for row in plan.sweep.rows if row.configs[0].optim.warmup >= row.configs[0].steps]
+    remedy = "the learning rate never reaches its peak; lower optim.warmup"
+    return [f"the warm-up does not end within the steps of {', '.join(rows)}: {remedy}"] if rows else []
 
 
 def differing_note(plan: Plan, regimes: Mapping[int, Regime]) -> list[str]:

@@ -68,10 +68,10 @@ def scale_notes(config: Config) -> list[str]:
         if getattr(model, factor) != 1
     ]
     sizes = f"Model sizes are the paper's, multiplied by {' and '.join(factors)}." if factors else ""
-    text = data.path or data.hub or "the embedded synthetic corpus"
+    text = data.path or data.hub or task_of(data).text
     return [
         sizes or "Model sizes are the paper's.",
-        f"Training: {config.steps:,} steps; {data.batch_tokens:,} tokens of each language in a batch; vocabulary "
+        f"Training: {config.steps:,} steps; {data.batch_tokens:,} tokens of each side in a batch; vocabulary "
         f"{data.vocab_size:,}; text: {text}.",
     ]
 
@@ -189,8 +189,8 @@ def untrained_notes(rows: Sequence[TableRow]) -> list[str]:
         return []
     title = rows[0].results.measure.title
     return [
-        f"Not trained enough to compare: {counted(len(rows), 'row')}. Below {LEARNED:g} {title}, as base is too, a "
-        "row has learned next to nothing, so it has no test and no star. Train longer."
+        f"Not compared with base: {counted(len(rows), 'row')}. Below {LEARNED:g} {title}, as base is too, a row has "
+        "learned next to nothing. Train longer."
     ]
 
 

@@ -42,6 +42,8 @@ class Publisher:
             return exit_code or 1
         suffix = f" (-{self.folder.name.rpartition('-')[2]}: {self.differs})" if self.differs else ""
         say(self.console, f"table and results: {self.folder}{suffix}")
+        if (page := self.folder / "report.html").exists():
+            say(self.console, f"page: {page}")
         return exit_code
 
     def _write(self, table: Table, draw_page: Callable[[], dict[str, Path]], interrupted: bool) -> None:

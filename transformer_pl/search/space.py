@@ -260,7 +260,8 @@ def _invalid_choices(path: Path, key: str, values: Distribution) -> list[str]:
 def _mistakes_of_base(search: Search) -> list[str]:
     """Check what needs the base's config: the base is trial 0, and all trials are validated as often as it is."""
     mistakes = [
-        f"{search.path}: parameters.{key}: must have {value} in it, for base is trial 0; add it"
+        f"{search.path}: parameters.{key}: must have {value} in it, base's value at this scale, for base is trial 0; "
+        "widen it"
         for key, value in search.base_draw.items()
         if not contains(search.space[key], value)
     ]
