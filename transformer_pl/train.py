@@ -194,6 +194,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
             fit.fit(run, prepared)
         return 0
     trial = run.trial
+    check_writable(run.runs)  # the text may have filled the disk
     with ExitStack() as stack:
         stack.enter_context(trial.lock())
         if not rerun and (code := _report_ended(run)) is not None:  # another process had it until now

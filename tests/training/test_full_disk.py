@@ -16,6 +16,7 @@ from tests.training.test_crashes import SCENARIOS, SHARED, Whole, points
 from transformer_pl.runtime import crash, files
 from transformer_pl.runtime.crash import CRASH
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.processes import ThisMachine
 
 FULL = re.compile(r"must be (a folder that can be written|writable), with room .*: No space left on device")
 
@@ -86,6 +87,7 @@ def test_a_disk_that_is_full_from_a_crash_point_on(whole, tmp_path, monkeypatch,
             assert ended in ([], [1]), "also W&B is told that it failed"
         ballast.unlink()
         warn.cache_clear()
+        monkeypatch.setattr(ThisMachine, "is_dead", lambda machine, process: True)  # of the command before
         code, trial = tiny_trials.train(runs, whole.keys)
         assert code == 0
         tiny_trials.same(trial, whole.outcome)

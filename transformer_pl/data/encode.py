@@ -8,6 +8,7 @@ when the work is done, except for the tokenizer.
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
@@ -145,8 +146,11 @@ def _encode_split(
 
     note: is called after each chunk with the pairs that are done, and at times with the sizes of the files on the disk.
     """
-    writers = [_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION, sizes) for side in LANGUAGES]
-    try:
+    with ExitStack() as stack:  # closes every file, also where closing one of them finds the disk full
+        writers = [
+            stack.enter_context(closing(_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION, sizes)))
+            for side in LANGUAGES
+        ]
         pairs = itertools.islice(pairs, done, None)
         for number in itertools.count(1):
             chunk = list(itertools.islice(pairs, CHUNK))
@@ -159,9 +163,6 @@ def _encode_split(
             saved = [writer.saved() for writer in writers] if number % SAVED_EVERY == 0 else []
             note(done, {file: size for files in saved for file, size in files.items()})
         return {f"{side}_pieces": writer.finish() for side, writer in zip(LANGUAGES, writers, strict=True)}
-    finally:
-        for writer in writers:
-            writer.close()
 
 
 class _Writer:
@@ -202,8 +203,9 @@ class _Writer:
         return self.flat.length
 
     def close(self) -> None:
-        for file in self._files():
-            file.close()
+        with ExitStack() as stack:
+            for file in self._files():
+                stack.enter_context(closing(file))
 
     def _files(self) -> list[IO[bytes]]:
         return [self.flat.file, self.offsets.file, *([self.text] if self.text else [])]
