@@ -1,6 +1,7 @@
 import errno
 import hashlib
 import json
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,6 +111,24 @@ def test_the_vocabulary_of_a_huge_corpus_comes_from_evenly_spaced_sentences(tmp_
     with pytest.raises(InputError):
         prepare(DATA, tmp_path, in_memory(pairs))
     assert taught == [f"{side}{i}" for i in range(0, 20, 4) for side in "st"]
+
+
+def test_a_folder_that_another_process_finishes_at_this_moment_is_no_error(tmp_path, monkeypatch):
+    """It is there when this process makes it, and gone when this process looks whether it is a folder."""
+    seen = []
+
+    def looked(path):
+        seen.append(path)
+        if path.name.endswith(".unfinished") and seen.count(path) == 1:
+            return False
+        return os.path.isdir(path)
+
+    prepared = prepare(DATA, tmp_path / "first", in_memory())
+    unfinished = tmp_path / "data" / f".{prepared.folder.name}.unfinished"
+    unfinished.mkdir(parents=True)
+    monkeypatch.setattr(Path, "is_dir", looked)
+    prepare(DATA, tmp_path, in_memory())
+    assert unfinished in seen
 
 
 def test_processes_at_the_same_time_do_not_meet(tmp_path):

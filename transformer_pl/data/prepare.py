@@ -306,7 +306,8 @@ def _make(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -
 def _alone(unfinished: Path, on_progress: OnProgress) -> Iterator[None]:
     """Hold the lock of a folder, which is made if needed. The process that had it may have finished the folder."""
     while True:
-        unfinished.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # also where it was renamed while this looked; a file fails below
+            unfinished.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError), (unfinished / LOCK).open("a") as file:
             if not try_lock(file, fcntl.LOCK_EX):
                 on_progress("waiting for another process that prepares this text", 0, None)
