@@ -12,7 +12,12 @@ from tiny_trials import TINY
 from wandb.wandb_agent import Agent
 
 PROBED = [path for path in SHIPPED if path.stem in ("search_regularisation", "search_size", "table3_D", "table2")]
-SHORT = TINY | {"model.depth": 0.5, "data.path": str(shared_text()), "data.hub": None}  # over what a file sets
+SHORT = TINY | {
+    "model.width": "1/16",
+    "model.depth": 0.5,
+    "data.path": str(shared_text()),
+    "data.hub": None,
+}  # over what a file sets
 
 
 @pytest.fixture
@@ -60,7 +65,9 @@ def one_value(parameter):
 )
 def test_a_shipped_sweep_trains_under_the_agent(start, path):
     sweep = yaml.safe_load(path.read_text())
-    few = {"variant": "base", "decode.average": 2} if path.stem == "table2" else {}  # it validates twice here
+    averaged = {"variant": "base", "decode.average": 2}  # it validates twice here
+    trees = {"data.path": None, "data.vocab_size": 500, "data.train_pairs": 200, "decode.beam": 1}
+    few = {"table2": averaged, "table4": trees}.get(path.stem, {})
     _, process, runs = start(path, **few)
     assert process.wait(timeout=300) == 0
     (folder,) = runs.glob("trials/*")
