@@ -147,9 +147,11 @@ class GridCommand:
         self.launcher.check([planned.config.trainer for planned in missing])
         check_models((planned.config for planned in trials), self.options.runs)
         texts = [(planned.config.data, planned.prepared) for planned in missing]
-        lines = survey_texts(texts, self.console) if self.options.plan else []  # else `train` prepares them
+        lines: list[str] = []  # of texts that are not prepared here; else `train` prepares them
         if self.options.measure:
             prepare_texts([data for data, _ in texts], self.options.runs, self.console)
+        elif self.options.plan:
+            lines = survey_texts(texts, self.console)
         estimates = estimate_costs(trials, finished_results(self.options.runs))
         if self.options.measure:
             estimates = self.measured(sweep, missing, estimates)

@@ -1,6 +1,5 @@
 """How long the trials of a sweep will take, by the first steps of each row on this machine (`--plan --measure`)."""
 
-import os
 import subprocess
 import sys
 import time
@@ -48,7 +47,7 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
     with TemporaryDirectory(prefix="measure") as name:
         runs = Path(name)
         (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
-        last = min(LAST, planned.config.steps)
+        last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
         words = [word for word in argv(planned, runs) if not word.startswith(LOGGED)] + [f"{LOGGED}{EVERY}"]
         environment = without_slurm() | SLEEPING_THREADS | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
         with (runs / "log").open("wb") as log:
@@ -57,7 +56,7 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
             while True:
                 ended = process.poll() is not None
                 times = _times(runs)
-                if last in times or max(times, default=0) > last:
+                if max(times, default=0) >= last:
                     break
                 if ended:
                     raise InputError(
@@ -88,4 +87,4 @@ def _times(runs: Path) -> dict[int, float]:
 
 
 def _end(log: Path) -> str:
-    return " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:]) or os.devnull
+    return " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:]) or "nothing"

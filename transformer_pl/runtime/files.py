@@ -101,13 +101,19 @@ def try_lock(file: IO, kind: int) -> bool:
     On a file system that has no locks everybody has it, so nothing may rely on it alone.
     """
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        _lock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+def _lock(file: IO, operation: int) -> None:
+    """Call flock; nothing on a file system without locks."""
+    try:
+        fcntl.flock(file, operation)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-    return True
 
 
 @contextmanager
@@ -117,11 +123,7 @@ def locked_file(path: Path) -> Iterator[None]:
     Where the file system has no locks, it does nothing: use it to save double work, not to prevent it.
     """
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+        _lock(file, fcntl.LOCK_EX)
         yield
 
 
