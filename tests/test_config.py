@@ -177,7 +177,7 @@ def test_what_python_spells_is_read_back(value):
         ("model.width", "-1/2", "must be greater than 0"),
         ("model.width", "1/0", "fraction such as 1/2"),
         ("model.width", "a/b", "fraction such as 1/2"),
-        ("trainer.precision", "64", "must be '32-true', 'bf16-mixed' or '16-mixed'"),
+        ("trainer.precision", "64", "must be '32-true', 'bf16-mixed', 'bf16-master' or '16-mixed'"),
         ("trainer.tokenised_bleu", "yes", "must be True or False"),
         ("trainer.tokenised_bleu", 1, "must be True or False"),
         ("trainer.tokenised_bleu", None, "must be True or False"),
@@ -306,6 +306,10 @@ def test_a_precision_that_the_machine_lacks_is_refused():
     assert "16-mixed needs a GPU" in message
     (message,) = mistakes({"trainer.precision": "16-mixed", "trainer.strategy": "fsdp2"})
     assert "choose bf16-mixed, or ddp" in message
+    (message,) = mistakes({"trainer.precision": "bf16-master", "trainer.strategy": "fsdp2"})
+    assert "splits the master weights" in message and "choose bf16-mixed, or ddp" in message
+    (message,) = mistakes({"trainer.precision": "bf16-master", "trainer.compile": "on"})
+    assert "they are not compiled; choose auto or off" in message
     (message,) = mistakes({"trainer.compile": "on", "trainer.strategy": "fsdp2"})
     assert "choose auto or off, or ddp" in message
     assert config(trainer__precision="bf16-mixed", trainer__accelerator="cpu")

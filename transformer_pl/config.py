@@ -258,8 +258,9 @@ class Trainer(Section):
     strategy: Literal["auto", "ddp", "fsdp2"] = Field(
         default="auto", description="how processes share the work; fsdp2 also splits the weights"
     )
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
-        default="32-true", description="floating-point format of training"
+    precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
+        default="32-true",
+        description="floating-point format of training; bf16-master: bf16 alone, but for master weights in fp32",
     )
     accumulate: Count = Field(
         default=1, description="parts that a global batch is split into, computed one after the other"
@@ -452,6 +453,22 @@ def _half_precision_scales_the_loss(config: Config) -> Iterator[Broken]:
         )
 
 
+def _master_weights_are_whole(config: Config) -> Iterator[Broken]:
+    if config.trainer.precision == "bf16-master" and config.trainer.strategy == "fsdp2":
+        yield Broken(
+            ("trainer.precision", "trainer.strategy"),
+            "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
+        )
+
+
+def _master_weights_are_not_compiled(config: Config) -> Iterator[Broken]:
+    if config.trainer.precision == "bf16-master" and config.trainer.compile == "on":
+        yield Broken(
+            ("trainer.precision", "trainer.compile"),
+            "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
+        )
+
+
 def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
     if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
         yield Broken(
@@ -473,6 +490,8 @@ CONSTRAINTS = (
     _heads_divide_d_model,
     _half_precision_has_a_gpu,
     _half_precision_scales_the_loss,
+    _master_weights_are_whole,
+    _master_weights_are_not_compiled,
     _translation_has_the_whole_model,
     _compiled_layers_are_whole,
 )

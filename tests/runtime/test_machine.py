@@ -124,7 +124,7 @@ def test_the_paper_s_bleu_needs_its_package(monkeypatch):
 ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "fsdp2"]
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-master", "16-mixed"])
 def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision):
     """It would rather take another precision, with a warning, which here is an error."""
     trained = 0
@@ -134,15 +134,7 @@ def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision)
             chosen = fit.accelerator(one)
         except InputError:
             continue
-        trainer = L.Trainer(
-            accelerator=chosen,
-            devices=devices,
-            strategy=fit.strategy(one),
-            precision=precision,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-        )
+        trainer = fit.build_trainer(one, logger=False, callbacks=[])
         assert (trainer.precision, trainer.world_size) == (precision, devices)
         assert isinstance(trainer.accelerator, L.pytorch.accelerators.CUDAAccelerator) == (chosen == "cuda")
         trained += 1

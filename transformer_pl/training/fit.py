@@ -23,6 +23,7 @@ from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.training.module import TransformerModule
+from transformer_pl.training.precision import MasterWeights
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import TrialRun
@@ -76,13 +77,17 @@ def build_trainer(config: Config, logger: TrialLogger, callbacks: list[L.Callbac
 
     Under SLURM, Lightning would requeue the job itself, with a checkpoint in the working folder.
     """
+    plugins: list[Any] = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    precision = config.trainer.precision
+    if precision == "bf16-master":
+        plugins.append(MasterWeights())
     return L.Trainer(
-        plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
+        plugins=plugins,
         accelerator=accelerator(config),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
         strategy=strategy(config),
-        precision=config.trainer.precision,
+        precision=None if precision == "bf16-master" else precision,
         max_steps=config.steps,
         accumulate_grad_batches=config.trainer.accumulate,
         val_check_interval=config.trainer.val_every * config.trainer.accumulate,
@@ -156,7 +161,8 @@ def compiles(config: Config) -> bool:
         names = " or ".join(compilers)
         raise InputError(f"trainer.compile = on: needs a C++ compiler, {names}, but finds none; choose auto or off")
     if config.trainer.compile == "auto":
-        return found and accelerator(config) == "cuda" and config.trainer.strategy != "fsdp2"
+        whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
+        return found and whole and accelerator(config) == "cuda"
     return config.trainer.compile == "on"
 
 

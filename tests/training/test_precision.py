@@ -1,0 +1,86 @@
+"""`bf16-master`: steps in bfloat16, weights in float32."""
+
+import pytest
+import small_models
+import tiny_trials
+import torch
+from checks.test_properties import every_component
+from torch import nn
+from torch.func import functional_call
+
+from transformer_pl.loss import projected_loss
+from transformer_pl.training.precision import MasterWeights
+
+
+class Loss(nn.Module):
+    """The training loss of a small model, in nats per token."""
+
+    def __init__(self, keys=None):
+        super().__init__()
+        self.model = small_models.built(small_models.small(keys)).train()
+        self.source, self.target = small_models.batch()
+
+    def forward(self):
+        states = self.model.states(self.source, self.target)
+        self.dtype = states.dtype
+        return projected_loss(self.model.embedding, states, self.target, 0.1) / self.target.count_nonzero()
+
+
+def gradients(loss: Loss, value: torch.Tensor) -> dict[str, torch.Tensor]:
+    loss.zero_grad()
+    value.backward()
+    return {name: weight.grad.clone() for name, weight in loss.named_parameters() if weight.grad is not None}
+
+
+def stepped(loss: Loss) -> torch.Tensor:
+    precision = MasterWeights()
+    with precision.convert_module(loss) is loss and precision.train_step_context():
+        return loss()
+
+
+def test_a_step_computes_with_copies_in_bfloat16():
+    """The reference is torch's functional_call with such copies."""
+    loss = Loss()
+    weights = {name: weight.detach().clone() for name, weight in loss.named_parameters()}
+    value = stepped(loss)
+    assert loss.dtype == torch.bfloat16
+    copies = {name: one.bfloat16() for name, one in (*loss.named_parameters(), *loss.named_buffers())}
+    expected = functional_call(loss, copies, ())
+    assert torch.equal(value, expected)
+    ours, theirs = gradients(loss, value), gradients(loss, expected)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    for name, weight in loss.named_parameters():  # the masters are back, as they were
+        assert isinstance(weight, nn.Parameter) and torch.equal(weight, weights[name])
+        assert weight.dtype == weight.grad.dtype == torch.float32
+
+
+def test_the_masters_are_back_after_an_error():
+    loss = Loss()
+    loss.forward = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        stepped(loss)
+    assert all(isinstance(weight, nn.Parameter) for weight in loss.parameters())
+    assert {tensor.dtype for tensor in (*loss.parameters(), *loss.buffers())} == {torch.float32}
+
+
+@every_component
+def test_every_component_learns_about_the_same(keys):
+    loss = Loss(keys)
+    value, expected = stepped(loss), loss()
+    assert value.item() == pytest.approx(expected.item(), rel=0.02)
+    low, full = gradients(loss, value), gradients(loss, expected)
+    flat = [torch.cat([one.flatten() for one in found.values()]) for found in (low, full)]
+    assert low.keys() == full.keys() and torch.cosine_similarity(*flat, dim=0) > 0.99
+
+
+def test_what_is_saved_has_the_digits_of_float32(tmp_path):
+    """Steps that are too small for bfloat16 add up, so the weights are not what bfloat16 could hold."""
+    runs = [tmp_path / "master", tmp_path / "full"]
+    code, trial = tiny_trials.train(runs[0], {"trainer.precision": "bf16-master"})
+    assert code == 0 and trial.result()["config"]["trainer.precision"] == "bf16-master"
+    _, full = tiny_trials.train(runs[1], {})
+    weights, others = (torch.load(one.folder / "weights.pt") for one in (trial, full))
+    assert all(weight.dtype == torch.float32 for weight in weights.values())
+    assert all((weight != weight.bfloat16()).any() for weight in weights.values() if weight.dim() > 1)
+    assert any(not torch.equal(weight, others[name]) for name, weight in weights.items())
+    assert trial.result()["metrics"]["val/loss"] == pytest.approx(full.result()["metrics"]["val/loss"], rel=0.02)
