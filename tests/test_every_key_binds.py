@@ -216,7 +216,6 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("data.max_length", 9),
         Change("decode.average", 2),
         Change("trainer.precision", "bf16-mixed"),
-        Change("trainer.precision", "bf16-master", {"trainer.precision": "bf16-mixed"}),
         Change("seed", 2),
     ]
 )
