@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from transformer_pl.data.epoch import pairs_that_fit
-from transformer_pl.data.prepare import Split, Tokens, nothing_fits_error
+from transformer_pl.data.prepare import nothing_fits_error
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
+from transformer_pl.data.tokens import Split, Tokens
 
 
 class Batch(NamedTuple):

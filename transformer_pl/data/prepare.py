@@ -10,16 +10,15 @@ of every other file. A damaged file is noticed when it is opened, and the next t
 import errno
 import fcntl
 import hashlib
-import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel, PositiveInt
@@ -29,6 +28,7 @@ from transformer_pl.data.encode import LANGUAGES, LOCK, encode_corpus
 from transformer_pl.data.selection import EVALUATION, OnProgress, check_counts, no_progress
 from transformer_pl.data.sources import SPLITS, Corpus, open_corpus
 from transformer_pl.data.tokenizer import Tokenizer
+from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import check_digest, load_json, set_aside, sha256, try_lock
@@ -37,54 +37,6 @@ if TYPE_CHECKING:
     from transformer_pl.config import Data
 
 TOKENIZING = 1  # raised whenever the same text would give other tokens
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The sentences of a split in one language, as one array of token ids."""
-
-    flat: np.ndarray  # (tokens,) uint16 or uint32: the sentences one after the other, without special tokens
-    offsets: np.ndarray  # (sentences + 1,) int64: sentence i is flat[offsets[i] : offsets[i + 1]]
-
-    @classmethod
-    def of(cls, sentences: list[list[int]]) -> "Tokens":
-        offsets = np.cumsum([0, *map(len, sentences)])
-        return cls(np.fromiter(itertools.chain.from_iterable(sentences), dtype=np.uint32), offsets)
-
-    @classmethod
-    def joined(cls, parts: Sequence["Tokens"]) -> "Tokens":
-        """The sentences of all parts, one after the other."""
-        starts = np.cumsum([0, *(len(part.flat) for part in parts)])
-        offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]
-        return cls(np.concatenate([part.flat for part in parts]), np.concatenate([*offsets, starts[-1:]]))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, i: int) -> np.ndarray:
-        if not 0 <= i < len(self):
-            raise IndexError(i)
-        return self.flat[self.offsets[i] : self.offsets[i + 1]]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(sentences,): the tokens of each sentence, special tokens not counted."""
-        return np.diff(self.offsets)
-
-    @property
-    def lengths_with_special(self) -> np.ndarray:
-        """(sentences,): the tokens that the model sees of each sentence: its own and one special token, BOS or EOS."""
-        return self.lengths + 1
-
-
-def evenly_spaced(total: int, count: int) -> list[int]:
-    """Return at most `count` different indexes below `total`, evenly spaced."""
-    return np.unique(np.linspace(0, total - 1, count).astype(int)).tolist()
-
-
-class Split(NamedTuple):
-    source: Tokens
-    target: Tokens
 
 
 class _Counts(BaseModel, strict=True):
