@@ -22,7 +22,8 @@ from transformer_pl.checks.run import check_model
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
-from transformer_pl.data.prepare import Prepared, prepare
+from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.texts import shown_stages

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from transformer_pl.config import Config
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_regular

@@ -12,8 +12,9 @@ from helpers import flip
 
 from transformer_pl.config import Data
 from transformer_pl.data import encode as module
-from transformer_pl.data.prepare import Prepared, fingerprint_id, prepare
-from transformer_pl.data.sources import Corpus
+from transformer_pl.data.corpus import Corpus
+from transformer_pl.data.prepare import fingerprint_id, prepare
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 

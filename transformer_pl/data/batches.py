@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_pl.data.epoch import pairs_that_fit
-from transformer_pl.data.prepare import nothing_fits_error
+from transformer_pl.data.epoch import nothing_fits_error, pairs_that_fit
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
 from transformer_pl.data.tokens import Split, Tokens
 

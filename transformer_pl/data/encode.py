@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
+from transformer_pl.data.corpus import SPLITS, Corpus
 from transformer_pl.data.selection import EVALUATION, OnProgress, Selection, check_counts, select
-from transformer_pl.data.sources import SPLITS, Corpus
 from transformer_pl.data.tokenizer import MOST_PAIRS, Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.crash import crash_point

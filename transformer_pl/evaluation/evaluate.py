@@ -11,7 +11,7 @@ from torch import Tensor
 from transformer_pl.component_sources import kept_sources
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import collate, eval_batches, padded
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.evaluation.beam_search import Hypothesis, beam_search

@@ -5,7 +5,7 @@ from typing import Any
 import lightning as L
 
 from transformer_pl.config import Config, Decode
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.evaluation.evaluate import best_translations
 from transformer_pl.runtime.signals import component_code

@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from transformer_pl.config import Config
 from transformer_pl.data.datamodule import TranslationDataModule
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.energy import EnergyMeter, device_counters
 from transformer_pl.runtime.environment import chosen_thread_count, set_thread_count
