@@ -40,12 +40,12 @@ class Tokens:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(sentences,): the tokens of each sentence, special tokens not counted."""
-        return np.diff(self.offsets)
+        """(sentences,) int32: the tokens of each sentence, special tokens not counted."""
+        return np.diff(self.offsets).astype(np.int32)
 
     @property
     def lengths_with_special(self) -> np.ndarray:
-        """(sentences,): the tokens that the model sees of each sentence: its own and one special token, BOS or EOS."""
+        """(sentences,) int32: the tokens that the model sees of each sentence: its own, and BOS or EOS."""
         return self.lengths + 1
 
 
