@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transformer_pl.data.sources import Corpus
+from transformer_pl.data.corpus import Corpus
 from transformer_pl.task import Measure, Scores, Task
 
 

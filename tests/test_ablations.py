@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ablations.additive_attention import AdditiveAttention
+from ablations.attention_dropout import AttentionDropout
 from ablations.convolutional_layer import ConvolutionalLayer
 from ablations.gated_ffn import GatedFeedForward
 from ablations.learned_position import LearnedPosition
@@ -25,7 +26,7 @@ from ablations.untied_embedding import UntiedEmbedding
 from transformer_pl.config import sizes
 from transformer_pl.experiments.cost import forward_cost
 from transformer_pl.levels import Level, resolve
-from transformer_pl.model import Mask
+from transformer_pl.model import Mask, MultiHeadSelfAttention, ScaledDotProductAttention
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
 H, D_K, D_V = CONFIG.h, CONFIG.d_k, CONFIG.d_v
@@ -104,6 +105,39 @@ def test_attention_is_its_equation(kind, site, start):
             (t / taken.sum() * value(v[b, head], i, j, part) for t, j in zip(taken, seen, strict=True)), np.zeros(D_V)
         )
         np.testing.assert_allclose(found[b, head, row], expected, atol=1e-5)
+
+
+def test_attention_biases_are_those_of_all_four_projections():
+    """Of torch's own attention: there, any of W^K changes nothing, and one of W^O is in b_V, too."""
+    torch.manual_seed(1)
+    config = small_models.small({"model.h": 2, "model.attention": "ablations.attention_biases.AttentionBiases"})
+    part, reference = MultiHeadSelfAttention(config, "decoder"), nn.MultiheadAttention(config.d_model, 2)
+    nn.init.normal_(reference.in_proj_bias), nn.init.normal_(reference.out_proj.bias)
+    b_Q, b_K, b_V = reference.in_proj_bias.unflatten(0, (3, 2, 1, -1))
+    with torch.no_grad():
+        reference.in_proj_weight.copy_(torch.cat([part.W_Q.weight, part.W_K.weight, part.W_V.weight]))
+        reference.out_proj.weight.copy_(part.W_O.weight)
+        part.attention.b_Q.copy_(b_Q)
+        part.attention.b_V.copy_(b_V + torch.linalg.solve(part.W_O.weight, reference.out_proj.bias).view_as(b_V))
+    x = torch.randn(5, 1, config.d_model)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected, weights = reference(x, x, x, attn_mask=later, average_attn_weights=False)
+    x = x.transpose(0, 1)  # (1, 5, d_model)
+    assert b_K.abs().min() > 0.01 and torch.allclose(part(x, Mask(causal=True)), expected.transpose(0, 1), atol=1e-4)
+    Q, K = (part._heads(projection(x)) for projection in (part.W_Q, part.W_K))
+    assert torch.allclose(part.attention.weights(Q, K, Mask(causal=True)), weights, atol=1e-5)
+
+
+def test_attention_dropout_drops_weights_in_training_alone():
+    torch.manual_seed(1)
+    part, base = AttentionDropout(CONFIG._replace(p_drop=0.25), "decoder"), ScaledDotProductAttention(CONFIG, "decoder")
+    Q, K, V = torch.randn(2, H, 40, D_K), torch.randn(2, H, 40, D_K), torch.eye(40).expand(2, H, 40, 40)
+    weights = base.weights(Q, K, Mask(causal=True))
+    found = part(Q, K, V, Mask(causal=True))  # the weights themselves
+    kept = found != 0
+    assert torch.allclose(found[kept], weights[kept] / 0.75, atol=1e-5)
+    assert kept.sum() / weights.count_nonzero() == pytest.approx(0.75, abs=0.05)
+    assert torch.allclose(part.eval()(Q, K, V, Mask(causal=True)), weights, atol=1e-5)
 
 
 @pytest.mark.parametrize("gate", ["relu", "silu", "gelu"])

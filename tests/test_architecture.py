@@ -13,8 +13,8 @@ FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path i
 DOORS = {
     "wandb": "transformer_pl.training.wandb_process",
     "wandb_workspaces": "transformer_pl.reporting.wandb_report",
-    "datasets": "transformer_pl.data.sources",
-    "pyarrow": "transformer_pl.data.sources",
+    "datasets": "transformer_pl.data.hub",
+    "pyarrow": "transformer_pl.data.tables",
     "sacrebleu": "transformer_pl.evaluation.score",
     "sacremoses": "transformer_pl.evaluation.score",
     "sentencepiece": "transformer_pl.data.tokenizer",

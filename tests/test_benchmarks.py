@@ -17,7 +17,8 @@ from helpers import ROOT, little_text
 from small_models import batch, built, small
 from tiny_trials import TINY
 
-from transformer_pl.data.sources import SPLITS, open_corpus
+from transformer_pl.data.corpus import SPLITS
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import resolve, scale_level
 from transformer_pl.model import Transformer

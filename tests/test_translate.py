@@ -12,7 +12,7 @@ import yaml
 from forked import command
 from helpers import ROOT
 
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.trials.runs_folder import find
 from transformer_pl.trials.trial import Trial
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from transformer_pl.config import Config, Data
-    from transformer_pl.data.sources import Corpus
+    from transformer_pl.data.corpus import Corpus
 
 
 class Measure(NamedTuple):

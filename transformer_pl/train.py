@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 import traceback
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -22,13 +22,15 @@ from transformer_pl.checks.run import check_model
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
-from transformer_pl.data.prepare import Prepared, prepare
+from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, parse_variant, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, folder_name, run_command, text
+from transformer_pl.runtime.energy import EnergyMeter
 from transformer_pl.runtime.environment import (
     avoid_spinning_threads,
     code_state,
@@ -191,7 +193,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
         fit.use_threads(run.config, run.trial)
         with suppress(Stopped, Diverged):  # rank 0 reports these; it would be killed if this process ended in error
-            fit.fit(run, prepared)
+            fit.fit(run, prepared, EnergyMeter())
         return 0
     trial = run.trial
     check_writable(run.runs)  # the text may have filled the disk
@@ -207,8 +209,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
                 trial.clear()
             trial.set_aside_damaged()
             trial.set_status("running")
-            with component_code():
-                result = _train_and_evaluate(run, prepared, rerun)
+            with component_code(), closing(fit.energy_meter(run.config)) as meter:
+                result = _train_and_evaluate(run, prepared, rerun, meter)
         except Stopped:
             trial.set_status("stopped")
             raise
@@ -237,7 +239,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         return 0
 
 
-def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[str, Any]:
+def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: EnergyMeter) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     from transformer_pl.evaluation.evaluate_trial import evaluate_trial
     from transformer_pl.training.bleu_sample import sample_metric
@@ -257,7 +259,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     keep_sources(config.model, trial.sources)
     cost = _cost(run, prepared)
     begun = rerun or (trial.folder / "checkpoints").exists()
-    logger, training = (None if begun else reuse_weights(run)) or fit(run, prepared)
+    logger, training = (None if begun else reuse_weights(run)) or fit(run, prepared, meter)
     try:
         evaluation = evaluate_trial(config, trial, prepared)
         metrics = evaluation.metrics
@@ -285,6 +287,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "dropped": training.dropped,
             "tokens_per_s": training.tokens_per_s,
             "wall_s": round(training.earlier_s + time.perf_counter() - started, 1),
+            "energy_j": None if (joules := meter.joules()) is None else round(joules, 1),
             "exempt": exempt,
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),

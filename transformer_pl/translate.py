@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from transformer_pl.config import Config
-from transformer_pl.data.prepare import Prepared, Tokens
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_regular
@@ -96,7 +96,7 @@ def translator(
 
     def translate_all(sentences: list[str]) -> list[list[tuple[str, float]]]:
         not_blank = [sentence for sentence in sentences if sentence.strip()]
-        source = Tokens.of(tokenizer.encode(not_blank))
+        source = tokenizer.encode(not_blank)
         outputs = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
         return [_texts(next(outputs)) if sentence.strip() else [("", 0.0)] for sentence in sentences]
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from transformer_pl.config import Config, sizes
-from transformer_pl.data.prepare import Prepared, Split, Tokens
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.metrics import read_metrics

@@ -15,8 +15,10 @@ from rounds import compare, first, sentences_per_s, trained_model, warm_up
 
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import TrainStream
-from transformer_pl.data.prepare import Prepared, Tokens, prepare
+from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import PAD
+from transformer_pl.data.tokens import Tokens
 from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.loss import smoothed_loss

@@ -47,7 +47,8 @@ from rounds import (
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, padded
-from transformer_pl.data.prepare import Prepared, prepare
+from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import EOS, PAD
 from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level

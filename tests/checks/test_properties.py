@@ -30,6 +30,7 @@ def named_components() -> dict[str, dict]:
     return found
 
 
+DROPOUT = "ablations.attention_dropout.AttentionDropout"
 LOCAL, RELATIVE = "ablations.local_attention.LocalAttention", "ablations.relative_attention.RelativeAttention"
 NAMED = named_components() | {  # so small that they matter in sentences of six tokens
     "window=3": {"model.attention": LOCAL, "model.attention.window": 3},
@@ -51,15 +52,25 @@ def test_every_component_has_the_property(measure, keys):
 @every_component
 @torch.no_grad()
 def test_every_component_changes_the_logits(keys):
-    """The model computes something else than the paper's with the same weights."""
+    """The model computes something else than the paper's with the same weights, and any of its own beside them.
+
+    What drops out acts in training alone.
+    """
     source, target = small_models.batch()
-    with_part, without = (
-        small_models.built(small_models.small(keys)).eval(),
-        small_models.built(small_models.small()).eval(),
-    )
+    is_dropout = keys.get("model.attention") == DROPOUT
+    keys = keys | {"model.p_drop": 0.1 if is_dropout else 0.0}
+    with_part, without = small_models.built(small_models.small(keys)), small_models.built(small_models.small())
+    for model in (with_part, without):
+        model.train(is_dropout)
+    for module in with_part.modules():
+        if is_dropout and module is not with_part.decoder[0].self_attention.attention.dropout:
+            module.p = 0.0  # of the other dropouts, which are the paper's
     theirs = with_part.state_dict()
     shared = {k: v for k, v in without.state_dict().items() if k in theirs and v.shape == theirs[k].shape}
     with_part.load_state_dict(shared, strict=False)
+    for name, weight in with_part.named_parameters():
+        if name not in shared:
+            torch.nn.init.normal_(weight)
     assert not torch.allclose(with_part(source, target), without(source, target), atol=1e-3)
 
 

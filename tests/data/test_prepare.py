@@ -12,8 +12,10 @@ from helpers import flip
 
 from transformer_pl.config import Data
 from transformer_pl.data import encode as module
-from transformer_pl.data.prepare import Prepared, Tokens, fingerprint_id, prepare
-from transformer_pl.data.sources import Corpus
+from transformer_pl.data.corpus import Corpus
+from transformer_pl.data.prepare import fingerprint_id, prepare
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 
 DATA = Data(vocab_size=300)
@@ -69,7 +71,7 @@ def test_arrays_are_small_and_mapped(prepared):
 
 def test_a_large_vocabulary_takes_wider_numbers(tmp_path):
     writer = module._Writer(tmp_path, "x", 2**16 + 1, keep_text=False)
-    writer.write(["a"], [[2**16]])
+    writer.write(["a"], Tokens(np.array([2**16]), np.array([0, 1])))
     assert writer.finish() == 1
     assert np.load(tmp_path / "x.npy").tolist() == [2**16]
 
@@ -390,10 +392,3 @@ def test_meta_says_what_was_prepared(prepared):
     assert meta["fingerprint"] == {"corpus": "memory"}
     assert meta["settings"]["vocab_size"] == 300 == len(prepared.tokenizer)
     assert meta["splits"]["val"]["pairs"] == 3
-
-
-def test_sentences_of_several_splits_are_joined_in_order():
-    parts = [[[5, 6], [], [7]], [], [[8], [9, 10, 11]]]
-    joined = Tokens.joined([Tokens.of(part) for part in parts])
-    assert [one.tolist() for one in joined] == [sentence for part in parts for sentence in part]
-    assert joined.lengths.tolist() == [2, 0, 1, 1, 3]

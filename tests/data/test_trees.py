@@ -7,7 +7,8 @@ import pytest
 
 from transformer_pl.config import Data
 from transformer_pl.data import synthetic
-from transformer_pl.data.sources import SPLITS, open_corpus
+from transformer_pl.data.corpus import SPLITS
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.data.trees import read_trees
 from transformer_pl.evaluation.brackets import read_linear
 from transformer_pl.runtime.errors import InputError

@@ -7,7 +7,8 @@ from transformer_pl import sweep
 from transformer_pl.config import Config
 from transformer_pl.data.batches import token_batches
 from transformer_pl.data.epoch import epoch
-from transformer_pl.data.prepare import Prepared, prepare
+from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.regime import Regime, describe_regime, papers_regime, regime
 from transformer_pl.experiments.sweep_file import read_sweep

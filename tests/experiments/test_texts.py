@@ -8,8 +8,10 @@ from rich.console import Console
 
 from transformer_pl import sweep
 from transformer_pl.config import Data
-from transformer_pl.data.prepare import Prepared, fingerprint_id, prepare
-from transformer_pl.data.sources import Corpus, open_corpus
+from transformer_pl.data.corpus import Corpus
+from transformer_pl.data.prepare import fingerprint_id, prepare
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.data.survey import survey
 from transformer_pl.data.tokenizer import VocabularyError, train_bpe, vocabulary_bounds
 from transformer_pl.experiments import texts

@@ -22,7 +22,7 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.slow
-RATES = ("tokens_per_s", "wall_s")
+RATES = ("tokens_per_s", "wall_s", "energy_j")
 
 
 @pytest.fixture(autouse=True)

@@ -82,3 +82,13 @@ def test_checkpoints_are_ten_minutes_of_the_paper_s_training_apart():
     assert (base.decode.average, big.decode.average) == (5, 20)
     assert [base.trainer.val_every * 0.4, big.trainer.val_every * 1.0] == [600, 600]  # steps * seconds of a step
     assert (base.steps, big.steps) == (100_000, 300_000) and base.trainer.tokenised_bleu
+
+
+def test_energy_stands_where_every_trial_of_a_row_tells_it():
+    base = config()
+    told, untold = row(base, bleu=26.0), row(base, bleu=26.0)
+    assert "energy" not in build_cost_table(["base"], [untold], base, P100).markdown()
+    told.results[0]["energy_j"] = 3.6e6 * 12.5
+    table = build_cost_table(["a", "b"], [told, untold], base, P100)
+    assert column(table, "energy, kWh")[:2] == ["12.5", ""]
+    assert any(note.startswith("energy: what the devices") for note in table.notes)

@@ -19,7 +19,7 @@ import torch
 from helpers import ROOT, little_text
 
 from transformer_pl.data.batches import token_batches
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import crash
 from transformer_pl.runtime.crash import CRASH
 from transformer_pl.train import main

@@ -18,7 +18,7 @@ from helpers import flip, little_text, shared_text, wait_for
 from transformer_pl.config import Decode
 from transformer_pl.data.batches import collate
 from transformer_pl.data.datamodule import TranslationDataModule
-from transformer_pl.data.prepare import Tokens, prepare
+from transformer_pl.data.prepare import prepare
 from transformer_pl.evaluation.evaluate import reference_likelihood, translate
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
@@ -125,7 +125,10 @@ def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothin
     assert len(sample.references) == 10 and set(sample.references) <= set(references)
     scored = {step: line["val/bleu_sample"] for step, line in lines if "val/bleu_sample" in line}
     assert list(scored) == list(range(6, 361, 6)) and scored[360] > 0
-    found = [translate(module.model, Tokens.of([list(one)]), Decode(beam=1, extra=3), 256)[0] for one in sample.source]
+    found = [
+        translate(module.model, sample.source.take([i]), Decode(beam=1, extra=3), 256)[0]
+        for i in range(len(sample.source))
+    ]
     hypotheses = prepared.tokenizer.decode([one[0].tokens if one else [] for one in found])
     assert scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample.references]).score)
     short = config(trainer__bleu_sample=10, decode__extra=3, **learns | {"optim__max_steps": 36})

@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 
 from tests.search.test_results import made
 from transformer_pl import report, sweep, translate
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.search import storage

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_pl.data.epoch import pairs_that_fit
-from transformer_pl.data.prepare import Split, Tokens, nothing_fits_error
+from transformer_pl.data.epoch import nothing_fits_error, pairs_that_fit
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
+from transformer_pl.data.tokens import Split, Tokens
 
 
 class Batch(NamedTuple):
@@ -36,10 +36,11 @@ def token_batches(
     batches are shuffled. The order depends on seed and epoch alone. Raises an InputError if no pair fits.
     """
     rng = np.random.default_rng((seed, epoch))
-    fits = np.flatnonzero(pairs_that_fit(source_lengths, target_lengths, batch_tokens, max_length))
-    if not len(fits):
+    fits = pairs_that_fit(source_lengths, target_lengths, batch_tokens, max_length)
+    order = np.flatnonzero(fits).astype(np.int32)  # half of the memory of int64, which counts for millions of pairs
+    if not len(order):
         raise nothing_fits_error(np.maximum(source_lengths, target_lengths), batch_tokens, max_length)
-    order = rng.permutation(fits)
+    rng.shuffle(order)
     order = order[_by_length(source_lengths[order], target_lengths[order])]
     batches = _cut(order, np.maximum(source_lengths[order], target_lengths[order]), batch_tokens)
     return [batches[i] for i in rng.permutation(len(batches))]
@@ -62,10 +63,10 @@ def _by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.nda
     It sorts by the longer sentence of a pair, then by the difference of the two. The direction of the second order
     alternates from one length to the next, so that the difference never jumps. The sort is stable.
     """
-    longer = np.maximum(source_lengths, target_lengths).astype(np.int64)
-    beyond = longer.max(initial=0) + 1
-    more = target_lengths - source_lengths  # in (-beyond, beyond)
-    return np.argsort(2 * beyond * longer + np.where(longer % 2, -more, more), kind="stable")
+    longer = np.maximum(source_lengths, target_lengths)
+    more = target_lengths - source_lengths
+    small = np.min_scalar_type(-1 - int(longer.max(initial=0)))  # numbers of 16 bits are sorted without comparing
+    return np.lexsort((np.where(longer % 2, -more, more).astype(small), longer.astype(small)))
 
 
 def _cut(order: np.ndarray, longest: np.ndarray, budget: int) -> list[np.ndarray]:

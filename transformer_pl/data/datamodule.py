@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
 from transformer_pl.data.batches import TrainStream, collate, eval_batches
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import PAD
 
 

@@ -16,9 +16,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
+from transformer_pl.data.corpus import SPLITS, Corpus
 from transformer_pl.data.selection import EVALUATION, OnProgress, Selection, check_counts, select
-from transformer_pl.data.sources import SPLITS, Corpus
 from transformer_pl.data.tokenizer import MOST_PAIRS, Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
+from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.files import put_in_place, read_json, sha256, write_json
 
@@ -181,10 +182,9 @@ class _Writer:
         if not sizes:
             self.offsets.append(np.zeros(1, np.int64))
 
-    def write(self, sentences: Iterable[str], ids: list[list[int]]) -> None:
-        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        self.offsets.append(self.flat.length + np.cumsum(lengths))
-        self.flat.append(np.fromiter(itertools.chain.from_iterable(ids), self.flat.dtype, int(lengths.sum())))
+    def write(self, sentences: Iterable[str], tokens: Tokens) -> None:
+        self.offsets.append(self.flat.length + tokens.offsets[1:])
+        self.flat.append(tokens.flat)
         if self.text:
             self.text.write("".join(f"{sentence}\n" for sentence in sentences).encode())
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime.errors import InputError
 
 
 class Epoch(NamedTuple):
@@ -20,6 +21,14 @@ def pairs_that_fit(
 ) -> np.ndarray:
     """True for each pair that is trained on: both sentences fit `max_length`, and a batch of their own."""
     return np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
+
+
+def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -> InputError:
+    """longer: the length of the longer sentence of each training pair, with its special token."""
+    return InputError(
+        f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
+        f"but the shortest of {len(longer)} has {longer.min(initial=2**62)} tokens, EOS included; raise them"
+    )
 
 
 @cache

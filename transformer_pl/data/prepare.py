@@ -1,219 +1,37 @@
-"""Text to token arrays, once for each corpus and vocabulary.
+"""Text to token arrays, once for each corpus and vocabulary: `runs/data/<id>/`, which prepared.py describes.
 
-    runs/data/<id>/  tokenizer.model  meta.json
-                     {train,val,test}.{source,target}.npy and .offsets.npy  {val,test}.{source,target}.txt
-
-The id is a hash of the text and of the tokenizer's settings, so a folder is never out of date. meta.json has the sha256
-of every other file. A damaged file is noticed when it is opened, and the next training prepares the text again.
+The id is a hash of the text and of the tokenizer's settings, so a folder is never out of date. A folder that is damaged
+is made again by the next training.
 """
 
 import errno
 import fcntl
 import hashlib
-import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, PositiveInt
 
 from transformer_pl.config import CLEANING, KEYS
-from transformer_pl.data.encode import LANGUAGES, LOCK, encode_corpus
-from transformer_pl.data.selection import EVALUATION, OnProgress, check_counts, no_progress
-from transformer_pl.data.sources import SPLITS, Corpus, open_corpus
-from transformer_pl.data.tokenizer import Tokenizer
+from transformer_pl.data.corpus import Corpus
+from transformer_pl.data.encode import LOCK, encode_corpus
+from transformer_pl.data.epoch import nothing_fits_error
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.selection import OnProgress, check_counts, no_progress
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import check_digest, load_json, set_aside, sha256, try_lock
+from transformer_pl.runtime.files import set_aside, sha256, try_lock
 
 if TYPE_CHECKING:
     from transformer_pl.config import Data
 
 TOKENIZING = 1  # raised whenever the same text would give other tokens
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The sentences of a split in one language, as one array of token ids."""
-
-    flat: np.ndarray  # (tokens,) uint16 or uint32: the sentences one after the other, without special tokens
-    offsets: np.ndarray  # (sentences + 1,) int64: sentence i is flat[offsets[i] : offsets[i + 1]]
-
-    @classmethod
-    def of(cls, sentences: list[list[int]]) -> "Tokens":
-        offsets = np.cumsum([0, *map(len, sentences)])
-        return cls(np.fromiter(itertools.chain.from_iterable(sentences), dtype=np.uint32), offsets)
-
-    @classmethod
-    def joined(cls, parts: Sequence["Tokens"]) -> "Tokens":
-        """The sentences of all parts, one after the other."""
-        starts = np.cumsum([0, *(len(part.flat) for part in parts)])
-        offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]
-        return cls(np.concatenate([part.flat for part in parts]), np.concatenate([*offsets, starts[-1:]]))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, i: int) -> np.ndarray:
-        if not 0 <= i < len(self):
-            raise IndexError(i)
-        return self.flat[self.offsets[i] : self.offsets[i + 1]]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(sentences,): the tokens of each sentence, special tokens not counted."""
-        return np.diff(self.offsets)
-
-    @property
-    def lengths_with_special(self) -> np.ndarray:
-        """(sentences,): the tokens that the model sees of each sentence: its own and one special token, BOS or EOS."""
-        return self.lengths + 1
-
-
-def evenly_spaced(total: int, count: int) -> list[int]:
-    """Return at most `count` different indexes below `total`, evenly spaced."""
-    return np.unique(np.linspace(0, total - 1, count).astype(int)).tolist()
-
-
-class Split(NamedTuple):
-    source: Tokens
-    target: Tokens
-
-
-class _Counts(BaseModel, strict=True):
-    pairs: PositiveInt
-    source_pieces: int
-    target_pieces: int
-
-
-class _Splits(BaseModel, strict=True):
-    train: _Counts
-    val: _Counts
-    test: _Counts
-
-
-class _Settings(BaseModel, strict=True):
-    vocab_size: int
-
-
-class _Meta(BaseModel, strict=True):
-    corpus: str
-    settings: _Settings
-    splits: _Splits
-    digests: dict[str, str] = {}  # sha256 by file name; what an older version prepared has none
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A prepared corpus on disk. Arrays are mapped, not held in memory; a damaged file raises an InputError.
-
-    Each file is checked against its digest when it is first opened, which takes about a second for a GB.
-    """
-
-    folder: Path
-    _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
-
-    @cached_property
-    def meta(self) -> dict[str, Any]:
-        """The content of meta.json: `fingerprint`, `corpus` (a description), `settings`, `digests` and `splits`.
-
-        Each split has `pairs`, `source_pieces`, `target_pieces` (tokens), and the counts of `Selection`.
-        """
-        with self._reading("meta.json") as path:
-            return load_json(path, _Meta)
-
-    def is_counted(self) -> bool:
-        """Return whether meta.json can be read. Prints a warning if it is damaged."""
-        if not (self.folder / "meta.json").exists():
-            return False
-        try:
-            return bool(self.meta)
-        except InputError as error:
-            warn(str(error))
-            return False
-
-    def damage(self) -> str | None:
-        """Return an error message for the first file that is missing or damaged, or None."""
-        try:
-            _ = self.tokenizer
-            for name in SPLITS:
-                self.split(name)
-            for name in EVALUATION:
-                self.text(name)
-        except InputError as error:
-            return str(error)
-        return None
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        with self._opening("tokenizer.model") as path:
-            tokenizer = Tokenizer(path)
-            _check_count(len(tokenizer), self.meta["settings"]["vocab_size"], "tokens")
-        return tokenizer
-
-    def mean_length(self, name: str, side: str) -> float:
-        """The mean of `lengths_with_special` over a split. side: `source` or `target`."""
-        counts = self.meta["splits"][name]
-        return counts[f"{side}_pieces"] / counts["pairs"] + 1
-
-    def split(self, name: str) -> Split:
-        return Split(*(self._tokens(name, side) for side in LANGUAGES))
-
-    def text(self, name: str) -> tuple[list[str], list[str]]:
-        """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
-        assert name in EVALUATION
-        return self._sentences(name, "source"), self._sentences(name, "target")
-
-    def _tokens(self, name: str, side: str) -> Tokens:
-        counts = self.meta["splits"][name]
-        with self._opening(f"{name}.{side}.npy") as path:
-            flat = np.load(path, mmap_mode="r")
-            _check_count(len(flat), counts[f"{side}_pieces"], "tokens")
-            if path.name not in self.meta.get("digests", {}) and flat.max(initial=0) >= len(self.tokenizer):
-                raise ValueError(f"holds the token {flat.max()}, but there are {len(self.tokenizer)}")
-        with self._opening(f"{name}.{side}.offsets.npy") as path:
-            offsets = np.load(path)
-            _check_count(len(offsets) - 1, counts["pairs"], "sentences")
-        return Tokens(flat, offsets)
-
-    def _sentences(self, name: str, side: str) -> list[str]:
-        with self._opening(f"{name}.{side}.txt") as path:
-            sentences = path.read_bytes().decode().split("\n")[:-1]
-            _check_count(len(sentences), self.meta["splits"][name]["pairs"], "sentences")
-        return sentences
-
-    @contextmanager
-    def _opening(self, file: str) -> Iterator[Path]:
-        with self._reading(file) as path:
-            if file not in self._checked:
-                check_digest(path, self.meta.get("digests", {}).get(file))
-                self._checked.add(file)
-            yield path
-
-    @contextmanager
-    def _reading(self, file: str) -> Iterator[Path]:
-        path = self.folder / file
-        try:
-            yield path
-        except InputError:  # of another file
-            raise
-        except (OSError, EOFError, ValueError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(
-                f"{path}: cannot be read: {reason}; the next training on this text prepares it anew"
-            ) from None
-
-
-def _check_count(actual: int, expected: int, unit: str) -> None:
-    if actual != expected:
-        raise ValueError(f"holds {actual} {unit} in place of {expected}")
 
 
 def fingerprint_id(data: "Data", corpus: Corpus) -> str:
@@ -266,14 +84,6 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress:
     if longer.min() > min(data.max_length, data.batch_tokens):
         raise nothing_fits_error(longer, data.batch_tokens, data.max_length)
     return prepared
-
-
-def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -> InputError:
-    """longer: the length of the longer sentence of each training pair, with its special token."""
-    return InputError(
-        f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
-        f"but the shortest of {len(longer)} has {longer.min(initial=2**62)} tokens, EOS included; raise them"
-    )
 
 
 def _make(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> None:

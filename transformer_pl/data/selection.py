@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from transformer_pl.data.sources import Corpus, Pair
+from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.runtime.errors import InputError
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+from transformer_pl.data.corpus import SPLITS, Corpus
 from transformer_pl.data.selection import OnProgress, check_counts, no_progress, select
-from transformer_pl.data.sources import SPLITS, Corpus
 from transformer_pl.data.tokenizer import MOST_PAIRS, vocabulary_bounds
 
 if TYPE_CHECKING:

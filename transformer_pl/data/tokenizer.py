@@ -7,17 +7,20 @@ that the training text lacks is encoded as bytes.
 import io
 import itertools
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
+from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
-MOST_WORDS = 1_000_000  # whose ids are kept at a time, which takes about 300 MB
+MOST_WORDS = 2_000_000  # whose ids are kept at a time, which takes about 500 MB
 MOST_PAIRS = 100_000  # in a larger training text, the bounds of the vocabulary take long to find and allow any usual
 LARGEST = 1_000_000  # vocabulary that is asked for
 
@@ -120,17 +123,30 @@ def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: _ESCAPE if match[1] == _ESCAPE else _BLANK, text)
 
 
-class _Words(dict[str, tuple[int, ...]]):
-    """The token ids of the words that were asked for so far."""
+class _Words(dict[str, int]):
+    """Words that were asked for: the number of each, and by their numbers their token ids.
 
-    def __init__(self, encode: Callable[[str], list[int]]):
+    encode: words -> the token ids of each.
+    """
+
+    def __init__(self, encode: Callable[[list[str]], list[list[int]]]):
         super().__init__()
         self._encode = encode
+        self._new: list[str] = []  # have a number, but no token ids yet
+        self._flat, self._offsets = array("I"), array("q", [0])
 
-    def __missing__(self, word: str) -> tuple[int, ...]:
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        self._new.append(word)
+        return number
+
+    def tokens(self) -> Tokens:
         # the empty word, between two blanks, would alone be an empty sentence
-        self[word] = tuple(self._encode(word) if word else self._encode(" ")[:1])
-        return self[word]
+        for word, ids in zip(self._new, self._encode([word or " " for word in self._new]), strict=True):
+            self._flat.extend(ids if word else ids[:1])
+            self._offsets.append(len(self._flat))
+        self._new.clear()
+        return Tokens(np.asarray(self._flat), np.asarray(self._offsets))
 
 
 class Tokenizer:
@@ -138,27 +154,27 @@ class Tokenizer:
 
     def __init__(self, model: bytes | Path):
         proto = model if isinstance(model, bytes) else Path(model).read_bytes()
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto, num_threads=1)
         self._words = _Words(self._processor.encode)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each sentence, without BOS and EOS. An empty sentence has none.
+    def encode(self, sentences: Sequence[str]) -> Tokens:
+        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none.
 
         No token reaches over a blank, so a sentence has the tokens of its words. Each word is split once: a text has
         far fewer words than places where they stand.
         """
         if len(self._words) > MOST_WORDS:
-            self._words.clear()
-        ids = self._words.__getitem__
-        return [
-            list(itertools.chain.from_iterable(map(ids, _escape(sentence).split(" ")))) if sentence else []
-            for sentence in sentences
-        ]
+            self._words = _Words(self._processor.encode)
+        split = [_escape(sentence).split(" ") if sentence else [] for sentence in sentences]
+        ends = np.cumsum([0, *map(len, split)])  # (sentences + 1,), in words
+        words = np.fromiter(map(self._words.__getitem__, itertools.chain.from_iterable(split)), np.int64, ends[-1])
+        tokens = self._words.tokens().take(words)
+        return Tokens(tokens.flat, tokens.offsets[ends])
 
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Return the text of each sentence on one line. PAD, BOS and EOS are left out.
 
         A model may generate bytes that are not UTF-8: they become U+FFFD. A newline becomes a blank.

@@ -15,15 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from transformer_pl.data.sources import (
-    Corpus,
-    Pair,
-    at_home,
-    choose_splits,
-    digest_of,
-    lines,
-    listing,
-)
+from transformer_pl.data.corpus import Corpus, Pair, choose_splits
+from transformer_pl.data.folder import at_home, listing
+from transformer_pl.data.text_files import digest_of, lines
 from transformer_pl.runtime.errors import InputError, shown
 
 if TYPE_CHECKING:

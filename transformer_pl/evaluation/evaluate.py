@@ -11,8 +11,9 @@ from torch import Tensor
 from transformer_pl.component_sources import kept_sources
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import collate, eval_batches, padded
-from transformer_pl.data.prepare import Prepared, Split, Tokens
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.evaluation.beam_search import Hypothesis, beam_search
 from transformer_pl.loss import projected_likelihood
 from transformer_pl.model import Cache, Mask, Transformer

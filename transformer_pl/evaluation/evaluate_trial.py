@@ -5,7 +5,8 @@ import math
 from typing import NamedTuple
 
 from transformer_pl.config import Config
-from transformer_pl.data.prepare import Prepared, Tokens
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokens import Tokens
 from transformer_pl.evaluation.evaluate import best_translations, reference_likelihood, trained_model
 from transformer_pl.model import Transformer
 from transformer_pl.task import task_of

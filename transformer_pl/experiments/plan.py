@@ -18,8 +18,10 @@ from rich.table import Table
 
 from transformer_pl.component_sources import source_digests, task_digest
 from transformer_pl.config import KEYS, SIZE_NAMES, Config, Data, effective_sizes, nominal_sizes, sizes
-from transformer_pl.data.prepare import Prepared, fingerprint_id
-from transformer_pl.data.sources import Corpus, open_corpus
+from transformer_pl.data.corpus import Corpus
+from transformer_pl.data.prepare import fingerprint_id
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, training_cost
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.levels import resolve, scale_level

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.epoch import epoch
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.schedule import learning_rate
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from transformer_pl.data.batches import Batch, collate
-from transformer_pl.data.prepare import Prepared, evenly_spaced
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.evaluation.evaluate import attention_maps, trained_model
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep

@@ -14,9 +14,22 @@ from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, mean, read_rows
 from transformer_pl.task import task_of
 
-TITLES = ("test {}", "test {} tok.", "FLOPs counted", "device hours", "FLOPs by time", "paper {}", "paper FLOPs")
+TITLES = (
+    "test {}",
+    "test {} tok.",
+    "FLOPs counted",
+    "device hours",
+    "energy, kWh",
+    "FLOPs by time",
+    "paper {}",
+    "paper FLOPs",
+)
 TOKENISED = (
     "test BLEU tok. is of Moses tokens with compounds split at their hyphens: compare this one with the paper's."
+)
+ENERGY = (
+    "energy: what the devices of a trial counted, evaluation included: its GPUs, or without one the machine's "
+    "processors and their memory, with all else that these did meanwhile. Empty where a device tells none."
 )
 
 
@@ -61,12 +74,15 @@ def device_seconds(result: dict[str, Any]) -> float:
 def _record(name: str, row: RowResults, tflops: float, printed: PublishedRow | None) -> dict[str, Any]:
     score = row.measure.name
     seconds = mean([device_seconds(result) for result in row.done])
+    told = [joules for result in row.done if (joules := result.get("energy_j")) is not None]
+    joules = mean(told) if len(told) == len(row.done) else None
     return {
         "name": name,
         f"test/{score}": mean(row.values(f"test/{score}")),
         "test/bleu_tokenised": mean(row.values("test/bleu_tokenised")),
         "flops": mean([result["flops"] for result in row.done]),
         "device_hours": seconds and seconds / 3600,
+        "energy_kwh": joules and joules / 3.6e6,
         "flops_by_time": seconds and seconds * tflops * 1e12,
         "seeds": len(row.done),
     } | _printed(printed, score)
@@ -88,6 +104,7 @@ def _cells(record: dict[str, Any], score: str, unmeasured: str) -> list[str]:
         cells.number(tokenised, ".1f"),
         short_number(record["flops"]) if record["flops"] else unmeasured,
         cells.number(record["device_hours"], ".3g") or unmeasured,
+        cells.number(record["energy_kwh"], ".3g"),
         short_number(record["flops_by_time"]) if record["flops_by_time"] else unmeasured,
         cells.number(paper_score, "g"),
         short_number(paper_flops) if paper_flops else "",
@@ -104,6 +121,7 @@ def _notes(rows: Sequence[RowResults], tflops: float) -> list[str]:
         "FLOPs counted: of the matrix products; a backward pass costs two forward passes.",
         "device hours: wall time of a trial, evaluation included, times its devices (a GPU, or a process on a CPU). "
         "Where several trials share a device, each has its whole time.",
+        *([ENERGY] if any(result.get("energy_j") is not None for result in results) else []),
         f"FLOPs by time, as the paper counts: device time times {tflops:g} TFLOP/s, the rate that --cost states. The "
         "paper takes 9.5 TFLOP/s for its P100.",
     ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader
 
-from transformer_pl.data.prepare import evenly_spaced
+from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.attention import attention_pictures

@@ -53,6 +53,23 @@ def nvidia_gpus() -> int:
     return count.value
 
 
+def gpu_joules(uuid: str) -> float:
+    """What a GPU has used since its driver was loaded. Raises an OSError where that is not told (a part of a GPU)."""
+    device, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
+    try:
+        driver = ctypes.CDLL("libnvidia-ml.so.1")
+        failed = (
+            driver.nvmlInit_v2()
+            or driver.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
+            or driver.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(millijoules))
+        )
+    except AttributeError as error:
+        raise OSError("NVIDIA's driver is too old to tell energy") from error
+    if failed:
+        raise OSError(f"NVIDIA's driver does not tell the energy of {uuid}: error {failed}")
+    return millijoules.value / 1000
+
+
 def accelerator(trainer: "Trainer", gpus: int) -> str:
     """`cuda` or `cpu`: what a trial is trained on. gpus: the number of GPUs that torch can use.
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_pl.config import Config, Data
-from transformer_pl.data.sources import Corpus
+from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.trees import treebank
 from transformer_pl.evaluation.brackets import SIGNATURE, bracket_counts, f1, is_tree
 from transformer_pl.task import Measure, Scores, Task

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_pl.config import Config, Data
-from transformer_pl.data.sources import Corpus, parallel_text
+from transformer_pl.data.corpus import Corpus
+from transformer_pl.data.sources import parallel_text
 from transformer_pl.task import Measure, Scores, Task
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import lightning as L
 
 from transformer_pl.config import Config, Decode
-from transformer_pl.data.prepare import Prepared, Tokens, evenly_spaced
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.evaluation.evaluate import best_translations
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import task_of
@@ -28,7 +29,7 @@ class BleuSample(L.Callback):
         self.config, self.tokenizer = config, prepared.tokenizer
         source, (_, references) = prepared.split("val").source, prepared.text("val")
         chosen = evenly_spaced(len(source), config.trainer.bleu_sample)
-        self.source = Tokens.of([source[i].tolist() for i in chosen])
+        self.source = source.take(chosen)
         self.references = [references[i] for i in chosen]
 
     @component_code()

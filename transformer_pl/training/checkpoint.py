@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.crash import crash_point
+from transformer_pl.runtime.energy import EnergyMeter
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import check_digest, check_regular, put_in_place, set_aside, sha256, write_atomically
 from transformer_pl.runtime.signals import Stopped, install_handler
@@ -33,10 +34,18 @@ class Checkpoints(L.Callback):
     checkpoint is of a good state.
     """
 
-    def __init__(self, folder: Path, average: int, minutes: float = math.inf, check: Callable[[], None] = lambda: None):
+    def __init__(
+        self,
+        folder: Path,
+        average: int,
+        minutes: float = math.inf,
+        check: Callable[[], None] = lambda: None,
+        meter: EnergyMeter | None = None,
+    ):
         """check: called before anything is written; it raises an error where nothing may be, because another process
-        has taken the trial over."""
+        has taken the trial over. meter: learns from a checkpoint what earlier processes used."""
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
+        self.meter = meter or EnergyMeter()
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # parts of a batch, from the trainer
         self._signal: int | None = None  # the signal that asked to stop
@@ -154,7 +163,8 @@ class Checkpoints(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         seconds, random_states = time.perf_counter() - self._started, _gather(_random_state())
-        return {"seconds": seconds, "random": random_states, "accumulate": self.accumulate}
+        used = {"seconds": seconds, "joules": self.meter.joules()}
+        return used | {"random": random_states, "accumulate": self.accumulate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         begun_with = state.get("accumulate", self.accumulate)
@@ -165,6 +175,7 @@ class Checkpoints(L.Callback):
                 f"checkpoints from {self.folder}"
             )
         self.earlier_s, self._random_states = state["seconds"], state["random"]
+        self.meter.earlier = state.get("joules")  # checkpoints of older versions lack it
 
     def _note_signal(self, signum: int, frame: object) -> None:
         """Remember the signal until the step ends. Lightning restores the earlier handler after the training."""

@@ -15,8 +15,9 @@ from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from transformer_pl.config import Config
 from transformer_pl.data.datamodule import TranslationDataModule
-from transformer_pl.data.prepare import Prepared
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
+from transformer_pl.runtime.energy import EnergyMeter, device_counters
 from transformer_pl.runtime.environment import chosen_thread_count, set_thread_count
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.training.bleu_sample import BleuSample
@@ -39,10 +40,11 @@ class TrainingSummary(NamedTuple):
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
 
-def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary]:
+def fit(run: TrialRun, prepared: Prepared, meter: EnergyMeter) -> tuple[TrialLogger, TrainingSummary]:
     """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
 
-    Returns the logger, still open for the final evaluation. Raises Diverged or Stopped.
+    Returns the logger, still open for the final evaluation. meter: of the energy, which checkpoints keep. Raises
+    Diverged or Stopped.
     """
     config = run.config
     L.seed_everything(config.seed, verbose=False)
@@ -51,7 +53,7 @@ def fit(run: TrialRun, prepared: Prepared) -> tuple[TrialLogger, TrainingSummary
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lease)
+    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lease, meter)
     logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
     callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
@@ -142,6 +144,14 @@ def accelerator(config: Config) -> str:
     Raises an InputError where this machine cannot train the trial as its config says.
     """
     return machine.accelerator(config.trainer, torch.cuda.device_count())
+
+
+def energy_meter(config: Config) -> EnergyMeter:
+    """A meter of the devices that a trial is trained on; of none if some of them are on other machines."""
+    if config.trainer.num_nodes > 1:
+        return EnergyMeter()
+    count = config.trainer.devices if accelerator(config) == "cuda" else 0
+    return EnergyMeter(device_counters([f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(count)]))
 
 
 def gpu_names(config: Config) -> list[str]:

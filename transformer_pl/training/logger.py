@@ -144,6 +144,7 @@ def _divergence(step: int) -> dict[str, int]:
 def wandb_summary(result: dict[str, Any]) -> dict[str, Any]:
     """What W&B's table of runs shows beside the metrics. val/loss.fall: see trials/convergence.py."""
     summary = {key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")}
+    summary |= {"energy_j": joules} if (joules := result.get("energy_j")) is not None else {}
     if ended := result.get("convergence"):
         summary |= {"val/loss.fall": ended["fall"], "val/loss.fall_noise": ended["noise"]}
     return summary

@@ -88,6 +88,7 @@ class _Result(BaseModel, strict=True):
     dropped: Annotated[int, Field(ge=0, le=LARGEST)]
     tokens_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
     wall_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    energy_j: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # null: no device told it
     finished: str
     digests: dict[str, str] = {}  # sha256 by file name; older results have none
     digest: str | None = None  # of the other keys; older results have none

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_pl.component_sources import source_digests, task_digest
 from transformer_pl.config import Config, effective_sizes
-from transformer_pl.data.sources import Corpus
+from transformer_pl.data.corpus import Corpus
 from transformer_pl.runtime.environment import sweep_and_row
 from transformer_pl.trials.identity import Identity, identity
 from transformer_pl.trials.repeat import Earlier

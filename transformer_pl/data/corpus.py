@@ -1,0 +1,69 @@
+"""Parallel text in three splits, and how the splits of a folder or a dataset are found by their names."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transformer_pl.runtime.errors import InputError
+
+if TYPE_CHECKING:
+    from transformer_pl.config import Data
+
+Pair = tuple[str, str]  # source and target
+
+SPLITS = ("train", "val", "test")
+BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
+ALL_BEGINNINGS = tuple(itertools.chain.from_iterable(BEGINNINGS.values()))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Parallel text in three splits.
+
+    fingerprint: plain values that identify the text, wherever it lies.
+    describe: one line for people.
+    pairs: train, val or test -> its sentences (source, target) from the beginning; no sentence holds a newline.
+    is_local: whether it can be read without a download.
+    """
+
+    fingerprint: dict[str, Any]
+    describe: str
+    pairs: Callable[[str], Iterator[Pair]]
+    is_local: bool = True
+
+
+def choose_splits(
+    names: Iterable[str], data: "Data", place: str, present: Iterable[str] = (), kind: str = "split"
+) -> dict[str, str]:
+    """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
+
+    present: what an error message lists, if that is more than `names`. kind: what it calls them.
+    """
+    names = list(names)
+    chosen, mistakes = {}, []
+    for role in SPLITS:
+        wanted = getattr(data, role)
+        candidates = [name for name in names if (name == wanted if wanted else name.startswith(BEGINNINGS[role]))]
+        if len(candidates) == 1:
+            chosen[role] = candidates[0]
+            continue
+        rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
+        mistakes.append(
+            f"{place}: must hold one {kind} {rule}, but holds "
+            f"{few(candidates or present or names)}; name it with data.{role}=NAME"
+        )
+    if mistakes:
+        raise InputError(*mistakes)
+    return chosen
+
+
+def split_kind(data: "Data") -> str:
+    """What an error message calls a split of this text."""
+    return f"{data.source}-{data.target} split"
+
+
+def few(names: Iterable[str], most: int = 12) -> str:
+    """Names in an error message."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
