@@ -114,7 +114,8 @@ def fails_short(training, accumulate=1):
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_on_a_device_of_its_own_it_need_not_wait(planned, shares):
-    scheduler, _, launcher, _ = made(planned[:2], slots=2)
+    scheduler, queue, launcher, _ = made(planned[:3], slots=2)
+    queue.waiting.remove(planned[2])
     launcher.shares = shares
     scheduler.fill_free_slots()
     fails_short(launcher.started[0])
@@ -123,11 +124,14 @@ def test_on_a_device_of_its_own_it_need_not_wait(planned, shares):
     launcher.started[1].finish()
     scheduler.poll()
     assert scheduler.fill_free_slots() and [one.planned for one in launcher.started[2:]] == planned[:1]
+    queue.hold(planned[2])  # as one that another command has released
+    assert scheduler.fill_free_slots() and len(launcher.started) == (3 if shares else 4)
 
 
-def test_it_is_tried_no_more_than_that(planned):
+@pytest.mark.parametrize("last", [2, 1], ids=["out of memory again", "ended before it said anything"])
+def test_it_is_tried_no_more_than_that(planned, last):
     scheduler, queue, launcher, view = made(planned[:1])
-    for accumulate in (1, 2):
+    for accumulate in (1, last):
         assert not queue.failed and scheduler.fill_free_slots()
         fails_short(launcher.started[-1], accumulate)
         scheduler.poll()
