@@ -35,6 +35,7 @@ from transformer_pl.experiments.plan import (
     PlannedTrial,
     as_json,
     estimate_costs,
+    longest_first,
     plan_trials,
     print_plan,
 )
@@ -161,7 +162,7 @@ class GridCommand:
             say(self.console, line)
         if self.options.plan and missing:
             self.allot(missing)
-            for line in self.launcher.preview(missing, self.argv(sweep)):
+            for line in self.launcher.preview(longest_first(missing, estimates), self.argv(sweep)):
                 say(self.console, line)
         index_of(self.options.runs).save()
         return plan
@@ -192,7 +193,7 @@ class GridCommand:
 
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
-        missing = self.trials_to_train(plan.trials)
+        missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
         queue = GridQueue(missing, [planned for planned in missing if self.launcher.attach(planned)])
         prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
         make_folder(self.folder)

@@ -224,9 +224,13 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         except Exception as error:
             # A full disk and a folder that has vanished have many obscure symptoms.
             reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
+            accumulate, details = run.config.trainer.accumulate, dict[str, Any]()
+            if fit.ran_out_of_memory(error) and not (trial.folder / "weights.pt").exists():  # while it trained
+                details["out_of_memory"] = accumulate
+                reason += f"; raise trainer.accumulate, {accumulate}: it splits the batch"
             with suppress(OSError):
                 trial.drop_unfinished()
-                trial.set_status("failed", why=reason)
+                trial.set_status("failed", why=reason, **details)
             if isinstance(error, InputError):
                 raise
             with suppress(OSError):
@@ -251,6 +255,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: E
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
     environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
     tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
+    environment |= {"accumulate": config.trainer.accumulate}
     environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
     environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)

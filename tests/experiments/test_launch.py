@@ -79,6 +79,12 @@ def test_a_trial_s_threads_are_the_config_s_or_those_it_began_with_or_its_share(
     )  # `train` takes every key for the user's choice
 
 
+def test_a_trial_finds_the_mps_that_its_sweep_would_find(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")
+    environment = local.trial_environment(planned_trials(tmp_path, {}, {})[0], workers.Workers(2, 1, ["0", "0"]), 1)
+    assert (environment["CUDA_MPS_PIPE_DIRECTORY"], environment["CUDA_VISIBLE_DEVICES"]) == ("/tmp/mps", "0")
+
+
 def test_a_finished_trial_that_is_trained_again_gets_its_share_of_threads(tmp_path):
     planned = planned_trials(tmp_path, {}, {0: 1})[0]
     (planned.trial.folder / "result.json").write_text(json.dumps(a_result()))

@@ -1,5 +1,6 @@
 """The plan, and the table of the results, as they are printed: in a terminal of 80 columns, and in a pipe."""
 
+import csv
 import io
 import json
 import statistics
@@ -8,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from helpers import ROOT, a_result
+from helpers import ROOT, a_result, little_text
 from rich.console import Console
+from tiny_trials import in_a_command
 
 from transformer_pl import sweep
 from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, training_cost
-from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
+from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, longest_first, plan_trials, print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
@@ -36,6 +38,44 @@ def timed(config, seconds, **keys):
     """The result of a finished trial of this config."""
     flat = config.flat() | effective_sizes(config)
     return a_result(config=flat, wall_s=seconds, **{"flops": 1e12, "weights_id": f"of {seconds}"} | keys)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In which order its trials start
+
+
+def test_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
+    """By FLOPs, until a time is known of every row."""
+    trials = plan_trials(TABLE3_C, tmp_path)
+    costs = estimate_costs(trials, [])
+    ordered = longest_first(trials, costs)
+    flops = [costs[one.row].cost.flops for one in ordered]
+    assert flops == sorted(flops, reverse=True) and ordered[0].config.model.d_model == 1024
+    assert [one.config.seed for one in ordered] == [1, 2] * 8
+    same = plan_trials(TABLE3_A, tmp_path)
+    assert longest_first(same, {row: costs[0] for row in range(5)}) == same
+    times = {row: estimate._replace(seconds=float(row), by_flops=False) for row, estimate in costs.items()}
+    assert [one.row for one in longest_first(trials, times)[::2]] == [*range(7, -1, -1)]
+    assert longest_first(trials, times | {0: costs[0]}) == ordered
+
+
+def test_the_command_starts_the_longest_trials_first_and_its_table_stays_as_it_is(tmp_path, monkeypatch, capsys):
+    little_text(tmp_path, 60, 8, 6)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    started: list = []
+    monkeypatch.setattr(sweep, "launch", lambda queue, *rest: started.extend(queue.waiting))
+    keys = ["--seeds", "1", "--runs", str(tmp_path / "runs"), "--set", f"data.path={tmp_path}", "data.vocab_size=300"]
+    words = [str(ROOT / "sweeps" / "table3_C.yaml"), *keys]
+    with in_a_command():
+        sweep.main(words)
+    (file,) = tmp_path.glob("runs/sweeps/*/results.csv")
+    rows = [int(line["model.N"]) for line in csv.DictReader(file.read_text().splitlines())]
+    assert [one.config.model.N for one in started] != rows == [row.configs[0].model.N for row in TABLE3_C.rows]
+    assert started[0].config.model.d_model == 1024 and started[-1].config.model.N == 2
+    capsys.readouterr()
+    sweep.main([*words, "--plan", "--launcher", "slurm"])
+    tasks = [line for line in capsys.readouterr().out.splitlines() if ") export " in line]
+    assert len(tasks) == 8 and "--model.d_model=1024" in tasks[0] and "--model.N=2" in tasks[-1]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

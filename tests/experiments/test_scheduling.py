@@ -5,93 +5,19 @@ import socket
 
 import pytest
 from helpers import ROOT, a_result
+from scheduled import CRASHED, DONE, Training, made
 
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.launchers import Ended
 from transformer_pl.runtime.errors import InputError
 
 SMOKE = read_sweep(ROOT / "sweeps" / "smoke.yaml")  # four trials
-DONE, CRASHED = Ended(True, "with exit code 0"), Ended(False, "with exit code 1")
-
-
-class Training:
-    def __init__(self, planned):
-        self.planned, self.runs, self.ended, self.asked = planned, True, None, []
-
-    def begun(self):
-        return self.runs
-
-    def poll(self):
-        return self.ended
-
-    def terminate(self):
-        self.asked.append("terminate")
-
-    def kill(self):
-        self.asked.append("kill")
-
-    def finish(self):
-        folder = self.planned.trial.folder
-        (folder / "result.json").write_text(json.dumps(a_result()))
-        self.ended = DONE
-
-
-class Launcher:
-    """Takes so many trials at once. Those in `attached` it trains already; it starts none where there is an error."""
-
-    def __init__(self, slots):
-        self.slots, self.waiting, self.attached, self.error = slots, None, {}, None
-        self.started, self.submitted, self.stopped = [], 0, []
-
-    def waits(self):
-        return self.waiting
-
-    def attach(self, planned):
-        return self.attached.get(planned.name)
-
-    def start(self, planned, argv, lease):
-        if self.error:
-            raise self.error
-        assert argv == [planned.name] and not lease.is_lost
-        self.started.append(Training(planned))
-        return self.started[-1]
-
-    def submit(self):
-        self.submitted += 1
-
-    def stop(self, trainings, say):
-        say("stopping")
-        self.stopped += trainings
-
-
-class View:
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.waits, self.shown, self.endings, self.said = None, [], [], []
-        self.say = self.said.append
-
-    def started(self, planned):
-        self.shown.append(planned.name)
-
-    def ended(self, planned, ending, description):
-        self.endings.append((planned.name, ending, description))
-
-    def refresh(self):
-        pass
 
 
 @pytest.fixture
 def planned(tmp_path):
     return plan_trials(SMOKE, tmp_path / "runs")
-
-
-def made(planned, slots=1, **options):
-    queue = launch.GridQueue(planned, **options)
-    launcher, view = Launcher(slots), View()
-    return launch._Scheduler(queue, lambda one: [one.name], launcher, view), queue, launcher, view
 
 
 def test_as_many_trials_run_as_there_are_slots(planned):
@@ -108,6 +34,7 @@ def test_as_many_trials_run_as_there_are_slots(planned):
     assert view.endings == [(names[1], "done", "val/ppl 2.00  val/bleu 30.00")]
     assert scheduler.fill_free_slots() and view.shown == names and len(scheduler.running) == 3
     for training in launcher.started:
+        assert training.argv == [training.planned.name]
         training.finish()
     assert scheduler.fill_free_slots()  # nothing is left to start, but these still run
     scheduler.poll()

@@ -16,6 +16,7 @@ from transformer_pl.trials.trial import main_score
 
 POLL_S = 0.2  # between two looks at the running trials
 MOST_NAMED = 4  # trials of other commands
+ACCUMULATE = "--trainer.accumulate="
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
 Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
 
@@ -84,7 +85,7 @@ class GridQueue:
         status = planned.trial.status()
         state = status["state"]
         has_ended = state in ("done", "failed", "diverged") and status != self._earlier[planned.identity.trial]
-        return state if has_ended else None
+        return state if has_ended and not _is_short_of_memory(planned) else None
 
     def waits(self) -> str | None:
         if not self.waiting:
@@ -136,6 +137,8 @@ class _Scheduler:
         self.queue, self.argv, self.launcher, self.view = queue, argv, launcher, view
         self.running: dict[str, RunningTrial] = {}  # by the trial's id
         self.shown: set[str] = set()  # those of them that the view shows as running
+        self.short: list[PlannedTrial] = []  # ran out of a device's memory, and are to be tried once more
+        self.split: set[str] = set()  # ids of the trials whose batches are split once more, since that has happened
 
     def fill_free_slots(self) -> bool:
         """Start a trial in every free slot, as far as the queue has any. False: everything is done."""
@@ -144,7 +147,7 @@ class _Scheduler:
             return True
         started = False
         for _ in range(self.launcher.slots - len(self.running)):
-            planned = self.queue.next({running.planned.identity.weights for running in self.running.values()})
+            planned = self._next()
             if planned is None:
                 break
             started |= self._start(planned)
@@ -163,11 +166,14 @@ class _Scheduler:
                 self.shown.remove(trial_id)
                 if not ended.ok and running.lease and running.lease.is_lost:
                     self.queue.hold(running.planned)
-                    self.view.taken_over(running.planned)
+                    self.view.waits_again(running.planned, "taken over by another command: no sign of life from here")
                     continue
                 if running.lease:
                     running.lease.release()  # its process may have been killed
                 ending = _ending(ended, running)
+                if ending == "failed" and trial_id not in self.split and _is_short_of_memory(running.planned):
+                    self._try_again(running.planned)
+                    continue
                 self.queue.ended(running.planned, ending)
                 self.view.ended(running.planned, ending, _describe_ending(ending, running.planned, ended))
             elif running.deadline is not None:
@@ -184,6 +190,24 @@ class _Scheduler:
                 if running.lease:
                     running.lease.release()
 
+    def _next(self) -> PlannedTrial | None:
+        """What to start now: what the queue gives out, then those that ran out of memory, each alone on its device."""
+        if self.launcher.shares and not self.split.isdisjoint(self.running):
+            return None
+        held = [*self.short, *(running.planned for running in self.running.values())]
+        if planned := self.queue.next({one.identity.weights for one in held}):
+            return planned
+        return self.short.pop(0) if self.short and not (self.launcher.shares and self.running) else None
+
+    def _try_again(self, planned: PlannedTrial) -> None:
+        self.split.add(planned.identity.trial)
+        self.short.append(planned)
+        self.view.waits_again(
+            planned,
+            "out of device memory: tried once more, from the beginning and alone on its device, with "
+            f"trainer.accumulate={_split(planned)}; the global batch stays",
+        )
+
     def _start(self, planned: PlannedTrial) -> bool:
         """Start a trial, or count how another command has ended it. False: another command is training it."""
         try:
@@ -199,10 +223,21 @@ class _Scheduler:
                 if ending := self.queue.ended_elsewhere(planned):
                     self._count(planned, ending, f"{_describe_ending(ending, planned)} (by another command)")
                 else:
-                    self._run(planned, self.launcher.start(planned, self.argv(planned), lease), lease)
+                    self._run(planned, self.launcher.start(planned, self._argv(planned), lease), lease)
         except (InputError, OSError) as error:  # such as a disk that has become full
             self._count(planned, "failed", f"could not be started: {error}")
         return True
+
+    def _argv(self, planned: PlannedTrial) -> list[str]:
+        """The arguments of `train`. A trial that was split when it was interrupted continues so."""
+        argv, begun = self.argv(planned), planned.trial.parts_begun()
+        if begun == _split(planned):
+            self.split.add(planned.identity.trial)
+        if planned.identity.trial not in self.split:
+            return argv
+        if begun != _split(planned):
+            planned.trial.drop_checkpoints()  # they count parts of batches
+        return [*(word for word in argv if not word.startswith(ACCUMULATE)), f"{ACCUMULATE}{_split(planned)}"]
 
     def _run(self, planned: PlannedTrial, training: Training, lease: Lease | None = None) -> None:
         given = lease if lease and lease.is_given_away else None
@@ -220,6 +255,16 @@ class _Scheduler:
         self.queue.ended(planned, ending)
         self.view.started(planned)
         self.view.ended(planned, ending, description)
+
+
+def _split(planned: PlannedTrial) -> int:
+    """The parts of a batch with which a trial is tried again that ran out of a device's memory."""
+    return 2 * planned.config.trainer.accumulate
+
+
+def _is_short_of_memory(planned: PlannedTrial) -> bool:
+    """Whether the trial ran out of a device's memory with as many parts of a batch as its config says."""
+    return planned.trial.out_of_memory_with() == planned.config.trainer.accumulate
 
 
 def _ending(ended: Ended, running: RunningTrial) -> Ending:

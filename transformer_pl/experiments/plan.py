@@ -6,7 +6,7 @@
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,6 +127,16 @@ def _estimate(planned: PlannedTrial, timings: "_Timings") -> CostEstimate:
     seconds_per_flop = timings.per_flop(config)
     scaled = None if seconds_per_flop is None else seconds_per_flop * cost.flops
     return CostEstimate(cost, assumed, scaled, by_flops=True)
+
+
+def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
+    """In the order in which they are started, so that no long trial is alone at the end; equal ones as they are.
+
+    estimates: by row. By time where it is known of every row, else by FLOPs.
+    """
+    seconds = {row: estimate.seconds for row, estimate in estimates.items() if estimate.seconds is not None}
+    lengths = seconds if len(seconds) == len(estimates) else {row: one.cost.flops for row, one in estimates.items()}
+    return sorted(planned, key=lambda one: -lengths[one.row])
 
 
 class _Timings:

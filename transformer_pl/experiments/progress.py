@@ -120,11 +120,11 @@ class ProgressView:
             total = ended + len(self.running) + len(self.waiting)
         self.say(f"[{ended}/{total}] {planned.name}  {format_duration(seconds)}  {description}")
 
-    def taken_over(self, planned: PlannedTrial) -> None:
-        """A trial that ran here is another command's now, so it waits."""
+    def waits_again(self, planned: PlannedTrial, why: str) -> None:
+        """A trial that ran here has not ended, and waits. why: for people."""
         self.running.pop(planned.identity.trial)
         self.waiting.append(planned)
-        self.say(f"{planned.name}  taken over by another command, as it gave no sign of life here")
+        self.say(f"{planned.name}  {why}")
 
     def say(self, line: str) -> None:
         """Print a line above the view."""

@@ -46,6 +46,7 @@ class Launcher(Protocol):
     """Where a command trains its trials. An InputError of any method ends the command before anything is started."""
 
     slots: int  # how many trials it takes at once, set by `allot`
+    shares: bool  # whether some of them share the memory of a device, set by `allot`
 
     def check(self, trainers: Iterable[Trainer]) -> None:
         """Raise an InputError for everything that these trainer sections ask for and that cannot be had."""

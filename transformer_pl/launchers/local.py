@@ -75,6 +75,10 @@ class LocalLauncher:
     def slots(self) -> int:
         return self.workers.count
 
+    @property
+    def shares(self) -> bool:
+        return self.workers.share_memory
+
     def check(self, trainers: Iterable[Trainer]) -> None:
         check_machine(trainers, self.devices, self.per_device)
 

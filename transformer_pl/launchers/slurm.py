@@ -72,6 +72,8 @@ class SlurmTraining:
 class SlurmLauncher:
     """Submits trials to SLURM. See `Launcher` for what its methods are for."""
 
+    shares = False  # each job has devices of its own
+
     def __init__(self, runs: Path, folder: Path, file: Path | None = None, parallel: int | None = None):
         """folder: of the sweep. file: of --slurm. parallel: how many trials run at once."""
         self.runs, self.folder, self.file, self.parallel = runs, folder / FOLDER, file, parallel

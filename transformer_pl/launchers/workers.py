@@ -29,6 +29,12 @@ class Workers:
     gpus: list[str]
     cores: list[list[int]] = field(default_factory=list)
 
+    @property
+    def share_memory(self) -> bool:
+        """Whether several trials use the memory of one device, a GPU or this machine."""
+        used = ",".join(self.gpus).split(",") if self.gpus else ["the CPU"] * self.count
+        return len(set(used)) < len(used)
+
     def threads_of(self, planned: "PlannedTrial") -> int:
         """The threads of each process of this trial."""
         return planned.trial.threads(planned.config.trainer.threads, self.threads)
@@ -59,9 +65,8 @@ class Workers:
     def _share(self) -> str:
         """What each trial is trained on: `1 CPU core`, or `2 GPUs`."""
         if self.gpus:
-            used = ",".join(self.gpus).split(",")
-            shared = " that it shares" if len(set(used)) < len(used) else ""
-            return counted(len(used) // self.count, "GPU") + shared
+            each = sum(len(one.split(",")) for one in self.gpus) // self.count
+            return counted(each, "GPU") + (" that it shares" if self.share_memory else "")
         cores = len(set().union(*self.cores) or os.sched_getaffinity(0))
         return counted(cores // self.count, "CPU core") if self.count <= cores else "a CPU core that it shares"
 

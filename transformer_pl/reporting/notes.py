@@ -34,6 +34,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
         *_paper_notes(rows, beside),
         *_metric_notes(rows),
         *_seed_notes(rows),
+        *_memory_notes(rows),
         *convergence_notes([row.results for row in rows]),
         *untrained_notes([row for row in rows if row.is_untrained]),
         *_significance_notes(rows, randomise),
@@ -149,6 +150,23 @@ def _seed_notes(rows: Sequence[TableRow]) -> list[str]:
             "seeds looks better than it is."
         ]
     return notes
+
+
+def _memory_notes(rows: Sequence[TableRow]) -> list[str]:
+    """Which trials were trained with their batches in more parts than the sweep says."""
+    split = [
+        f"{result['name']} with {parts} for {planned}"
+        for row in rows
+        for planned in [row.results.config.trainer.accumulate]
+        for result in row.results.done
+        if (parts := result.get("config", {}).get("trainer.accumulate", 1)) > planned
+    ]
+    if not split:
+        return []
+    return [
+        "Trained with more parts of a batch (trainer.accumulate) than the sweep says, as a trial is that runs out of "
+        f"a device's memory: {', '.join(split)}. The batches are the same; rounding and dropout masks differ."
+    ]
 
 
 def convergence_notes(rows: Sequence[RowResults]) -> list[str]:

@@ -139,6 +139,7 @@ class Environment(BaseModel, strict=True):
     packages: dict[str, str] = {}
     gpus: list[str] = []  # older versions did not record them
     threads: int | None = None
+    accumulate: int | None = None
     changed: bool | None = None
 
 
@@ -231,6 +232,11 @@ class Trial:
             status["state"] = "stopped"  # its process was killed, or its result was removed
         return status
 
+    def out_of_memory_with(self) -> int | None:
+        """The parts of a batch with which its training ran out of a device's memory; None where it did not."""
+        status = self.status()
+        return status.get("out_of_memory") if status["state"] == "failed" else None
+
     def set_status(self, state: str, **details: Any) -> None:
         """Write status.json."""
         self.check_lease()
@@ -261,6 +267,11 @@ class Trial:
     def threads_begun(self) -> int | None:
         """How many threads a process of an unfinished trial began with; None for one that has yet to begin."""
         return None if self.result() else self.environment().get("threads")
+
+    def parts_begun(self) -> int | None:
+        """The parts of a batch (trainer.accumulate) that its checkpoints count; None where it has none."""
+        has_checkpoints = any((self.folder / "checkpoints").glob("*.ckpt"))
+        return self.environment().get("accumulate") if has_checkpoints else None
 
     def threads(self, configured: int | None, share: int) -> int:
         """The number of threads for each process of the trial. Its results depend on it in their last bits.
