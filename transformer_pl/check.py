@@ -12,7 +12,7 @@ from typing import Any
 from transformer_pl.checks.run import broken_properties, exempt
 from transformer_pl.components import check_components, import_component
 from transformer_pl.config import SLOTS
-from transformer_pl.levels import Level, resolve, scale_level
+from transformer_pl.levels import DEFAULT_SCALE, Level, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, text
 from transformer_pl.runtime.environment import trust_project_only
 from transformer_pl.runtime.errors import InputError
@@ -83,7 +83,7 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
         "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (told from its methods)"
     )
     group.add_argument(
-        "--scale", type=text, metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)"
+        "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"
     )
     add_trusted_option(parser)
     return parser.parse_args(argv)

@@ -29,6 +29,11 @@ class Workers:
     gpus: list[str]
     cores: list[list[int]] = field(default_factory=list)
 
+    @property
+    def cpu_cores(self) -> int:
+        """The CPU cores that train; 0 where GPUs do."""
+        return 0 if self.gpus else len(set().union(*self.cores) or os.sched_getaffinity(0))
+
     def threads_of(self, planned: "PlannedTrial") -> int:
         """The threads of each process of this trial."""
         return planned.trial.threads(planned.config.trainer.threads, self.threads)
@@ -62,8 +67,8 @@ class Workers:
             used = ",".join(self.gpus).split(",")
             shared = " that it shares" if len(set(used)) < len(used) else ""
             return counted(len(used) // self.count, "GPU") + shared
-        cores = len(set().union(*self.cores) or os.sched_getaffinity(0))
-        return counted(cores // self.count, "CPU core") if self.count <= cores else "a CPU core that it shares"
+        each = self.cpu_cores // self.count
+        return counted(each, "CPU core") if each else "a CPU core that it shares"
 
 
 def available_workers(
