@@ -121,7 +121,7 @@ def test_a_slot_is_not_guessed_where_an_argument_is_missing(arguments, slot):
     if slot:
         assert slot_of("own.Part", names["Part"]) == slot
     else:
-        with pytest.raises(InputError, match="name it with --slot: attention takes .Q, K"):
+        with pytest.raises(InputError, match="name it with --slot: attention takes"):
             slot_of("own.Part", names["Part"])
 
 
