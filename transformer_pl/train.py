@@ -178,6 +178,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
 
     Raises Lost where another process has taken the trial over meanwhile.
     """
+    if not sys.modules.get("lightning"):  # not yet: that takes seconds
+        print(f"{run.trial.folder}: importing torch", flush=True)
     from lightning.pytorch.utilities import rank_zero_only
 
     from transformer_pl.training import fit
