@@ -3,8 +3,10 @@
 import pytest
 import tiny_trials
 
-from transformer_pl.check import main, slot_of
+from transformer_pl.check import main
+from transformer_pl.checks.calls import slot_of
 from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.components import import_component
 from transformer_pl.config import SLOTS, Model
 from transformer_pl.runtime.errors import InputError
 
@@ -56,7 +58,8 @@ def check(module):
 def test_each_property_is_stated(check, capsys):
     assert check("stranger.Temperature", "start=2") == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("model.attention = stranger.Temperature, at scale demo\n")
+    told = "(the slot is told from its methods; --slot names another)"
+    assert printed.startswith(f"model.attention = stranger.Temperature, at scale demo {told}\n")
     assert [line.split() for line in printed.splitlines() if "  " in line and not line.startswith(" ")] == [
         ["holds", name] for name in PROPERTIES
     ]
@@ -84,15 +87,42 @@ def test_the_sizes_are_those_of_the_scale(check):
         check("stranger.Excused", "--scale", "demmo")
 
 
+def found(path):
+    return slot_of(path, import_component(path))
+
+
 @pytest.mark.parametrize("slot", SLOTS)
 def test_the_slot_is_found_by_the_methods(slot):
-    assert slot_of(getattr(Model(), slot).path) == slot
+    assert found(getattr(Model(), slot).path) == slot
 
 
 def test_the_shipped_ablations_find_their_slots():
-    assert slot_of("ablations.learned_position.LearnedPosition") == "position"
-    assert slot_of("ablations.recurrent_layer.RecurrentLayer") == "self_attention"
-    assert slot_of("ablations.untied_embedding.UntiedEmbedding") == "embedding"
+    assert found("ablations.learned_position.LearnedPosition") == "position"
+    assert found("ablations.recurrent_layer.RecurrentLayer") == "self_attention"
+    assert found("ablations.untied_embedding.UntiedEmbedding") == "embedding"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "slot"),
+    [
+        ("query, key, value, mask, offset", "attention"),
+        ("hidden, start", "position"),
+        ("hidden, sublayer", "residual"),
+        ("hidden, mask, start=0, cache=None", "self_attention"),
+        ("hidden", "ffn"),
+        ("Q, K, V, mask", None),  # an attention without start, which is as long as a self-attention
+        ("x, mask, start=0", None),
+        ("x, offset", None),
+    ],
+)
+def test_a_slot_is_not_guessed_where_an_argument_is_missing(arguments, slot):
+    names: dict = {}
+    exec(f"class Part:\n    def forward(self, {arguments}):\n        return 0", names)
+    if slot:
+        assert slot_of("own.Part", names["Part"]) == slot
+    else:
+        with pytest.raises(InputError, match="name it with --slot: attention takes"):
+            slot_of("own.Part", names["Part"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +134,7 @@ def test_the_shipped_ablations_find_their_slots():
         (["stranger.Temperature", "2"], "must be key=value"),
         (["stranger.Temperature", "start=2", "start=3"], "is set twice"),
         (["stranger.Temperature", "begin=2"], "no such option; known: start, forgets"),
-        (["stranger.Odd", "--slot", "model.ffn"], "must run, but|takes 1 positional"),
+        (["stranger.Odd", "--slot", "model.ffn"], "must have a constructor __init__.self, config, site., but has none"),
         (["nowhere.Odd"], "no module nowhere"),
     ],
 )

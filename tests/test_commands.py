@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tiny_trials
 from helpers import ROOT, SHIPPED
 
 from transformer_pl import __main__ as console
@@ -126,3 +127,12 @@ def test_an_unknown_name_is_reported_with_the_nearest():
         InputError, match=r"'table3_Z' must be a sweep file, or the name of one that ships; did you mea"
     ):
         sweep.main(["table3_Z", "--plan"])
+
+
+def test_the_train_command_gives_a_sign_of_life_before_it_imports_torch(tmp_path, monkeypatch, capsys):
+    """Which takes seconds. The sweep command does not import it at all: `--help` above."""
+    for name in ("lightning", "lightning.pytorch.utilities"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match="lightning"):
+        tiny_trials.train(tmp_path / "runs", {})
+    assert re.fullmatch(rf"{tmp_path}/runs/trials/\S+: importing torch\n", capsys.readouterr().out)

@@ -88,7 +88,9 @@ def test_a_component_that_ends_the_process_is_reported_before_anything_starts(mo
     with tiny_trials.in_a_command(), pytest.raises(InputError) as caught:
         forward_cost(small_models.small(ends(when, how)), 1, 7, 7)
     (message,) = caught.value.messages
-    assert message.startswith(f"model.ffn = stranger.Ends ({path}, line 6): must run, but {path}, line {ENDS_LINE}: ")
+    assert message.startswith(
+        f"model.ffn = stranger.Ends ({path}, line 6): must run, but fails at {path}, line {ENDS_LINE}: "
+    )
     assert message.endswith(f"a component must raise errors only, but raised {how}(0)")
 
 
@@ -121,7 +123,7 @@ def test_a_component_that_ends_the_process_in_training_fails_its_trial(module, t
 @pytest.mark.parametrize("when", ["constructor", "training", "backward", "evaluation", "decoding"])
 def test_train_tries_out_a_component_before_the_training(module, tmp_path, when):
     path = module(ENDS)
-    with pytest.raises(InputError, match=f"stranger.Ends .*: must run, but {path}, line {ENDS_LINE}: "):
+    with pytest.raises(InputError, match=f"stranger.Ends .*: must run, but fails at {path}, line {ENDS_LINE}: "):
         tiny_trials.train(tmp_path / "runs", ends(when, "SystemExit"))
     (folder,) = (tmp_path / "runs" / "trials").iterdir()
     assert Trial(folder).status()["state"] == "failed" and not (folder / "metrics.jsonl").exists()

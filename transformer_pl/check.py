@@ -9,10 +9,11 @@ import inspect
 import textwrap
 from typing import Any
 
+from transformer_pl.checks.calls import slot_of
 from transformer_pl.checks.run import broken_properties, exempt
 from transformer_pl.components import check_components, import_component
 from transformer_pl.config import SLOTS
-from transformer_pl.levels import Level, resolve, scale_level
+from transformer_pl.levels import DEFAULT_SCALE, Level, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, text
 from transformer_pl.runtime.environment import trust_project_only
 from transformer_pl.runtime.errors import InputError
@@ -31,15 +32,16 @@ def main(argv: list[str]) -> int:
     options = _read_argv(argv)
     if options.trusted_only:
         trust_project_only()
-    slot = options.slot or slot_of(options.component)
+    slot = options.slot or slot_of(options.component, import_component(options.component))
+    told = "" if options.slot else " (the slot is told from its methods; --slot names another)"
     model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
     if mistakes := check_components(model):
         raise InputError(*mistakes)
     vocab_size = 1000  # no property depends on it
+    print(f"model.{slot} = {options.component}, at scale {options.scale}{told}\n", flush=True)
     broken, exempted = broken_properties(model, vocab_size), exempt(getattr(model, slot))
     from transformer_pl.checks.properties import PROPERTIES  # imports torch
 
-    print(f"model.{slot} = {options.component}, at scale {options.scale}\n")
     for name, measure in PROPERTIES.items():
         statement, _, explanation = inspect.cleandoc(measure.__doc__ or "").partition("\n")
         if name in broken:
@@ -50,22 +52,6 @@ def main(argv: list[str]) -> int:
             _print("holds", name, statement)
     print(f"\n{len(broken)} of {len(PROPERTIES)} properties are broken" if broken else "\nno property is broken")
     return 2 if broken else 0
-
-
-def slot_of(path: str) -> str:
-    """The slot that a component fits, from its methods. Raises an InputError where none is clear."""
-    component = import_component(path)
-    if callable(getattr(component, "embed", None)):
-        return "embedding"
-    if callable(getattr(component, "final_norm", None)):
-        return "residual"
-    arguments = list(inspect.signature(getattr(component, "forward", component.__call__)).parameters)[1:]
-    by_arguments = {1: "ffn", 2: "position", 4: "self_attention", 5: "attention"}
-    if len(arguments) == 2 and "start" not in arguments:
-        return "residual"
-    if len(arguments) in by_arguments:
-        return by_arguments[len(arguments)]
-    raise InputError(f"{path}: its slot is not clear from forward({', '.join(arguments)}); name it with --slot")
 
 
 def _read_argv(argv: list[str]) -> argparse.Namespace:
@@ -83,7 +69,7 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
         "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (told from its methods)"
     )
     group.add_argument(
-        "--scale", type=text, metavar="S", default="demo", help="the scale whose sizes it has (%(default)s)"
+        "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"
     )
     add_trusted_option(parser)
     return parser.parse_args(argv)

@@ -14,6 +14,7 @@ from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.yaml_file import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
+DEFAULT_SCALE = "demo"
 
 
 class Level(NamedTuple):
@@ -127,9 +128,14 @@ def _constraint(mistake: Mapping[str, Any]) -> str:
     )
 
 
+def scale_names() -> list[str]:
+    """The scales that ship."""
+    return sorted(path.stem for path in SCALES.glob("*.yaml"))
+
+
 def scale_level(scale: str) -> Level:
     """The keys of a scale, by its name or by the path of a YAML file of one's own."""
-    names = sorted(path.stem for path in SCALES.glob("*.yaml"))
+    names = scale_names()
     if scale in names:
         path = SCALES / f"{scale}.yaml"
     elif scale.endswith((".yaml", ".yml")):

@@ -39,7 +39,7 @@ from transformer_pl.experiments.plan import (
     plan_trials,
     print_plan,
 )
-from transformer_pl.experiments.plan_notes import plan_notes
+from transformer_pl.experiments.plan_notes import long_note, plan_notes
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
@@ -159,6 +159,9 @@ class GridCommand:
         plan = Plan(sweep, trials, estimates)
         print_plan(plan, self.console, self.options.compare)
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
+            say(self.console, line)
+        self.launcher.allot([one.config.trainer for one in missing], len(missing))
+        for line in long_note(plan, missing, self.launcher.cpu_cores()):
             say(self.console, line)
         if self.options.plan and missing:
             self.allot(missing)

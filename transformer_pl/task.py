@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from transformer_pl.data.corpus import Corpus
 
 
+LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
+
+
 class Measure(NamedTuple):
     """The score that a table compares rows by, from 0 to 100; higher is better.
 

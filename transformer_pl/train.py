@@ -28,7 +28,7 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import Level, parse_variant, resolve, scale_level
+from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, scale_level, scale_names
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, folder_name, run_command, text
 from transformer_pl.runtime.energy import EnergyMeter
 from transformer_pl.runtime.environment import (
@@ -52,7 +52,6 @@ from transformer_pl.trials.repeat import Earlier
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs_lock, why_unwritable
 from transformer_pl.trials.trial_run import TrialRun
 
-DEFAULT_SCALE = "demo"
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 EXAMPLES = """\
 examples:
@@ -107,7 +106,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         "--scale",
         type=text,
         metavar="S",
-        help=f"demo, small, multi30k, iwslt, wmt14, wmt14-fr or your own YAML ({DEFAULT_SCALE})",
+        help=f"{', '.join(scale_names())} or your own YAML ({DEFAULT_SCALE})",
     )
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help="a row of a sweep: `base`, or what differs from it")
     parser.add_argument(
@@ -181,6 +180,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
 
     Raises Lost where another process has taken the trial over meanwhile.
     """
+    if not sys.modules.get("lightning"):  # not yet: that takes seconds
+        print(f"{run.trial.folder}: importing torch", flush=True)
     from lightning.pytorch.utilities import rank_zero_only
 
     from transformer_pl.training import fit

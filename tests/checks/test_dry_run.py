@@ -3,6 +3,9 @@
 import pytest
 import small_models
 
+from transformer_pl.checks.calls import call_mistakes
+from transformer_pl.components import import_component
+from transformer_pl.config import SLOTS, Model
 from transformer_pl.experiments.cost import forward_cost
 from transformer_pl.runtime.errors import InputError
 
@@ -87,10 +90,10 @@ class Flat(SharedEmbedding):
 @pytest.mark.parametrize(
     ("name", "law"),
     [
-        ("ffn.WrongShape", "must run, but {path}, line 8: RuntimeError: "),
-        ("ffn.TakesTooLittle", "takes 2 positional arguments but 3 were given"),
-        ("attention.RightForQueriesAsManyAsKeys", "must run, but {path}, line 18: RuntimeError: "),
-        ("self_attention.Remembers", "must run, but {path}, line 27: RuntimeError: "),
+        ("ffn.WrongShape", "must run, but fails at {path}, line 8: RuntimeError: "),
+        ("ffn.TakesTooLittle", "must have a constructor __init__(self, config, site), but it takes (self, config)"),
+        ("attention.RightForQueriesAsManyAsKeys", "must run, but fails at {path}, line 18: RuntimeError: "),
+        ("self_attention.Remembers", "must run, but fails at {path}, line 27: RuntimeError: "),
         (
             "ffn.LosesAPosition",
             "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (2, 6",
@@ -98,10 +101,10 @@ class Flat(SharedEmbedding):
         ("ffn.AllInOneRow", "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (1, 14"),
         ("ffn.Double", "but returns (2, 7, 64) of torch.float64"),
         ("ffn.Two", "but returns tuple"),
-        ("attention.GivesTheCoreTooFewKeys", "must run, but {path}, line 55: RuntimeError: "),
+        ("attention.GivesTheCoreTooFewKeys", "must run, but fails at {path}, line 55: RuntimeError: "),
         (
             "attention.WeightsWithoutStart",
-            "WeightsWithoutStart.weights() takes 4 positional arguments but 5 were given",
+            "must have a method weights(self, Q, K, mask, start=0), but it takes (self, Q, K, mask)",
         ),
         (
             "attention.WeightsOfAllHeads",
@@ -157,6 +160,77 @@ def test_the_dry_run_has_the_vocabulary_size_of_the_config(module):
     assert forward_cost(small_models.small({"model.embedding": "stranger.OfALargeVocabulary"}), 1, 9, 9).params > 0
 
 
+SIGNATURES = """
+from torch import nn
+from transformer_pl.model import FeedForward, PostNormResidual, ScaledDotProductAttention
+
+
+class NoConstructor(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class NoStart(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask):
+        return V
+
+
+class NoCache(FeedForward):
+    def forward(self, x, mask, start: int = 0):
+        return x
+
+
+class NoFinalNorm(FeedForward):
+    def forward(self, x, sublayer):
+        return x + sublayer(x)
+
+
+class OtherNames(ScaledDotProductAttention):
+    def forward(self, queries, *others):
+        return super().forward(queries, *others)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("ffn.NoConstructor", "must have a constructor __init__(self, config, site), but has none; add it"),
+        (
+            "attention.NoStart",
+            "must have a method forward(self, Q, K, V, mask, start=0), but it takes (self, Q, K, V, mask)",
+        ),
+        (
+            "self_attention.NoCache",
+            "must have a method forward(self, x, mask, start=0, cache=None), but it takes (self, x, mask, start",
+        ),
+        (
+            "position.NoConstructor",
+            "must have a method forward(self, x, start=0), but it takes (self, x)",
+        ),
+        ("residual.NoFinalNorm", "must have a method final_norm(self), but has not; add it"),
+        ("embedding.NoFinalNorm", "must have a method embed(self, ids, site), but has not; add it"),
+        ("attention.OtherNames", None),
+    ],
+)
+def test_a_component_that_the_model_cannot_call_is_told_what_it_must_take(module, name, mistake):
+    """In the words of its slot, and not in Python's."""
+    module(SIGNATURES)
+    slot, _, name = name.partition(".")
+    config = small_models.small({f"model.{slot}": f"stranger.{name}"})
+    if mistake is None:
+        assert forward_cost(config, 1, 7, 7).params > 0
+        return
+    with pytest.raises(InputError) as caught:
+        forward_cost(config, 1, 7, 7)
+    assert any(message.startswith(f"model.{slot} = stranger.{name} (") for message in caught.value.messages)
+    assert any(f"): {mistake}" in message for message in caught.value.messages)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_the_papers_components_can_be_called(slot):
+    assert not list(call_mistakes(slot, import_component(getattr(Model(), slot).path)))
+
+
 READS_VALUES = """
 import numpy as np
 import torch
@@ -190,5 +264,5 @@ def test_a_component_that_reads_values_is_counted(module, name):
 
 def test_a_component_made_by_a_function_is_reported_by_its_module(module):
     module("from transformer_pl.model import FeedForward\n\nMade = type('Made', (FeedForward,), {'forward': None})\n")
-    with pytest.raises(InputError, match=r"model.ffn = stranger.Made \(module stranger\): must run, but"):
+    with pytest.raises(InputError, match=r"stranger.Made \(module stranger\): must have a method forward"):
         forward_cost(small_models.small({"model.ffn": "stranger.Made"}), 1, 7, 7)

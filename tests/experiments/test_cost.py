@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.config import SLOTS, is_papers, sizes
-from transformer_pl.experiments.cost import forward_cost, short_number, training_cost
+from transformer_pl.experiments.cost import forward_cost, short_number, short_numbers, training_cost
 from transformer_pl.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 
@@ -170,3 +170,10 @@ def test_counting_leaves_no_trace():
 )
 def test_a_count_is_reported_in_three_digits(number, completed):
     assert short_number(number) == completed
+
+
+def test_counts_that_differ_look_different():
+    assert short_numbers([430_976, 430_976, 431_040]) == ["430.98K", "430.98K", "431.04K"]
+    assert short_numbers([430_976, 199_000]) == ["431K", "199K"]
+    assert short_numbers([213_000_001, 213_000_000]) == ["213.000001M", "213M"]
+    assert short_numbers([7, 9]) == ["7", "9"] and short_numbers([]) == []

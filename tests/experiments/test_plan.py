@@ -17,6 +17,7 @@ from transformer_pl import sweep
 from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, training_cost
 from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, longest_first, plan_trials, print_plan
+from transformer_pl.experiments.plan_notes import CORE_RATE, WEEK, YEAR, long_note
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
@@ -121,6 +122,27 @@ def test_the_time_of_other_rows_is_by_their_flops(tmp_path):
     assert nothing.seconds is None and nothing.by_flops
 
 
+def changed(config, section, **keys):
+    """The config with these keys of a section."""
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=keys)})
+
+
+def test_the_time_of_a_row_is_by_a_shorter_trial_of_its_model(tmp_path):
+    """The time of its steps grows with their number, that of its start and its evaluation does not."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    base = trials[4].config
+    flops = estimate_costs(trials[4:5], [])[2].cost.flops
+    short = changed(changed(base, "optim", max_steps=base.steps // 10), "trainer", val_every=7, log_every=3)
+    rate = short.steps * short.data.batch_tokens / 20  # 20 s of 35 were its steps
+    trial = timed(short, 35.0, flops=flops / 10, steps=short.steps, tokens_per_s=rate)
+    other = timed(changed(short, "model", h=4), 99.0, flops=flops / 10)
+    estimates = estimate_costs(trials, [trial, other])
+    assert estimates[2].by_flops and estimates[2].seconds == pytest.approx(15 + 10 * 20)
+    assert estimates[1].seconds == pytest.approx(990)  # h=4, whose shorter trial logged no rate
+    other_decoding = changed(short, "decode", beam=1)
+    assert estimate_costs(trials, [timed(other_decoding, 9.0, flops=flops)])[2].seconds == pytest.approx(9)
+
+
 def test_the_cost_is_of_the_text_s_lengths_once_they_are_known(tmp_path):
     first, *_ = plan_trials(TABLE3_A, tmp_path)
     config, lengths = first.config, {"source": 10.0, "target": 20.0}
@@ -165,7 +187,7 @@ def test_a_column_for_what_varies_and_a_line_for_what_does_not(tmp_path):
     assert lines[7] == "h=32  32    16>2    16>2    431K  2.1e12  unknown  2 new"
     assert lines[8] == "a>b: the file says a; at this scale's width and depth that is b"
     assert lines[9] == f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared"
-    assert lines[11] == "time of the training left to do: unknown, as no finished trial resembles it"
+    assert lines[11].startswith("time of the training left to do: unknown, as no finished trial resembles it; ")
     assert len(lines) == 12
     assert not any(line.startswith("base:") for line in lines)
 
@@ -212,7 +234,7 @@ def test_how_long_it_takes(tmp_path):
     lines = printed(tmp_path, 200, content=TABLE3_A, finished=known[:1])
     minutes = (2 * 90 + 8 * 90 * 2101542912000.0 / 1e12) / 60
     assert lines[-1] == f"about {minutes:.0f} min of training left to do, if trials run one after the other"
-    assert "~: estimated from the FLOPs and the time of finished trials of other rows" in lines
+    assert "~: estimated by FLOPs from finished trials, of other rows or with other numbers of steps" in lines
     assert " 90 s " in lines[3] and " ~189 s " in lines[4]
     for one in trials[:3]:
         one.trial.make()
@@ -228,14 +250,41 @@ def test_how_long_it_takes(tmp_path):
     assert "left to do" not in "".join(printed(tmp_path, 200, content=TABLE3_A))
 
 
+def test_rows_of_nearly_equal_size_look_different(tmp_path):
+    content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"data.vocab_size": "2001"})
+    other = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"data.vocab_size": "2002"})
+    lines = printed(tmp_path, 200, content=content._replace(rows=[*content.rows[:2], *other.rows[:1]]))
+    params = [next(word for word in line.split() if word.endswith("K")) for line in lines if line.endswith(" new")]
+    assert params[0] == params[1] != params[2]
+
+
+@pytest.mark.parametrize(("cores", "weeks"), [(2, "1.2 weeks"), (4, None), (0, None)])
+def test_a_plan_that_is_hopeless_on_this_machine_says_so(tmp_path, cores, weeks):
+    """By the least that a CPU needs. On a GPU, or on another machine, nothing is known."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    estimates = estimate_costs(trials, [])
+    flops = 1.2 * WEEK * 2 * CORE_RATE / len(trials)
+    costly = {row: one._replace(cost=one.cost._replace(flops=flops)) for row, one in estimates.items()}
+    notes = long_note(Plan(TABLE3_A, trials, costly), trials, cores)
+    said = [f"too long for this machine: at least {weeks}"] * bool(weeks)
+    assert [note.partition(" on ")[0] for note in notes] == said
+    timed_ones = {row: one._replace(seconds=YEAR / 4) for row, one in estimates.items()}
+    (note,) = long_note(Plan(TABLE3_A._replace(scale="wmt14"), trials, timed_ones), trials, 4)
+    assert note.startswith("too long for this machine: about 2.5 years on 4 CPU cores; ") and "--scale demo" in note
+    assert long_note(Plan(TABLE3_A, trials, timed_ones), trials[:0], 4) == []  # nothing is left to do
+
+
 def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     one = plan_trials(TABLE3_A, tmp_path)[0]
     one.trial.make()
     one.trial.finish(a_result(id=one.identity.trial))
     (one.trial.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
     one.trial.folder.rename(one.trial.folder.with_name("demo-h=1-s1-0123456789ab"))
-    reasons = [line for line in printed(tmp_path, 200, content=TABLE3_A) if line.startswith("new, unlike")]
-    assert reasons == ["new, unlike a finished trial (core revision 1 -> 2): h=1 s1"]
+    for state in ("new", "running"):  # what has begun is not new
+        reasons = [line for line in printed(tmp_path, 200, content=TABLE3_A) if line.startswith("new, unlike")]
+        assert reasons == ["new, unlike a finished trial (core revision 1 -> 2): h=1 s1"] * (state == "new")
+        one.trial.make()
+        one.trial.set_status("running")
 
 
 @pytest.mark.parametrize("compare", [None, "flops"])
@@ -319,10 +368,15 @@ def test_the_plan_says_that_rows_of_other_size_or_rate_may_need_another_training
         assert all(words in line for words in named) and (PRE in line) == (PRE in named)
 
 
-@pytest.mark.parametrize("file", ["table3_A.yaml", "search_size.yaml"])
-def test_the_plan_says_what_runs_at_once_on_what(file, tmp_path, capsys):
-    assert sweep.main([str(ROOT / "sweeps" / file), "--plan", "--parallel=1", f"--runs={tmp_path / 'runs'}"]) == 0
-    assert "to train, 1 at a time, each on " in capsys.readouterr().out
+@pytest.mark.parametrize(("file", "steps"), [("table3_A.yaml", 900_000_000), ("search_size.yaml", None)])
+def test_the_plan_says_what_runs_at_once_on_what(file, steps, tmp_path, capsys):
+    """And of a grid, whether that takes too long."""
+    longer = ["--set", f"optim.max_steps={steps}", "trainer.accelerator=cpu"] if steps else []
+    words = [str(ROOT / "sweeps" / file), "--plan", "--parallel=1", f"--runs={tmp_path / 'runs'}"]
+    assert sweep.main([*words, *longer]) == 0
+    out = capsys.readouterr().out
+    assert "to train, 1 at a time, each on " in out
+    assert ("a smaller scale takes less; --plan --measure tells the time" in out) == bool(steps)
     assert not (tmp_path / "runs").exists()
 
 

@@ -6,9 +6,11 @@ import json
 import os
 import pty
 import random
+import re
 import select
 import signal
 import struct
+import sys
 import termios
 import time
 from contextlib import contextmanager, suppress
@@ -27,6 +29,8 @@ from transformer_pl.experiments.cost import Cost
 from transformer_pl.experiments.plan import CostEstimate, plan_trials
 from transformer_pl.experiments.progress import DRAW_EVERY_S, ProgressView, SearchCounts, format_duration
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.experiments.texts import shown_stages
+from transformer_pl.runtime.terminal import command_console
 
 TABLE = ROOT / "sweeps" / "table3_A.yaml"
 
@@ -83,6 +87,29 @@ def test_a_row_without_a_finished_trial_is_estimated_by_its_flops(planned, monke
     clock.now += 10
     seen.ended(planned[0], "done", "")
     assert seen.seconds_left() == pytest.approx(10 * (2 + 3 * (2 + 3 + 4 + 5)))
+
+
+def test_a_trial_of_another_command_is_no_work_of_this_one(planned, monkeypatch):
+    """It ends by its own speed, and its process is a worker that takes the next ones."""
+    clock, seen = Clock(monkeypatch), view(planned, 1)
+    seen.started(planned[0])
+    clock.now += 10
+    seen.ended(planned[0], "done", "")
+    assert seen.seconds_left() == pytest.approx(14 * 10)
+    theirs, *rest = planned[1:]
+    with theirs.trial.lock():
+        assert seen.seconds_left() == pytest.approx(14 * 10)  # not looked up yet
+        clock.now += progress.LOOK_EVERY_S
+        assert seen.seconds_left() == pytest.approx(7 * 10)
+        assert seen._summary().startswith("1 done, 1 running elsewhere, 13 waiting; ")
+        seen.waiting = [theirs]
+        line = {"train/loss": 4.0, "tokens_per_s": 1e4}
+        lines = [{"step": 500 * i, "time": clock.now - 6 + 2 * i} | line for i in range(1, 3)]
+        (theirs.trial.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert seen.seconds_left() == pytest.approx(0)  # of 1,500 steps 500 were left two seconds ago
+        clock.now -= 1
+        assert seen.seconds_left() == pytest.approx(1)
+    assert rest[0].trial.holder() is None
 
 
 def test_a_diverged_or_failed_trial_is_counted_but_does_not_measure_a_duration(planned, monkeypatch):
@@ -228,6 +255,35 @@ def test_the_live_view_shows_every_trial_and_leaves_a_tidy_terminal(two_rows):
     assert sum("val/bleu" in line for line in final) == 2  # each trial has left its line
     assert any(line.startswith("table and results") for line in final)
     assert not screen.cursor.hidden
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {}], ids=["dumb", "no colour", "colours"])
+def test_a_terminal_is_sent_what_it_can_show(planned, monkeypatch, variables):
+    """No escape sequence where it is dumb, and no colour where nobody wants one."""
+    ours, theirs = pty.openpty()
+    resize(ours, 80)
+    for name in ("NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm-256color"} | variables).items():
+        monkeypatch.setenv(name, value)
+    clock = Clock(monkeypatch)
+    with os.fdopen(theirs, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        console = command_console()
+        with shown_stages(console) as on_progress:
+            on_progress("reading", 1, 2)
+        with ProgressView(console, planned, 0, 2, estimates(planned)) as seen:
+            seen.started(planned[0])
+            resize(ours, 50)
+            clock.now += progress.PRINT_EVERY_S
+            seen.refresh()
+            seen.ended(planned[0], "done", "val/ppl 2.00")
+        monkeypatch.undo()
+    sent = read(ours, 0.5)
+    os.close(ours)
+    assert b"val/ppl 2.00" in sent and b"1 running, 14 waiting" in sent
+    assert (b"\x1b" in sent) == (variables.get("TERM") != "dumb")
+    assert bool(re.search(rb"\x1b\[[0-9;]*(3[0-7]|38;5)[0-9;]*m", sent)) == (variables == {})
 
 
 def trials(folder: Path) -> list[int]:

@@ -1,6 +1,7 @@
 """The figures of a sweep: names that can be told apart and lie on nothing, curves from one measurement on."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.figure_names import spread_apart
 from transformer_pl.reporting.plots import Curve, Point, curves, forest, front, growth
-from transformer_pl.reporting.sweep_plots import draw_sweep_plots
+from transformer_pl.reporting.render import Table
+from transformer_pl.reporting.sweep_plots import _cost_plots, draw_sweep_plots
 from transformer_pl.reporting.table import table_of
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
@@ -29,6 +31,18 @@ def written(axes):
     """The names beside the axes, or at its ticks, without line breaks."""
     texts = axes.texts or axes.get_yticklabels()
     return ["".join(text.get_text().split()) for text in texts]
+
+
+@pytest.mark.parametrize(("params", "drawn"), [((431_000, 431_100), False), ((431_000, 861_000), True)])
+def test_costs_that_hardly_differ_have_no_figure(tmp_path, params, drawn):
+    """Its axis would tell 431k from 431.1k."""
+    sweep = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"])
+    rows = [SimpleNamespace(results=SimpleNamespace(measure=SimpleNamespace(name="bleu", title="BLEU")))]
+    record = {"val/bleu.low": 59.0, "val/bleu.high": 61.0, "val/bleu.mean": 60.0, "val/bleu.difference.p": None}
+    table = Table([], [record] * 2, [], rows)
+    results = {row: {"params": count, "flops": 1.0} for row, count in enumerate(params)}
+    sweep = sweep._replace(rows=sweep.rows[:2])
+    assert list(_cost_plots(sweep, table, results)) == ["front_params"] * drawn
 
 
 def points(values):

@@ -90,6 +90,22 @@ def test_variation_between_seeds_only_gives_the_interval_of_student_s_t():
     assert result.interval() == pytest.approx((scores.mean() - reach, scores.mean() + reach), rel=1e-6)
 
 
+def test_an_interval_ends_where_the_score_does():
+    """BLEU at 0 and 100, perplexity at 1, and a difference of two scores at 100 in either direction."""
+    good = np.array([[9, 9, 8, 8, 7, 7, 6, 6, 9, 9]] * 3)
+    seeds = np.stack([good, good, good])
+    seeds[0, :, :8:2] -= 5
+    nats = np.full((3, 3, 2), [[0.1, 9.0], [0.1, 9.0], [3.0, 9.0]])
+    row = np.concatenate([seeds, nats], -1)
+    bad = row.copy()
+    bad[1:, :, :8:2] = 0
+    high, low = compare_rows([row, bad], 0, METRIC)
+    assert high.row_mean.interval()[1] == 100 and low.row_mean.interval()[0] == 0
+    assert high.row_mean.within(-math.inf, math.inf).interval()[1] > 100
+    assert low.difference.interval()[0] == -100 and low.difference.within(-math.inf, 0).interval()[0] < -100
+    assert compare_rows([row], 0, stats.LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
+
+
 def test_equal_seeds_give_the_standard_error_of_a_mean_over_sentences():
     """All seeds are alike, so the error is that of a mean over sentences."""
     numbers = np.random.default_rng(2).normal(size=400)
@@ -224,7 +240,7 @@ def test_every_row_but_base_is_compared_wherever_base_stands():
         for i, one in enumerate(compared):
             if i != base:
                 apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
-                assert one.difference == difference(*apart)
+                assert one.difference == difference(*apart).within(-100, 100)
     for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:]):
         assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
 
@@ -263,7 +279,7 @@ def test_rows_of_a_table_moderate_each_other_s_variance():
         alone = [difference(row, samples[0], of_table).p_value for row in samples[1:]]
         assert p_values == pytest.approx(holm(alone))
     assert compared[4].p_value != compared[4].own_p_value and compared[0].own_p_value is None
-    assert [one.row_mean for one in compared] == [estimate(row, prior) for row in samples]
+    assert [one.row_mean for one in compared] == [estimate(row, prior).within(0, 100) for row in samples]
     fewer = compare_rows([*table[:4], table[4][:1]], 0, METRIC)  # one seed tells nothing
     assert all(one.own_p_value is None and not one.row_mean.parts for one in fewer)
     assert all(one.own_p_value is None for one in compare_rows(table, 0, METRIC, randomise=True)[:1])

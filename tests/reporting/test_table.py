@@ -199,6 +199,27 @@ def test_cells_of_means_deviations_and_differences():
     assert any("3 seeds" in note for note in table.notes)
 
 
+def test_params_that_differ_look_different():
+    results = [result(config(), 60.0) | {"params": params} for params in (430_976, 431_040)]
+    rows = [RowResults(config(), [one], ["done"]) for one in results] + [row(config(model__h=1), None)]
+    assert column(build_table(rows, config()), "params") == ["430.98K", "431.04K", "-"]
+
+
+def test_a_table_without_a_result_of_base_says_how_to_get_one():
+    others = [row(config(model__h=h), 60.0 + h) for h in (1, 2)]
+    for base, said in (
+        ([row(config(), None)], "is not finished. The same sweep command trains it"),
+        ([row(config(), None, state="failed")], "failed, see its log. The same sweep command trains it"),
+        ([row(config(), None, state="diverged")], "--rerun trains it again"),
+        ([], "`base` in variant"),
+        ([row(config(), 60.0)], None),
+    ):
+        notes = [note for note in build_table([*base, *others], config()).notes if note.startswith("No differences")]
+        assert len(notes) == bool(said) and all(said in note for note in notes)
+    unfinished = build_table([row(config(), None), row(config(model__h=1), None)], config())
+    assert not any(note.startswith("No differences") for note in unfinished.notes)
+
+
 def test_one_seed_has_no_standard_deviation_and_a_note():
     table = build_table([row(config(), 60.0), row(config(model__h=1), 61.0)], config())
     assert column(table, "BLEU") == ["60.0", "61.0"]
@@ -473,6 +494,7 @@ def test_rows_that_have_learned_nothing_are_not_compared():
     assert [cell.endswith("*") for cell in column(table, "PPL")] == [False, False, True]
     assert [bool(cell) for cell in column(table, "p")] == [False, False, True]
     assert [bool(cell) for cell in column(table, "P(better)")] == [False, False, True]
+    assert [bool(line["val/bleu.difference.above"]) for line in read_csv(table)] == [False, False, True]
     assert all(column(table, "BLEU 95 %"))
     (note,) = [note for note in table.notes if "learned next to nothing" in note]
     assert "1 row." in note and "1 BLEU" in note and any("Holm's correction for 1 row." in note for note in table.notes)

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import tiny_trials
 import wandb
 import yaml
 from forked import running
@@ -417,3 +418,18 @@ def test_a_sweep_and_its_report_are_seen_in_a_browser(compatible_server, browser
     page.get_by_text("Media", exact=True).first.click()
     page.get_by_text("Differences to base").first.wait_for()
     page.wait_for_function("Array.from(document.images).filter(one => one.naturalWidth > 0).length >= 3")
+
+
+def test_each_validation_is_printed_in_one_line(tmp_path, capfd):
+    """However quick they come, and where the output is no terminal. With BLEU of a sample where it is measured."""
+    code, trial = tiny_trials.train(tmp_path / "runs", {"trainer.bleu_sample": 3})
+    assert code == 0
+    printed = [line for line in capfd.readouterr().out.splitlines() if "val/loss" in line and line.startswith("step ")]
+    by_step: dict[int, dict] = {}
+    for line in trial.metrics():
+        if line["kind"] == "validation":
+            by_step.setdefault(line["step"], {}).update(line)
+    names = ("val/loss", "val/ppl", "val/bleu_sample")
+    assert list(by_step) == [2, 4] and printed == [
+        f"step {step}/4  " + "  ".join(f"{name} {line[name]:.4g}" for name in names) for step, line in by_step.items()
+    ]

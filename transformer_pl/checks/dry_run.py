@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from transformer_pl.checks.calls import call_mistakes
 from transformer_pl.components import checked_code, definition_place, described, import_component
 from transformer_pl.config import Sizes, not_papers
 from transformer_pl.data.tokenizer import BOS, PAD
@@ -33,7 +34,8 @@ def dry_run(config: Sizes) -> str:
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
     InputError that names the component, its file and its line where a check fails.
     """
-    messages = list(_not_modules(config))
+    with checked_code(f"the signature of {component_names(config)}"):
+        messages = list(_not_modules(config)) or list(_not_callable(config))
     if messages:
         raise InputError(*messages)
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
@@ -57,9 +59,16 @@ def _not_modules(config: Sizes) -> Iterator[str]:
             yield f"{place}: must be a torch.nn.Module, but is another class; derive it from one"
 
 
+def _not_callable(config: Sizes) -> Iterator[str]:
+    """The components that the model cannot build or call."""
+    for slot, component in not_papers(config).items():
+        imported = import_component(component.path)
+        yield from (f"{_name_and_place(slot, imported)}: {mistake}" for mistake in call_mistakes(slot, imported))
+
+
 def component_failure(config: Sizes, error: Exception) -> InputError:
     """An error that names all components that are not the paper's, and where the exception came from."""
-    return InputError(f"{component_names(config)}: must run, but {described(error)}")
+    return InputError(f"{component_names(config)}: must run, but fails at {described(error)}")
 
 
 def component_names(config: Sizes) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_pl.levels import DEFAULT_SCALE, scale_names
 from transformer_pl.runtime.command_line import (
     CommandParser,
     Options,
@@ -51,7 +52,7 @@ def add_sweep_options(parser: CommandParser) -> Options:
         "--scale",
         type=text,
         metavar="S",
-        help="demo, small, multi30k, iwslt, wmt14, wmt14-fr or your own YAML (the file's, or demo)",
+        help=f"{', '.join(scale_names())} or your own YAML (the file's, or {DEFAULT_SCALE})",
     )
     group.add_argument("--seeds", type=_seeds, metavar="1,2", help="one trial of each row for each (the file's, or 1)")
     group.add_argument(

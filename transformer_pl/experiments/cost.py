@@ -1,7 +1,7 @@
 """What a model costs before it is trained: parameters and floating-point operations."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -38,14 +38,22 @@ def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, t
     return Cost(params, 3 * steps * forward * batch_tokens / max(source, target))
 
 
-def short_number(number: float) -> str:
+def short_number(number: float, digits: int = 3) -> str:
     """A number in three digits and a unit, or as a power of ten: 412K, 63.1M, 3.2e16."""
     if number >= 1e10:
         return f"{number:.1e}".replace("e+", "e")
     for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
         if number >= 0.9995 * size:
-            return f"{float(f'{number / size:.3g}'):g}{unit}"
+            return f"{number / size:.{digits}g}{unit}"
     return f"{number:.0f}"
+
+
+def short_numbers(numbers: Sequence[int]) -> list[str]:
+    """Numbers below 10 billion, in as many digits as it takes that different ones look different: 431K, 431.04K."""
+    different = len(set(numbers))
+    enough = (digits for digits in range(3, 10) if len({short_number(n, digits) for n in numbers}) == different)
+    digits = next(enough, 10)
+    return [short_number(number, digits) for number in numbers]
 
 
 def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:

@@ -22,7 +22,7 @@ from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, training_cost
+from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_cost
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.levels import resolve, scale_level
 from transformer_pl.runtime.errors import collect_errors
@@ -32,6 +32,8 @@ from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import reasons_by_names
 
 WRAPPED_NAME = 20  # columns of a row's name where the terminal is narrow, or more for a longer word
+MACHINERY, MODEL = ("data.", "trainer."), ("model.", "decode.")  # sections that the time of a FLOP depends on
+HARDLY_SLOWER = ("trainer.val_every", "trainer.log_every", "trainer.checkpoint_minutes")
 COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
@@ -52,7 +54,7 @@ class CostEstimate(NamedTuple):
     cost: Cost
     assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the text is not prepared yet
     seconds: float | None  # by finished trials; None: no trial measured it
-    by_flops: bool  # `seconds` is scaled by FLOPs from other rows, as no finished trial differs in its seed alone
+    by_flops: bool  # `seconds` is scaled by FLOPs, as no finished trial differs in its seed alone
 
 
 class Plan(NamedTuple):
@@ -124,9 +126,7 @@ def _estimate(planned: PlannedTrial, timings: "_Timings") -> CostEstimate:
     seconds = timings.of_other_seeds(config)
     if seconds is not None:
         return CostEstimate(cost, assumed, seconds, by_flops=False)
-    seconds_per_flop = timings.per_flop(config)
-    scaled = None if seconds_per_flop is None else seconds_per_flop * cost.flops
-    return CostEstimate(cost, assumed, scaled, by_flops=True)
+    return CostEstimate(cost, assumed, timings.by_flops(config, cost.flops), by_flops=True)
 
 
 def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
@@ -144,24 +144,44 @@ class _Timings:
 
     def __init__(self, finished: Sequence[dict[str, Any]]):
         self._seconds: dict[str, list[float]] = {}  # by everything but the seed
-        self._per_flop: dict[str, list[float]] = {}  # by what the speed depends on
+        self._paces: dict[str, list[_Pace]] = {}  # by the model and the batches, and by the batches alone
         by_weights = {}  # of the trials that share weights, the slowest: it trained them, the others decoded alone
         for result in sorted(finished, key=lambda result: result["wall_s"]):
             self._seconds.setdefault(_without_seed(result["config"]), []).append(result["wall_s"])
             by_weights[result["weights_id"]] = result
         for result in by_weights.values():
-            per_flop = result["wall_s"] / result["flops"]
-            self._per_flop.setdefault(_speed_settings(result["config"]), []).append(per_flop)
+            for settings in _speed_settings(result["config"]):
+                self._paces.setdefault(settings, []).append(_pace(result))
 
     def of_other_seeds(self, config: Config) -> float | None:
         """The median time of the trials that differ in their seed at most."""
         seconds = self._seconds.get(_without_seed(config.flat() | effective_sizes(config)))
         return statistics.median(seconds) if seconds else None
 
-    def per_flop(self, config: Config) -> float | None:
-        """The median time of a FLOP in trials of the same text, batches and trainer."""
-        seconds = self._per_flop.get(_speed_settings(config.flat()))
-        return statistics.median(seconds) if seconds else None
+    def by_flops(self, config: Config, flops: float) -> float | None:
+        """The median time that trials of the same model, or else of the same text and trainer, need for these FLOPs.
+
+        They may be shorter or longer.
+        """
+        for settings in _speed_settings(config.flat()):
+            if paces := self._paces.get(settings):
+                return statistics.median(pace.fixed + pace.per_flop * flops for pace in paces)
+        return None
+
+
+class _Pace(NamedTuple):
+    """The time of a finished trial."""
+
+    fixed: float  # seconds that do not depend on the number of steps: start, evaluation
+    per_flop: float  # seconds
+
+
+def _pace(result: dict[str, Any]) -> _Pace:
+    """By the rate of its training, or by all of its time where that was too short to have one."""
+    wall, rate = result["wall_s"], result["tokens_per_s"]
+    batch = result["config"].get("data.batch_tokens", KEYS["data.batch_tokens"])
+    training = min(wall, result["steps"] * batch / rate) if rate else wall
+    return _Pace(wall - training, training / result["flops"])
 
 
 def _without_seed(config: dict[str, Any]) -> str:
@@ -174,9 +194,14 @@ def _without_seed(config: dict[str, Any]) -> str:
     return json.dumps(relevant, sort_keys=True)
 
 
-def _speed_settings(config: dict[str, Any]) -> str:
-    """What the time of a FLOP depends on, beside the model and what `_without_seed` leaves out."""
-    return _without_seed({key: value for key, value in config.items() if key.startswith(("data.", "trainer."))})
+def _speed_settings(config: dict[str, Any]) -> tuple[str, str]:
+    """What the time of a FLOP depends on: with the model, and without it."""
+    relevant = {key: value for key, value in config.items() if key not in HARDLY_SLOWER}
+    with_model, without = (
+        _without_seed({key: value for key, value in relevant.items() if key.startswith(sections)})
+        for sections in ((*MACHINERY, *MODEL), MACHINERY)
+    )
+    return f"model {with_model}", without
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -209,7 +234,7 @@ def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None
     if any(estimate.assumed for estimate in estimates.values()):
         say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
     if any(estimate.by_flops and estimate.seconds is not None for estimate in estimates.values()):
-        say(console, "~: estimated from the FLOPs and the time of finished trials of other rows")
+        say(console, "~: estimated by FLOPs from finished trials, of other rows or with other numbers of steps")
     say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
         say(console, _describe_work_left([estimates[planned.row] for planned in missing]))
@@ -223,7 +248,7 @@ def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:
     """estimates: of each trial that is to be trained."""
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) < len(estimates):
-        return "time of the training left to do: unknown, as no finished trial resembles it"
+        return "time of the training left to do: unknown, as no finished trial resembles it; --plan --measure tells it"
     about = "about " if any(estimate.by_flops for estimate in estimates) else ""
     return f"{about}{sum(seconds) / 60:.0f} min of training left to do, if trials run one after the other"
 
@@ -245,13 +270,14 @@ def _plan_table(plan: Plan, columns: dict[str, list[str]]) -> Table:
     states_by_row: dict[int, Counter[str]] = {index: Counter() for index in range(len(plan.sweep.rows))}
     for planned in plan.trials:
         states_by_row[planned.row][planned.trial.status()["state"]] += 1
+    params = short_numbers([plan.estimates[index].cost.params for index in range(len(plan.sweep.rows))])
     for index, row in enumerate(plan.sweep.rows):
         states = states_by_row[index]
         estimate = plan.estimates[index]
         table.add_row(
             row.name,
             *(cells[index] for cells in columns.values()),
-            short_number(estimate.cost.params),
+            params[index],
             short_number(estimate.cost.flops),
             "unknown" if estimate.seconds is None else f"{'~' if estimate.by_flops else ''}{estimate.seconds:.0f} s",
             ", ".join(f"{count} {state}" for state, count in states.items()),

@@ -2,12 +2,15 @@
 rows had not converged."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from transformer_pl.component_sources import outside_modules
 from transformer_pl.config import Config, is_papers, sizes
 from transformer_pl.experiments.cost import short_number
-from transformer_pl.experiments.plan import Plan
+from transformer_pl.experiments.plan import Plan, PlannedTrial
 from transformer_pl.experiments.regime import Regime, describe_regime, regime
+from transformer_pl.levels import DEFAULT_SCALE
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.convergence import FALLEN, LIMIT, Convergence, of_seeds, of_trial
 from transformer_pl.trials.identity import same_row
 
@@ -15,6 +18,9 @@ MUCH_LARGER, MUCH_FASTER = (
     1.5,
     1.25,
 )  # ratios of the largest row to the smallest: of parameters and depth, of peak rates
+WEEK, YEAR = 7 * 86_400.0, 365 * 86_400.0  # seconds
+LONG = WEEK
+CORE_RATE = 100e9  # FLOP/s of a CPU core, more than any sustains in a training
 RETUNE = "--retune optim.lr_scale,optim.warmup"
 PRE_NORM = "--set model.residual=ablations.pre_norm.PreNormResidual"
 
@@ -48,6 +54,26 @@ def warmup_note(plan: Plan) -> list[str]:
     rows = [row.name for row in plan.sweep.rows if row.configs[0].optim.warmup >= row.configs[0].steps]
     remedy = "the learning rate never reaches its peak; lower optim.warmup"
     return [f"the warm-up does not end within the steps of {', '.join(rows)}: {remedy}"] if rows else []
+
+
+def long_note(plan: Plan, missing: Iterable[PlannedTrial], cpu_cores: int) -> list[str]:
+    """A line where the training left takes longer than LONG; none where it is not the CPU of this machine that trains.
+
+    missing: the trials left to train. Where no trial tells the time, it is the least that a CPU needs (CORE_RATE).
+    """
+    if not cpu_cores:
+        return []
+    estimates = [plan.estimates[planned.row] for planned in missing]
+    seconds = sum(one.cost.flops / (cpu_cores * CORE_RATE) if one.seconds is None else one.seconds for one in estimates)
+    if seconds < LONG:
+        return []
+    least = "at least " if any(one.seconds is None for one in estimates) else "about "
+    time = f"{seconds / YEAR:.1f} years" if seconds > YEAR else f"{seconds / WEEK:.1f} weeks"
+    smaller = "" if Path(plan.sweep.scale).stem == DEFAULT_SCALE else f", such as --scale {DEFAULT_SCALE},"
+    return [
+        f"too long for this machine: {least}{time} on {counted(cpu_cores, 'CPU core')}; a smaller scale{smaller} takes "
+        "less; --plan --measure tells the time"
+    ]
 
 
 def differing_note(plan: Plan, regimes: Mapping[int, Regime]) -> list[str]:

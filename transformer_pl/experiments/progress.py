@@ -1,6 +1,7 @@
 """What a sweep shows while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
 
 import heapq
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
+LOOK_EVERY_S = 5.0  # for trials that other commands train
 RECENT = 10  # training lines that the speed of a trial is measured by
 
 
@@ -83,11 +85,12 @@ class ProgressView:
         self.search = search
         self.console, self.cached, self.workers, self.estimates = console, cached, workers, estimates
         self.waiting, self.running = list(trials), dict[str, RunningTrial]()  # by the trial's id
+        self._elsewhere, self._looked_s = list[PlannedTrial](), -math.inf  # of those that wait; when that was looked up
         self.done = self.diverged = self.failed = 0
         self.waits: str | None = None  # what the queue waits for while nothing runs
         self.durations: dict[int, list[float]] = {}  # seconds of each trial that ended, by row
         self.started_s = self._shown_s = time.monotonic()
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_interactive else None
 
     def __enter__(self) -> "ProgressView":
         if self._live:
@@ -145,8 +148,18 @@ class ProgressView:
             self.say(f"  {running.planned.name:24} {'  '.join(filter(None, cells))}")
         self.say(f"  {self._summary()}")
 
+    def elsewhere(self) -> list[PlannedTrial]:
+        """The waiting trials that another command is training."""
+        if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = time.monotonic()
+            self._elsewhere = [planned for planned in self.waiting if planned.trial.locked()]
+        return [planned for planned in self._elsewhere if planned in self.waiting]
+
     def seconds_left(self) -> float | None:
-        """Until the end of the sweep; None if nothing is known about the time of some row."""
+        """Until the end of the sweep; None if nothing is known about the time of some row.
+
+        A process of another command that trains one of its trials is a worker, too, that takes the next one.
+        """
         now = time.monotonic()
         progress = {trial_id: read_progress(running) for trial_id, running in self.running.items()}
         durations = self._row_durations(progress, now)
@@ -159,8 +172,12 @@ class ProgressView:
             by_row = 0.0 if running.resumed and at else durations[running.planned.row] - (now - running.started)
             worker_ends.append(max(training, by_row))
         worker_ends += [0.0] * (self.workers - len(worker_ends))
+        elsewhere = self.elsewhere()
+        for planned in elsewhere:
+            at = read_progress(RunningTrial(planned, now, 0.0, resumed=True))
+            worker_ends.append(durations[planned.row] if at is None or at.seconds_left is None else at.seconds_left)
         heapq.heapify(worker_ends)
-        to_start = [durations[planned.row] for planned in self.waiting]
+        to_start = [durations[planned.row] for planned in self.waiting if planned not in elsewhere]
         if undrawn := self.search().undrawn if self.search else 0:
             if not durations:
                 return None
@@ -213,7 +230,9 @@ class ProgressView:
         else:
             counts = {"done": self.done, "cached": self.cached}
         counts |= {"diverged": self.diverged, "failed": self.failed}
-        counts |= {"running": len(self.running), "waiting": len(self.waiting)}
+        elsewhere = len(self.elsewhere())
+        counts |= {"running": len(self.running), "running elsewhere": elsewhere}
+        counts |= {"waiting": len(self.waiting) - elsewhere}
         parts += [f"{count} {state}" for state, count in counts.items() if count]
         if self.waits:
             parts.append(self.waits)

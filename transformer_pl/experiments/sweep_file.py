@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from transformer_pl import components
 from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, is_section, nominal_sizes, unknown_key
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import Level, merge, parse_variant, resolve, scale_level
+from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -70,7 +70,7 @@ def read_sweep(
     """
     content = read_yaml(path)
     parameters, errors = _read_parameters(path, content)
-    if scale is None and len(parameters.get("scale", ["demo"])) > 1:
+    if scale is None and len(parameters.get("scale", [DEFAULT_SCALE])) > 1:
         errors.append(
             f"{path}: parameters.scale = {shown(parameters['scale'])}: must be one value; start the command once for "
             "each"
@@ -81,7 +81,7 @@ def read_sweep(
     if errors:  # without its parameters no row can be checked
         raise InputError(*unknown_errors, *errors)
     parameters = {key: values for key, values in parameters.items() if key not in unknown}
-    scale = str(parameters.get("scale", ["demo"])[0]) if scale is None else scale
+    scale = str(parameters.get("scale", [DEFAULT_SCALE])[0]) if scale is None else scale
     errors = unknown_errors
     scale_keys = _attempt(errors, scale_level, scale)
     if scale_keys is None:

@@ -82,7 +82,7 @@ def _line(
 def shown_stages(console: Console) -> Iterator[OnProgress]:
     """Shows what is being done: in a terminal a line with a bar and the time, elsewhere a line for each stage."""
     now = ""
-    if not console.is_terminal:
+    if not console.is_interactive:
 
         def print_stage(stage: str, done: int, total: int | None) -> None:
             nonlocal now

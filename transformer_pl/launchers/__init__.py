@@ -72,6 +72,9 @@ class Launcher(Protocol):
     def threads(self, planned: "PlannedTrial") -> int | None:
         """The threads of each process of a trial, after `allot`; None where it is not trained on this machine."""
 
+    def cpu_cores(self) -> int:
+        """The CPU cores of this machine that train, after `allot`; 0 where GPUs do, or other machines."""
+
     def waits(self) -> str | None:
         """What it waits for before it can start anything; None: it is ready."""
 

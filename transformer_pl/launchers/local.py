@@ -103,6 +103,9 @@ class LocalLauncher:
     def threads(self, planned: "PlannedTrial") -> int | None:
         return self.workers.threads_of(planned)
 
+    def cpu_cores(self) -> int:
+        return self.workers.cpu_cores
+
     def waits(self) -> str | None:
         return "importing torch" if self.server and not self.server.is_ready() else None
 

@@ -139,6 +139,9 @@ class SlurmLauncher:
     def threads(self, planned: "PlannedTrial") -> int | None:
         return None
 
+    def cpu_cores(self) -> int:
+        return 0
+
     def waits(self) -> str | None:
         """None: it can always submit."""
 

@@ -35,6 +35,11 @@ class Workers:
         used = ",".join(self.gpus).split(",") if self.gpus else ["the CPU"] * self.count
         return len(set(used)) < len(used)
 
+    @property
+    def cpu_cores(self) -> int:
+        """The CPU cores that train; 0 where GPUs do."""
+        return 0 if self.gpus else len(set().union(*self.cores) or os.sched_getaffinity(0))
+
     def threads_of(self, planned: "PlannedTrial") -> int:
         """The threads of each process of this trial."""
         return planned.trial.threads(planned.config.trainer.threads, self.threads)
@@ -67,8 +72,8 @@ class Workers:
         if self.gpus:
             each = sum(len(one.split(",")) for one in self.gpus) // self.count
             return counted(each, "GPU") + (" that it shares" if self.share_memory else "")
-        cores = len(set().union(*self.cores) or os.sched_getaffinity(0))
-        return counted(cores // self.count, "CPU core") if self.count <= cores else "a CPU core that it shares"
+        each = self.cpu_cores // self.count
+        return counted(each, "CPU core") if each else "a CPU core that it shares"
 
 
 def available_workers(

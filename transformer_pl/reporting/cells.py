@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from transformer_pl.config import SLOTS, without_section
+from transformer_pl.experiments.cost import short_numbers
 from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
 
 if TYPE_CHECKING:
@@ -110,6 +111,14 @@ def seed_counts(row: RowResults) -> str:
     done, planned, diverged = len(row.done), len(row.results), row.states.count("diverged")
     counts = f"{done}" if done == planned else f"{done}/{planned}"
     return f"{counts}, {diverged} diverged" if diverged else counts
+
+
+def params(rows: Sequence[TableRow]) -> list[str]:
+    """The number of trained weights of each row, with enough digits that rows which differ look different."""
+    counts = [row.results.params for row in rows]
+    known = sorted({count for count in counts if count})
+    texts = dict(zip(known, short_numbers(known), strict=True))
+    return [texts[count] if count else "-" for count in counts]
 
 
 def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:

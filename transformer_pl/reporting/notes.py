@@ -32,6 +32,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
         *scale_notes(config),
         *_regime_notes(rows),
         *_paper_notes(rows, beside),
+        *_base_notes(rows),
         *_metric_notes(rows),
         *_seed_notes(rows),
         *_memory_notes(rows),
@@ -105,6 +106,22 @@ def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
     if any(row.is_base and row.label == "base" for row in rows):
         notes += describe_agreement(rows)
     return notes
+
+
+def _base_notes(rows: Sequence[TableRow]) -> list[str]:
+    """Why there are no differences, and how to get them, where other rows have results and base has none."""
+    if not any(row.results.done for row in rows if not row.is_base) or len(rows) < 2:
+        return []
+    base = next((row.results for row in rows if row.is_base), None)
+    if base is None:
+        remedy = "Add it to the sweep file: `base` in variant, or base's value among the values of a key."
+        return [f"No differences: they are to base, which is no row of this table. {remedy}"]
+    if base.done:
+        return []
+    if "diverged" in base.states:
+        return ["No differences: they are to base, whose training diverged. --rerun trains it again."]
+    how = "failed, see its log" if "failed" in base.states else "is not finished"
+    return [f"No differences: they are to base, which {how}. The same sweep command trains it."]
 
 
 def _metric_notes(rows: Sequence[TableRow]) -> list[str]:

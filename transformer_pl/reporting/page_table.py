@@ -112,12 +112,7 @@ def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Seq
             "Finished trainings of the row, which "
             "differ in their random numbers alone. 2/3: two of three are finished.",
         ),
-        column(
-            "params",
-            "",
-            lambda row: PageCell(short_number(row.results.params) if row.results.params else "-"),
-            "Trained weights of the model.",
-        ),
+        PageColumn(PageCell("params"), list(map(PageCell, cells.params(rows))), "Trained weights of the model."),
     ]
 
 

@@ -25,7 +25,7 @@ from scipy import special, stats
 
 from transformer_pl.reporting import moderation
 from transformer_pl.reporting.moderation import Part, Prior
-from transformer_pl.task import Measure
+from transformer_pl.task import HIGHEST, LOWEST, Measure
 from transformer_pl.trials.trial import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
@@ -47,14 +47,16 @@ class Metric(NamedTuple):
     score: Score
     columns: slice
     reference_column: int  # depends on the references alone: where it differs, the text differs
+    lowest: float  # of all values that the score can have
+    highest: float
 
 
-LOSS = Metric(loss, LOSS_COLUMNS, -1)
+LOSS = Metric(loss, LOSS_COLUMNS, -1, 0.0, math.inf)
 
 
 def of_measure(measure: Measure) -> Metric:
     """The score that a task compares rows by."""
-    return Metric(measure.of_sums, SCORE_COLUMNS, SCORE_COLUMNS.stop - 1)
+    return Metric(measure.of_sums, SCORE_COLUMNS, SCORE_COLUMNS.stop - 1, LOWEST, HIGHEST)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -76,22 +78,29 @@ class Estimate(NamedTuple):
     variance_by_sentences: float
     degrees_of_freedom: float  # of t; without meaning where there are parts
     parts: tuple[Part, ...] = ()  # of variance_by_seeds, where it is moderated: then the law is not that of t
+    lowest: float = -math.inf  # of all values that it can have: the interval ends there
+    highest: float = math.inf
 
     @property
     def standard_error(self) -> float:
         """SE = sqrt(variance_by_seeds + variance_by_sentences)."""
         return math.sqrt((self.variance_by_seeds or 0.0) + self.variance_by_sentences)
 
+    def within(self, lowest: float, highest: float) -> "Estimate":
+        """The same, of a score that has no value outside of these two."""
+        return self._replace(lowest=lowest, highest=highest)
+
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """The confidence interval value -+ t SE, where t is the (1 + level) / 2 quantile of Student's t.
 
-        With moderated variances t SE is the quantile of the law in `moderation.upper_tail`.
+        With moderated variances t SE is the quantile of the law in `moderation.upper_tail`. The interval is cut where
+        no value can be, such as BLEU above 100: what is cut off has no true value in it.
         """
         if self.parts:
             half_width = moderation.upper_quantile(level, self.parts, self.variance_by_sentences)
         else:
             half_width = self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom)
-        return float(self.value - half_width), float(self.value + half_width)
+        return max(self.lowest, float(self.value - half_width)), min(self.highest, float(self.value + half_width))
 
     @property
     def p_value(self) -> float:
@@ -228,13 +237,15 @@ def compare_rows(
             and base_sample is not None
             and _are_comparable(row, base_row, metric, randomise)
         ):
-            to_base = difference(row_sample, base_sample, prior)
+            most = metric.highest - metric.lowest
+            to_base = difference(row_sample, base_sample, prior).within(-most, most)
             p_value = to_base.p_value
             if to_base.parts:
                 own = difference(row_sample, base_sample).p_value
             if randomise or len(row) == 1:
                 p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
-        comparisons.append(RowComparison(estimate(row_sample, prior), to_base, p_value, own))
+        row_mean = estimate(row_sample, prior).within(metric.lowest, metric.highest)
+        comparisons.append(RowComparison(row_mean, to_base, p_value, own))
     return correct_p_values(comparisons)
 
 

@@ -19,6 +19,7 @@ from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
 COSTS = {"params": "parameters", "flops": "training FLOPs"}  # keys of result.json
+DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
 CURVES = (
     "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
     "seeds, the area around it reaches from the lowest to the highest seed. The star, and the number beside the name, "
@@ -94,7 +95,7 @@ def _cost_plots(sweep: Sweep, table: Table, first_results: Mapping[int, Mapping[
     for cost, unit in COSTS.items():
         costs = {row: result[cost] for row, result in first_results.items()}
         points = _points(sweep, table, f"val/{measure.name}", costs.__getitem__)
-        if len({point.cost for point in points}) > 1:
+        if points and max(point.cost for point in points) >= DIFFERS * min(point.cost for point in points):
             drawing = plots.front(points, unit, measure.title)
             figures[f"front_{cost}"] = Drawing(f"{measure.title} against {unit}", drawing, FRONT.format(measure.title))
     return figures

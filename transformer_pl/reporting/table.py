@@ -81,7 +81,7 @@ def _columns(rows: list[TableRow], keys: list[str]) -> list[Column]:
     return [
         ours("row", lambda row: row.label),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
-        ours("params", lambda row: short_number(row.results.params) if row.results.params else "-", drop_rank=5),
+        Column("params", cells.params(rows), drop_rank=5),
         measured("PPL", cells.perplexity),
         *(other(name, title) for name, title in task_of(rows[0].results.config.data).others.items()),
         measured(title, lambda row: cells.score(row.results)),
@@ -159,6 +159,7 @@ def comparison_record(metric: str, comparison: "RowComparison | None") -> dict[s
     row_mean, difference = (comparison.row_mean, comparison.difference) if comparison else (None, None)
     low, high = row_mean.interval() if row_mean else (None, None)
     difference_low, difference_high = difference.interval() if difference else (None, None)
+    is_tested = comparison is not None and comparison.p_value is not None
     return {
         f"{metric}.low": low,
         f"{metric}.high": high,
@@ -166,5 +167,5 @@ def comparison_record(metric: str, comparison: "RowComparison | None") -> dict[s
         f"{metric}.difference.high": difference_high,
         f"{metric}.difference.p": comparison and comparison.p_value,
         f"{metric}.difference.p_own": comparison and comparison.own_p_value,
-        f"{metric}.difference.above": difference and difference.probability_positive,
+        f"{metric}.difference.above": difference.probability_positive if difference and is_tested else None,
     }

@@ -242,7 +242,8 @@ def _interval(measure: Interval, sentences: np.ndarray | None) -> tuple[float, f
     if sentences is None:
         return None
     scores = sentences[None, :, measure.metric.columns]
-    low, high = stats.estimate(stats.sample(scores, measure.metric.score)).interval()
+    estimate = stats.estimate(stats.sample(scores, measure.metric.score))
+    low, high = estimate.within(measure.metric.lowest, measure.metric.highest).interval()
     return measure.transform(low), measure.transform(high)
 
 

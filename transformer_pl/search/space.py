@@ -12,7 +12,7 @@ from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_k
 from transformer_pl.experiments.plan_notes import outside_note
 from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import Level, merge, resolve, scale_level, type_errors
+from transformer_pl.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search.distributions import (
@@ -106,7 +106,7 @@ def read_search(
         reader.mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
     if reader.mistakes:
         raise InputError(*reader.mistakes)
-    scale_of_file, seed_of_file = str(fixed.pop("scale", "demo")), fixed.pop("seed", 1)
+    scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
     search = Search(
         path=path,
         name=str(content.get("name", path.stem)),

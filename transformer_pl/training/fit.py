@@ -56,6 +56,7 @@ def fit(run: TrialRun, prepared: Prepared, meter: EnergyMeter) -> tuple[TrialLog
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lease, meter)
     logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
     callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
+    callbacks += [LambdaCallback(on_validation_end=lambda trainer, _: logger.print_validation(trainer.global_step))]
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
     trainer = build_trainer(config, logger, callbacks)
     newest = checkpoints.newest()

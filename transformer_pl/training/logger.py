@@ -35,7 +35,8 @@ class TrialLogger(Logger):
         self.lines = []
         self._folder, self._steps = folder, steps
         self._labels: dict[str, Any] = {"name": name, "tags": tags, "config": config}
-        self._printed = 0.0  # when metrics were last printed
+        self._printed = 0.0  # when metrics of training were last printed
+        self._validation: dict[str, float] = {}  # what the validation that runs has measured
         self._is_open = False
 
     @property
@@ -66,17 +67,28 @@ class TrialLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append a line to metrics.jsonl and send it to W&B; every few seconds print it."""
+        """Append a line to metrics.jsonl and send it to W&B; every few seconds print one of training."""
         line = {"step": step, "kind": line_kind(metrics), **metrics_to_json(metrics), "time": round(time.time(), 2)}
         self.lines.append(json.dumps(line) + "\n")
         self._file.write(self.lines[-1])
         self._file.flush()
         crash_point("a line of metrics: after it")
         self._wandb.tell(log={"step": step, **metrics})
-        if time.monotonic() - self._printed > PRINT_EVERY_S:
+        if line["kind"] == "validation":
+            self._validation |= metrics
+        elif time.monotonic() - self._printed > PRINT_EVERY_S:
             self._printed = time.monotonic()
-            values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            print(f"step {step}/{self._steps}  {values}", flush=True)
+            self._print(step, metrics)
+
+    @rank_zero_only
+    def print_validation(self, step: int) -> None:
+        """Print in one line what a validation has measured."""
+        self._print(step, self._validation)
+        self._validation = {}
+
+    def _print(self, step: int | None, metrics: dict[str, float]) -> None:
+        values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        print(f"step {step}/{self._steps}  {values}", flush=True)
 
     def _valid_lines(self, path: Path, step: int) -> list[str]:
         """The lines of an interrupted training up to a step. Damaged ones are left out with a warning."""

@@ -1,0 +1,77 @@
+"""How the model calls the component of each slot. What cannot be called so is told before it runs.
+
+The model passes every argument by its place, so that their names are free.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+
+from transformer_pl.runtime.errors import InputError
+
+CALLS = {  # by slot: the methods that a component must have, each with its arguments
+    "attention": {"forward": "Q, K, V, mask, start=0"},
+    "ffn": {"forward": "x"},
+    "position": {"forward": "x, start=0"},
+    "residual": {"forward": "x, sublayer", "final_norm": ""},
+    "self_attention": {"forward": "x, mask, start=0, cache=None"},
+    "embedding": {"embed": "ids, site", "logits": "x"},
+}
+OPTIONAL = {"attention": {"weights": "Q, K, mask, start=0"}}  # methods that it may have
+CONSTRUCTOR = "config, site"  # and its options, by their names
+
+
+def call_mistakes(slot: str, component: type) -> Iterator[str]:
+    """What the component of this slot lacks for being built and called as the model does it."""
+    if component.__init__.__qualname__ == "Module.__init__":  # type: ignore[misc]  # that of torch.nn.Module
+        yield f"must have a constructor __init__(self, {CONSTRUCTOR}), but has none; add it"
+    elif not _takes(component, CONSTRUCTOR, drop=0):
+        yield f"must have a constructor __init__(self, {CONSTRUCTOR}), but it takes ({_written(component.__init__)})"  # type: ignore[misc]
+    for method, arguments in CALLS[slot].items():
+        if not callable(function := getattr(component, method, None)):
+            yield f"must have a method {method}(self{', ' if arguments else ''}{arguments}), but has not; add it"
+        elif not _takes(function, arguments):
+            yield _other_arguments(method, arguments, function)
+    for method, arguments in OPTIONAL.get(slot, {}).items():
+        if callable(function := getattr(component, method, None)) and not _takes(function, arguments):
+            yield _other_arguments(method, arguments, function)
+
+
+def slot_of(path: str, component: type) -> str:
+    """The slot that a component fits, by its methods and their arguments. Raises an InputError where none is clear."""
+    for slot in ("embedding", "residual"):
+        if all(callable(getattr(component, method, None)) for method in CALLS[slot]):
+            return slot
+    names = [name.lower() for name in _names(getattr(component, "forward", component.__call__))[1:]]
+    for slot, methods in CALLS.items():
+        called = [word.partition("=")[0].lower() for word in methods.get("forward", "").split(", ")]
+        if len(names) == len(called) and (names[1:] == called[1:] or slot == "attention"):
+            return slot
+    known = "; ".join(f"{slot} takes ({methods['forward']})" for slot, methods in CALLS.items() if "forward" in methods)
+    raise InputError(f"{path}: its slot is not clear from forward({', '.join(names)}); name it with --slot: {known}")
+
+
+def _other_arguments(method: str, arguments: str, function: Callable) -> str:
+    return f"must have a method {method}(self, {arguments}), but it takes ({_written(function)})"
+
+
+def _takes(function: Callable, arguments: str, drop: int = 1) -> bool:
+    """Whether a function can be called with so many arguments by place. drop: how many stand before them (self)."""
+    try:
+        signature = inspect.signature(function)
+    except Exception:  # it is of C, or says nothing of itself: running it will show
+        return True
+    count = len(arguments.split(", ")) if arguments else 0
+    try:
+        signature.bind_partial(*[None] * (drop + count))
+    except TypeError:
+        return False
+    return True
+
+
+def _names(function: Callable) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def _written(function: Callable) -> str:
+    """The arguments as they stand in the code, without their types."""
+    return ", ".join(str(p.replace(annotation=p.empty)) for p in inspect.signature(function).parameters.values())
