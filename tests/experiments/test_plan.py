@@ -46,7 +46,7 @@ def timed(config, seconds, **keys):
 
 
 def test_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
-    """By FLOPs, until a time is known of every row."""
+    """By FLOPs, until a time is known of every row. Among equals, more heads are first."""
     trials = plan_trials(TABLE3_C, tmp_path)
     costs = estimate_costs(trials, [])
     ordered = longest_first(trials, costs)
@@ -54,7 +54,10 @@ def test_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
     assert flops == sorted(flops, reverse=True) and ordered[0].config.model.d_model == 1024
     assert [one.config.seed for one in ordered] == [1, 2] * 8
     same = plan_trials(TABLE3_A, tmp_path)
-    assert longest_first(same, {row: costs[0] for row in range(5)}) == same
+    equal = longest_first(same, {row: costs[0] for row in range(5)})
+    assert [(one.config.model.h, one.config.seed) for one in equal[:4]] == [(32, 1), (32, 2), (16, 1), (16, 2)]
+    base = [one for one in trials if one.config.model.h == 8][:4]
+    assert longest_first(base, dict.fromkeys(costs, costs[0])) == base
     times = {row: estimate._replace(seconds=float(row), by_flops=False) for row, estimate in costs.items()}
     assert [one.row for one in longest_first(trials, times)[::2]] == [*range(7, -1, -1)]
     assert longest_first(trials, times | {0: costs[0]}) == ordered
