@@ -268,4 +268,4 @@ def test_two_commands_share_a_grid(tmp_path):
     assert tables[0] == tables[1] and "0/2" not in tables[0]
     assert len(list((tmp_path / "r").glob("trials/*/result.json"))) == 2
     logs = list((tmp_path / "r").glob("trials/*/log*.txt"))
-    assert len(logs) == 2 and all(path.read_text().count("val/bleu ") == 1 for path in logs)
+    assert len(logs) == 2 and all(path.read_text().count("\nval/") == 1 for path in logs)  # one line of results
