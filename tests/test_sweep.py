@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import re
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -77,16 +76,16 @@ def test_the_plan_estimates_time_from_other_seeds(smoke):
     assert "~" not in completed.stdout and "about" not in completed.stdout
 
 
-def test_the_plan_estimates_time_from_the_flops_of_other_rows(smoke):
-    """It does so for rows without a finished seed. Trials with other batches say nothing about the time."""
+def test_the_plan_estimates_time_from_shorter_trials_of_a_row(smoke):
+    """What takes time beside the steps is counted once. Trials with other batches say nothing about the time."""
     runs, _ = smoke
     longer = ["--set", "optim.max_steps=200", "--plan", "--runs", runs]
     completed = forked.command("sweep", "sweeps/smoke.yaml", *longer)
     base = next(line for line in completed.stdout.splitlines() if line.startswith("base"))
-    past = list(results(runs).values())
     is_base = {"model.h": 8, "model.position": "transformer_pl.model.SinusoidalPosition"}.items()
-    (by_hand,) = [result["flops"] * 200 / 20 for result in past if result["config"].items() >= is_base]
-    by_hand *= statistics.median(result["wall_s"] / result["flops"] for result in past)
+    (past,) = (result for result in results(runs).values() if result["config"].items() >= is_base)
+    steps = min(past["wall_s"], 20 * past["config"]["data.batch_tokens"] / past["tokens_per_s"])
+    by_hand = past["wall_s"] - steps + steps * 200 / 20
     assert completed.returncode == 0 and float(re.search(r" ~(\d+) s", base)[1]) == pytest.approx(by_hand, abs=0.51)
     assert re.search(r"^about \d+ min of training left to do", completed.stdout, re.M)
     completed = forked.command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
