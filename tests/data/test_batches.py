@@ -78,6 +78,23 @@ def test_the_plan_follows_from_seed_and_epoch():
     assert {frozenset(batch) for batch in plan(1, 0)} != {frozenset(batch) for batch in plan(1, 1)}
 
 
+@pytest.mark.parametrize("most", [127, 128, 32_767, 40_000])
+def test_the_order_is_by_the_longer_sentence_then_by_the_difference_back_and_forth(most):
+    """Among equals as drawn. Trials that were begun earlier go on in the same order."""
+    sources, targets = np.random.default_rng(most).integers(1, most, (2, 300))
+    sources[0] = most
+
+    def key(i):
+        longer, more = max(sources[i], targets[i]), targets[i] - sources[i]
+        return longer, -more if longer % 2 else more
+
+    assert np.concatenate(eval_batches(sources, targets, 60)).tolist() == sorted(range(300), key=key)
+    drawn = np.random.default_rng((1, 0)).permutation(300).tolist()
+    batches = token_batches(sources, targets, 9 * most, most, seed=1, epoch=0)
+    batches.sort(key=lambda batch: key(batch[0]))
+    assert np.concatenate(batches).tolist() == sorted(drawn, key=key)
+
+
 def test_a_pair_beyond_the_limit_on_one_side_does_not_fit():
     fits = pairs_that_fit(np.array([5, 6, 5, 4]), np.array([5, 5, 6, 3]), batch_tokens=100, max_length=5)
     assert fits.tolist() == [True, False, False, True]

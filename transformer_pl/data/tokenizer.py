@@ -20,7 +20,7 @@ from transformer_pl.runtime.errors import InputError
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
-MOST_WORDS = 2_000_000  # whose ids are kept at a time, which takes about 500 MB
+MOST_WORDS = 2_000_000  # whose ids are kept at a time, which takes about 600 MB
 MOST_PAIRS = 100_000  # in a larger training text, the bounds of the vocabulary take long to find and allow any usual
 LARGEST = 1_000_000  # vocabulary that is asked for
 
