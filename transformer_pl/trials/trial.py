@@ -218,8 +218,8 @@ class Trial:
         return names
 
     def status(self) -> dict[str, Any]:
-        """A mapping with `state`: `new`, `running`, `stopped`, `failed`, `diverged` (with its `step`), `done`, or
-        `damaged` where result.json is.
+        """A mapping with `state`: `new`, `running`, `stopped`, `failed`, `diverged` (with its `step`), `done`,
+        `pruned` by a search, or `damaged` where result.json is.
 
         Other keys are for people. A trial that no process trains is done if and only if it has a result.
         """
