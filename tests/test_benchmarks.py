@@ -11,6 +11,7 @@ import peers
 import price
 import pytest
 import rounds
+import scheduling
 import torch
 import wmt_corpus
 from helpers import ROOT, little_text
@@ -139,6 +140,14 @@ def test_the_exponent_of_growth():
     assert list(growth.exponents({10: 3.0, 20: 6.0, 40: 24.0})) == pytest.approx([1, 2])
 
 
+def test_the_trials_of_the_scheduling_benchmark_all_end(tmp_path):
+    """As many at once as it says: two rounds of trials that sleep."""
+    first, second = scheduling.many_trials(tmp_path, steps=5, concurrent=2, trials=4, seconds=0.3)
+    assert first.startswith("4 trials, 2 at once, each asleep for 0.3 s: ") and "MB at the most" in second
+    results = sorted(path.stat().st_mtime for path in tmp_path.glob("runs/trials/*/result.json"))
+    assert len(results) == 4 and results[2] - results[1] > 0.25
+
+
 def test_growth_names_what_is_wrong(monkeypatch, capsys):
     for words, message in (
         (["d_modle"], "must be one of d_model,"),
@@ -148,6 +157,10 @@ def test_growth_names_what_is_wrong(monkeypatch, capsys):
         with pytest.raises(SystemExit, match="2"):
             growth.main()
         assert message in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["scheduling.py", "fast"])
+    with pytest.raises(SystemExit, match="2"):
+        scheduling.main()
+    assert "fast: must be one of trials, startup" in capsys.readouterr().err
 
 
 def test_the_price_of_base_on_the_paper_s_cards_is_the_paper_s_time():

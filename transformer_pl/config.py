@@ -106,6 +106,10 @@ class Component(Section):
     path: ClassPath
     options: dict[str, Any] = {}
 
+    def __hash__(self) -> int:
+        """With it pydantic shares a default where it would copy it for every config: options hold a dictionary."""
+        return hash(self.path)
+
 
 def _component(class_name: str, description: str) -> Any:
     """A slot whose default is the paper's component."""
@@ -309,14 +313,14 @@ class Config(Section):
     def flat(self) -> dict[str, Any]:
         """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
         flat: dict[str, Any] = {}
-        for section, values in self.model_dump().items():
+        for section, values in vars(self).items():  # much faster than pydantic's own ways
             if section == "seed":
                 flat["seed"] = values
                 continue
-            for name, value in values.items():
+            for name, value in vars(values).items():
                 if name in SLOTS:
-                    flat[f"{section}.{name}"] = value["path"]
-                    flat |= {f"{section}.{name}.{option}": v for option, v in value["options"].items()}
+                    flat[f"{section}.{name}"] = value.path
+                    flat |= {f"{section}.{name}.{option}": v for option, v in value.options.items()}
                 else:
                     flat[f"{section}.{name}"] = value
         return flat

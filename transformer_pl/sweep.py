@@ -157,7 +157,7 @@ class GridCommand:
         if self.options.measure:
             estimates = self.measured(sweep, missing, estimates)
         plan = Plan(sweep, trials, estimates)
-        print_plan(plan, self.console, self.options.compare)
+        print_plan(plan, missing, self.console, self.options.compare)
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
         self.launcher.allot([one.config.trainer for one in missing], len(missing))

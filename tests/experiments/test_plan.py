@@ -31,7 +31,8 @@ def printed(runs, width, compare=None, content=TABLE3, finished=()):
     """The lines of a plan in a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     trials = plan_trials(content, runs)
-    print_plan(Plan(content, trials, estimate_costs(trials, finished)), console, compare)
+    missing = [planned for planned in trials if planned.trial.needs_training()]
+    print_plan(Plan(content, trials, estimate_costs(trials, finished)), missing, console, compare)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 

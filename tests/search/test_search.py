@@ -1,5 +1,6 @@
 """Searches: how their files are read, what is drawn, and that no trial is lost or trained twice."""
 
+import io
 import json
 import os
 import signal
@@ -29,7 +30,8 @@ from transformer_pl.search.space import read_search
 from transformer_pl.search.states import counted_trials
 from transformer_pl.search.storage import create_study
 from transformer_pl.search.study import SearchQueue
-from transformer_pl.trials.recognise import reason_to_stay, sweep_plan
+from transformer_pl.trials.cleaning import list_runs
+from transformer_pl.trials.recognise import is_trial, reason_to_stay, sweep_plan
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
@@ -267,6 +269,12 @@ def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
     assert [t.state for t in counted_trials(study)] == [TrialState.COMPLETE] * 2
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
     assert {path.name for path in (runs / "trials").iterdir()} == folders
+    records = SearchResults(read(path), study, runs).records
+    assert sorted(record["trial"] for record in records) == [0, 1], "each keeps its number"
+    assert max(trial.number for trial in study.get_trials()) > 1
+    planned = command("sweep", path, "--runs", runs, "--plan").stdout.splitlines()
+    assert [line.split()[0] for line in planned if line.endswith(": done")] == ["#0", "#1"]
+    assert not any("to train" in line for line in planned)
     for result in finished_results(runs):
         steps = [json.loads(line)["step"] for line in (result["folder"] / "metrics.jsonl").read_text().splitlines()]
         assert result["steps"] == 200 and steps == sorted(steps)
@@ -304,6 +312,10 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(write, tmp_path, m
     assert not (kept / "result.json").exists() and not (kept / "checkpoints").exists()
     assert not any("transformer_pl.train" in p.command and str(runs) in p.command for p in processes())
     assert [record["state"] for record in SearchResults(search, study, runs).records] == ["best", "pruned"]
+    console = Console(file=io.StringIO(), width=200)
+    list_runs(runs, console)
+    (line,) = [line for line in console.file.getvalue().splitlines() if line.startswith(kept.name)]
+    assert line.split()[1] == "pruned" and is_trial(kept)
 
 
 def test_a_search_continues_after_a_diverged_trial(write, tmp_path):

@@ -210,7 +210,7 @@ def test_a_trial_without_heartbeats_is_retried_once(alone, clock):
     clock.now += 2
     for _ in range(2):
         (retry,) = waiting()
-        assert retry.user_attrs == {"again": other.number, "died": 1}
+        assert retry.user_attrs == {"again": other.number, "first": other.number, "died": 1}
     assert queue.study.get_trials()[other.number].state == TrialState.FAIL
     again = queue.study.ask(queue.search.space)
     assert again.params == other.params and not waiting()
@@ -230,7 +230,7 @@ def test_the_next_command_retries_failed_trials(alone):
 
     queue.study.tell(other.number, state=TrialState.FAIL)
     (retry,) = waiting()
-    assert retry.user_attrs == {"again": other.number, "died": 0} and len(waiting()) == 1
+    assert retry.user_attrs == {"again": other.number, "first": other.number, "died": 0} and len(waiting()) == 1
     drawn = queue.study.ask(queue.search.space)
     assert drawn.params == other.params and not counted_trials(queue.study)[1:]
     queue.study.tell(drawn.number, state=TrialState.FAIL)

@@ -73,9 +73,10 @@ def test_a_shipped_sweep_trains_under_the_agent(start, path):
     (folder,) = runs.glob("trials/*")
     result = json.loads((folder / "result.json").read_text())
     config = result["config"]
-    for key, parameter in sweep["parameters"].items():
-        if key in config and key not in SHORT | few:
-            assert config[key] == one_value(parameter)
+    drawn = {key: one_value(parameter) for key, parameter in sweep["parameters"].items()} | few
+    variant = dict(pair.split("=", 1) for pair in drawn.get("variant", "base").split() if pair != "base")  # it wins
+    for key in config.keys() & drawn.keys() - SHORT.keys() - few.keys():
+        assert config[key] == (type(config[key])(variant[key]) if key in variant else drawn[key])
     metric = sweep.get("metric") or sweep["metrics"][0]
     assert metric["name"] in result["metrics"]
     assert list(folder.glob("wandb/offline-run-*-run4agent"))  # which the agent named

@@ -23,7 +23,7 @@ def finished(tmp_path):
     index.index_of(tmp_path / "runs").save()
     index._index.cache_clear()
     trial._damage.cache_clear()
-    return one
+    return Trial(one.folder)  # as another process has it
 
 
 def age(one):
@@ -34,6 +34,7 @@ def age(one):
 def test_a_finished_trial_is_not_read_again(finished, monkeypatch):
     expected = finished.result()
     index._index.cache_clear()
+    finished = Trial(finished.folder)
     monkeypatch.setattr(trial, "read_json", None)
     monkeypatch.setattr(trial, "_damage", None)
     assert finished.result() == expected and not finished.needs_training() and expected["metrics"]["val/bleu"] == 30
@@ -81,7 +82,7 @@ def test_a_folder_that_cannot_be_written_has_no_index(finished, monkeypatch):
 
 def test_a_renamed_folder_is_found_by_its_id(finished):
     runs = finished.folder.parents[1]
-    assert Trial.at(runs, "0123456789ab", "demo-base-s1").folder == finished.folder
+    assert Trial.at(runs, "0123456789ab", lambda: "demo-base-s1").folder == finished.folder
     renamed = finished.folder.rename(finished.folder.with_name("mine-0123456789ab"))
-    assert Trial.at(runs, "0123456789ab", "demo-base-s1").folder == renamed
-    assert Trial.at(runs, "ba9876543210", "demo-base-s1").folder.name == "demo-base-s1-ba9876543210"
+    assert Trial.at(runs, "0123456789ab", lambda: "demo-base-s1").folder == renamed
+    assert Trial.at(runs, "ba9876543210", lambda: "demo-base-s1").folder.name == "demo-base-s1-ba9876543210"

@@ -7,7 +7,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, 
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.levels import resolve, scale_level
 from transformer_pl.runtime.errors import collect_errors
-from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.runtime.terminal import counted, fits, print_table, say
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import reasons_by_names
@@ -71,21 +71,37 @@ class Plan(NamedTuple):
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    corpora = collect_errors(open_corpus, dict.fromkeys(_corpus_keys(row.configs[0].data) for row in sweep.rows))
-    return [
-        plan_trial(index, f"{row.name} s{config.seed}", config, sweep.scale, runs, corpora[_corpus_keys(config.data)])
-        for index, row in enumerate(sweep.rows)
-        for config in row.configs
-    ]
+    keys = [_corpus_keys(row.configs[0].data) for row in sweep.rows]
+    corpora = collect_errors(open_corpus, dict.fromkeys(keys))
+    planned: list[PlannedTrial] = []
+    for index, row in enumerate(sweep.rows):
+        first = plan_trial(index, "", row.configs[0], sweep.scale, runs, corpora[keys[index]])
+        planned += [
+            _with_seed(first, f"{row.name} s{config.seed}", config, sweep.scale, runs) for config in row.configs
+        ]
+    return planned
 
 
 def plan_trial(row: int, name: str, config: Config, scale: str, runs: Path, corpus: Corpus) -> PlannedTrial:
     """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text."""
     trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
-    difference = describe_difference(config, _scale_config(scale))
-    trial = Trial.at(runs, trial_identity.trial, f"{Path(scale).stem}-{difference}-s{config.seed}")
+    trial = _trial_at(runs, scale, trial_identity, config)
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
     return PlannedTrial(row, name, config, trial_identity, trial, prepared)
+
+
+def _with_seed(other: PlannedTrial, name: str, config: Config, scale: str, runs: Path) -> PlannedTrial:
+    """The trial of a config that differs from another trial's in its seed alone: faster than by `plan_trial`."""
+    trial_identity = other.identity.with_seed(config.seed)
+    trial = _trial_at(runs, scale, trial_identity, config)
+    return other._replace(name=name, config=config, identity=trial_identity, trial=trial)
+
+
+def _trial_at(runs: Path, scale: str, trial_identity: Identity, config: Config) -> Trial:
+    def readable() -> str:
+        return f"{Path(scale).stem}-{describe_difference(config, _scale_config(scale))}-s{config.seed}"
+
+    return Trial.at(runs, trial_identity.trial, readable)
 
 
 @cache
@@ -144,15 +160,20 @@ class _Timings:
     """The wall-clock time of finished trials, in seconds."""
 
     def __init__(self, finished: Sequence[dict[str, Any]]):
+        self._finished = sorted(finished, key=lambda result: result["wall_s"])
         self._seconds: dict[str, list[float]] = {}  # by everything but the seed
-        self._paces: dict[str, list[_Pace]] = {}  # by the model and the batches, and by the batches alone
-        by_weights = {}  # of the trials that share weights, the slowest: it trained them, the others decoded alone
-        for result in sorted(finished, key=lambda result: result["wall_s"]):
+        for result in self._finished:
             self._seconds.setdefault(_without_seed(result["config"]), []).append(result["wall_s"])
-            by_weights[result["weights_id"]] = result
-        for result in by_weights.values():
+
+    @cached_property
+    def _paces(self) -> dict[str, list["_Pace"]]:
+        """By the model and the batches, and by the batches alone."""
+        trained = {result["weights_id"]: result for result in self._finished}  # the slowest: the others decoded alone
+        found: dict[str, list[_Pace]] = {}
+        for result in trained.values():
             for settings in _speed_settings(result["config"]):
-                self._paces.setdefault(settings, []).append(_pace(result))
+                found.setdefault(settings, []).append(_pace(result))
+        return found
 
     def of_other_seeds(self, config: Config) -> float | None:
         """The median time of the trials that differ in their seed at most."""
@@ -209,13 +230,14 @@ def _speed_settings(config: dict[str, Any]) -> tuple[str, str]:
 # Printing and keeping
 
 
-def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None:
+def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, compare: str | None = None) -> None:
     """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
 
-    compare: one of COMPARED; adds a column with how far each row is from base in it.
+    missing: the trials that are to be trained. compare: one of COMPARED; adds a column with how far each row is from
+    base in it.
     """
     sweep, trials, estimates = plan
-    missing = [planned for planned in trials if planned.trial.needs_training()]
+    states = [planned.trial.state() for planned in trials]
     say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
     base, rows = _both_sizes(sweep.base), [_both_sizes(row.configs[0]) for row in sweep.rows]
     varied = [name for name in base if any(row[name] != rows[0][name] for row in rows)]
@@ -223,13 +245,13 @@ def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None
         say(console, f"every row: {', '.join(shared)}")
     columns = {name: [str(row[name]) for row in rows] for name in varied}
     comparison = {f"{compare} vs base": _compare_with_base(sweep, compare)} if compare else {}
-    table = _plan_table(plan, columns | comparison)
-    if Measurement.get(console, console.options.update(width=1000), table).minimum > console.width:  # too wide
+    table = _plan_table(plan, states, columns | comparison)
+    if not fits(console, table) and _narrowest(console, table) > console.width:
         say(console, f"base: {', '.join(f'{name}={base[name]}' for name in varied)}")
         comparison = dict(zip(["vs base"], comparison.values(), strict=False))  # it names less, and is narrower
         differing = [[f"{name}={row[name].effective}" for name in varied if row[name] != base[name]] for row in rows]
-        table = _plan_table(plan, {"sizes": [" ".join(sizes) for sizes in differing]} | comparison)
-    console.print(table)
+        table = _plan_table(plan, states, {"sizes": [" ".join(sizes) for sizes in differing]} | comparison)
+    print_table(console, table)
     if any(size.nominal != size.effective for row in rows for size in row.values()):
         say(console, "a>b: the file says a; at this scale's width and depth that is b")
     if any(estimate.assumed for estimate in estimates.values()):
@@ -239,10 +261,16 @@ def print_plan(plan: Plan, console: Console, compare: str | None = None) -> None
     say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
         say(console, _describe_work_left([estimates[planned.row] for planned in missing]))
-    new = {planned.name: planned.identity.inputs for planned in trials if planned.trial.status()["state"] == "new"}
+    named = zip(trials, states, strict=True)
+    new = {planned.name: planned.identity.inputs for planned, state in named if state == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
         say(console, f"new, unlike a finished trial ({reason}): {', '.join(names)}")
+
+
+def _narrowest(console: Console, table: Table) -> int:
+    """The columns that a table needs where the names of its rows are broken."""
+    return Measurement.get(console, console.options.update(width=1000), table).minimum
 
 
 def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:
@@ -254,8 +282,8 @@ def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:
     return f"{about}{sum(seconds) / 60:.0f} min of training left to do, if trials run one after the other"
 
 
-def _plan_table(plan: Plan, columns: dict[str, list[str]]) -> Table:
-    """columns: those between the row's name and its cost, each with a cell for every row.
+def _plan_table(plan: Plan, states: Sequence[str], columns: dict[str, list[str]]) -> Table:
+    """states: of the trials. columns: those between the row's name and its cost, each with a cell for every row.
 
     `sizes` is for narrow terminals: names and sizes then take several lines, broken between words.
     """
@@ -269,11 +297,10 @@ def _plan_table(plan: Plan, columns: dict[str, list[str]]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)
     states_by_row: dict[int, Counter[str]] = {index: Counter() for index in range(len(plan.sweep.rows))}
-    for planned in plan.trials:
-        states_by_row[planned.row][planned.trial.status()["state"]] += 1
+    for planned, state in zip(plan.trials, states, strict=True):
+        states_by_row[planned.row][state] += 1
     params = short_numbers([plan.estimates[index].cost.params for index in range(len(plan.sweep.rows))])
     for index, row in enumerate(plan.sweep.rows):
-        states = states_by_row[index]
         estimate = plan.estimates[index]
         table.add_row(
             row.name,
@@ -281,7 +308,7 @@ def _plan_table(plan: Plan, columns: dict[str, list[str]]) -> Table:
             params[index],
             short_number(estimate.cost.flops),
             "unknown" if estimate.seconds is None else f"{'~' if estimate.by_flops else ''}{estimate.seconds:.0f} s",
-            ", ".join(f"{count} {state}" for state, count in states.items()),
+            ", ".join(f"{count} {state}" for state, count in states_by_row[index].items()),
         )
     return table
 

@@ -12,7 +12,7 @@ from transformer_pl.experiments.regime import Regime, describe_regime, regime
 from transformer_pl.levels import DEFAULT_SCALE
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.convergence import FALLEN, LIMIT, Convergence, of_seeds, of_trial
-from transformer_pl.trials.identity import same_row
+from transformer_pl.trials.identity import row_identity
 
 MUCH_LARGER, MUCH_FASTER = (
     1.5,
@@ -28,7 +28,8 @@ PRE_NORM = "--set model.residual=ablations.pre_norm.PreNormResidual"
 def plan_notes(plan: Plan, retuned: bool) -> list[str]:
     """The lines under the plan of a sweep. retuned: whether each row gets its own best values (--retune)."""
     regimes = _regimes(plan)
-    base = next((row for row in regimes if same_row(plan.sweep.rows[row].configs[0], plan.sweep.base)), 0)
+    base_identity = row_identity(plan.sweep.base)
+    base = next((row for row in regimes if row_identity(plan.sweep.rows[row].configs[0]) == base_identity), 0)
     differing = [] if retuned else differing_note(plan, regimes)
     outside = outside_note(plan.sweep.configs)
     warmup = warmup_note(plan)

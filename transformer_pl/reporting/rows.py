@@ -14,7 +14,7 @@ from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTa
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
-from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
+from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +145,7 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
                 sentences.append(trial.sentences("val", task_of(config.data).measure))
         except InputError as error:
             errors += error.messages
-    states = [trial.status()["state"] for trial in trials]
+    states = [trial.state() for trial in trials]
     converged = of_seeds([of_trial(trial) for trial in trials])
     done = next((result for result in results if result), None)
     trained = regime(config, planned[0].prepared, done["params"]) if done else None
@@ -181,12 +181,14 @@ def make_table_rows(
     randomise: whether p-values are by approximate randomisation rather than by a t-test.
     beside: `none` or `paper`; by default the paper's rows are left out where the text is the user's own.
     """
-    base_row = next((row for row in rows if base is not None and same_row(row.config, base)), None)
+    base_identity = base and row_identity(base)
+    are_base = [base is not None and row_identity(row.config) == base_identity for row in rows]
+    base_row = next((row for row, is_base in zip(rows, are_base, strict=True) if is_base), None)
     paper = published_table(rows)
     base_published = base_row and paper and paper.find(base_row.config)
     table_rows = []
-    for row, (score, loss) in zip(rows, compare_with_base(rows, base_row, randomise), strict=True):
-        is_base = base is not None and same_row(row.config, base)
+    compared = compare_with_base(rows, base_row, randomise)
+    for row, is_base, (score, loss) in zip(rows, are_base, compared, strict=True):
         hides_paper = beside == "none" or (beside is None and is_own_text(row.config.data))
         published = None if hides_paper or not paper else paper.find(row.config)
         if published is base_published and not is_base:  # differs from base in its training alone: not in the paper

@@ -3,7 +3,10 @@
 import os
 import sys
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
 
@@ -24,6 +27,37 @@ def command_console() -> Console:
 def say(console: Console, line: object) -> None:
     """Print a line of text. A terminal breaks it between words; elsewhere it stays whole."""
     console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=not console.is_terminal)
+
+
+def fits(console: Console, table: Table) -> bool:
+    """Whether no cell of a table without a box must be broken."""
+    widths = [max(column.width or 0, *map(cell_len, _cells(column))) for column in table.columns]
+    return sum(widths) + table.padding[1] * (len(widths) - 1) <= console.width
+
+
+def _cells(column: Column) -> list[str]:
+    return [str(column.header), *map(str, column.cells)]
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table without a box. One that fits is written at once: rich takes a millisecond for each row.
+
+    Its cells are strings of one line, and its columns have no widths set.
+    """
+    if not fits(console, table):
+        console.print(table)
+        return
+    gap, padded = " " * table.padding[1], []
+    for column in table.columns:
+        cells = _cells(column)
+        width = max(map(cell_len, cells))
+        missing = [" " * (width - cell_len(cell)) for cell in cells]
+        pairs = zip(missing, cells, strict=True) if column.justify == "right" else zip(cells, missing, strict=True)
+        padded.append(list(map("".join, pairs)))
+    header, *lines = (gap.join(cells).rstrip() for cells in zip(*padded, strict=True))
+    console.print(Text(header, style="bold"), soft_wrap=True)
+    if lines:
+        console.out("\n".join(lines), highlight=False)
 
 
 def counted(number: int, noun: str) -> str:

@@ -30,7 +30,7 @@ from transformer_pl.search import samplers, storage
 from transformer_pl.search.page import write_search_page
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, print_search, read_search
-from transformer_pl.search.states import counted_trials
+from transformer_pl.search.states import counted_trials, states_of, trial_name
 from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.runs_folder import check_writable, runs_lock
 
@@ -50,7 +50,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     launcher.check(search.trainers())
     check_models(search.single_changes(), options.runs)
     if options.plan:
-        _print_plan(search, options, console, launcher)
+        _print_plan(search, folder, options, console, launcher)
         return 0
     print_search(search, console)
     check_writable(options.runs)
@@ -84,15 +84,29 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
     return read_search(file, content, options.scale, options.seeds, options.set)
 
 
-def _print_plan(search: Search, options: argparse.Namespace, console: Console, launcher: Launcher) -> None:
-    """Print the search, its text, and how many of its trials run at once."""
+def _print_plan(
+    search: Search, folder: Path, options: argparse.Namespace, console: Console, launcher: Launcher
+) -> None:
+    """Print the search, its text, what has been drawn already, and how many of its trials run at once."""
     data = search.base.data
     prepared = Prepared(options.runs / "data" / fingerprint_id(data, open_corpus(data)))
     lines = survey_texts([(data, prepared)], console)
     print_search(search, console)
     launcher.allot(search.trainers(), search.run_cap, is_search=True)
-    for line in (*lines, launcher.describe([], search.run_cap)):
+    drawn = _drawn_trials(search, folder, options.storage)
+    missing = search.run_cap - len(drawn)
+    for line in (*drawn, *lines, *([launcher.describe([], missing)] if missing > 0 else [])):
         say(console, line)
+
+
+def _drawn_trials(search: Search, folder: Path, url: str | None) -> list[str]:
+    """A line for each trial of the study that counts; none where nothing was searched yet."""
+    try:
+        trials = storage.find_study(search, folder, url).get_trials(deepcopy=False)
+    except InputError:
+        return []
+    known = states_of(trials)
+    return [f"{trial_name(one)}: {known[one.number].value}" for one in trials if known[one.number].counts]
 
 
 def _train(

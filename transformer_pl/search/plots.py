@@ -12,7 +12,7 @@ from transformer_pl.reporting import plots
 from transformer_pl.reporting.plots import Drawing, Point
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.results import SearchResults, TrialRecord
-from transformer_pl.search.states import trial_name
+from transformer_pl.search.states import shown_number, trial_name
 from transformer_pl.search.statistics import KNOWN_BEFORE_TRAINING
 from transformer_pl.trials.identity import same_row
 
@@ -25,12 +25,12 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     None where no trial has a finite value.
     """
     search, figures = results.search, dict[str, Drawing]()
-    measured = sorted((trial for trial in results.trials if trial.values), key=lambda trial: trial.number)
+    measured = sorted((trial for trial in results.trials if trial.values), key=shown_number)
     trials = [trial for trial in measured if all(map(math.isfinite, trial.values))]
     if not trials:
         return figures
-    diverged = [trial.number for trial in measured if trial not in trials]
-    numbers, complete = [t.number for t in trials], [t.state == TrialState.COMPLETE for t in trials]
+    diverged = [shown_number(trial) for trial in measured if trial not in trials]
+    numbers, complete = [shown_number(t) for t in trials], [t.state == TrialState.COMPLETE for t in trials]
     drawn = {key: [t.params[key] for t in trials] for key in search.space}
     logarithmic = {key for key, distribution in search.space.items() if getattr(distribution, "log", False)}
     importances = results.importances()
@@ -68,7 +68,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
             "bring little.",
         )
     if len(goals) == 2 and search.goals[goals[1]] == "minimize":
-        points = [_point(record, *goals) for record in results.trial_records if record.trial.number in numbers]
+        points = [_point(record, *goals) for record in results.trial_records if shown_number(record.trial) in numbers]
         front = plots.front(points, goals[1], goals[0], search.goals[goals[0]] == "maximize")
         explanation = "Each point is a trial. No other trial is better in both goals than the orange diamonds."
         figures["front"] = Drawing(f"{goals[0]} against {goals[1]}", front, explanation)
@@ -80,7 +80,7 @@ def _point(record: TrialRecord, goal: str, cost_goal: str) -> Point:
     value, cost = record.metrics[goal], record.metrics[cost_goal]
     assert value is not None and cost is not None
     low, high = record.intervals.get(goal) or (value, value)
-    return Point(f"#{record.trial.number}", value, low, high, cost)
+    return Point(f"#{shown_number(record.trial)}", value, low, high, cost)
 
 
 def as_sweep(results: SearchResults, runs: Path) -> tuple[Sweep, list[PlannedTrial], list[PlannedTrial]]:

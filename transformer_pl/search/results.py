@@ -18,7 +18,7 @@ from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import states, statistics
 from transformer_pl.search.space import Search
-from transformer_pl.search.states import State, short_value, states_of
+from transformer_pl.search.states import State, short_value, shown_number, states_of
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.divergence import perplexity
 from transformer_pl.trials.trial import Trial
@@ -61,7 +61,7 @@ class TrialRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as it stands in results.csv and plan.json."""
-        record = {"trial": self.trial.number, "base": self.is_base, "state": self.state} | self.drawn
+        record = {"trial": shown_number(self.trial), "base": self.is_base, "state": self.state} | self.drawn
         for metric, value in self.metrics.items():
             record[metric] = value
             if metric in self.intervals:
@@ -122,7 +122,7 @@ class SearchResults:
     def _rank(self, record: TrialRecord) -> tuple[int, float]:
         order = [BEST, State.DONE.value, State.PRUNED.value, State.DIVERGED.value]
         rank = order.index(record.state) if record.state in order else len(order)
-        return rank, self._cost(record.trial) if record.trial.values else record.trial.number
+        return rank, self._cost(record.trial) if record.trial.values else shown_number(record.trial)
 
     def _record(self, trial: FrozenTrial, is_best: bool, runs: Path) -> TrialRecord:
         state = self._states[trial.number]
@@ -160,7 +160,7 @@ class SearchResults:
     def table(self) -> Table:
         """Return the table: the drawn values, the metrics and the state of every trial, with notes."""
         rows = self.trial_records
-        columns = [Column("trial", [f"#{row.trial.number}" + (" base" if row.is_base else "") for row in rows])]
+        columns = [Column("trial", [f"#{shown_number(row.trial)}" + (" base" if row.is_base else "") for row in rows])]
         for key in self.search.space:
             columns.append(Column(without_section(key), [_cell(key, row.drawn[key]) for row in rows], setting=True))
         for metric in self.metrics:

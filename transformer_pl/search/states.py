@@ -20,6 +20,7 @@ DIVERGED = "diverged"  # the step at which the loss was no longer finite
 SURPLUS = "surplus"  # True: another process had drawn the last trial (or the base) already
 REPEATS = "repeats"  # the number of the earlier trial with the same config
 RETRY_OF = "again"  # the number of the trial that this one trains again
+FIRST = "first"  # the number of the first of a row of trials that train one another again
 DEATHS = "died"  # how many processes have died of this trial and of those that it retries
 
 # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not.
@@ -97,7 +98,12 @@ def counted_trials(study: optuna.Study) -> list[FrozenTrial]:
 def trial_name(trial: Trial | FrozenTrial) -> str:
     """Return the number and the drawn values of a trial: `#3 h=4 p_drop=0.12`."""
     drawn = [f"{without_section(key)}={short_value(value)}" for key, value in trial.params.items()]
-    return " ".join([f"#{trial.number}", *drawn])
+    return " ".join([f"#{shown_number(trial)}", *drawn])
+
+
+def shown_number(trial: Trial | FrozenTrial) -> int:
+    """The number by which people know a trial: one that continues another has that one's."""
+    return trial.user_attrs.get(FIRST, trial.number)
 
 
 def short_value(value: Any) -> str:

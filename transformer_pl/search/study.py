@@ -133,6 +133,7 @@ class SearchQueue:
         values = self._values(planned)
         if ending == "pruned":
             planned.trial.drop_checkpoints()
+            planned.trial.set_status("pruned")
             self._tell(number, state=TrialState.PRUNED)
         elif ending == "diverged":
             with suppress(*UNANSWERED, UpdateFinishedTrialError):  # without it, the report says `done`, with infinity
@@ -325,5 +326,6 @@ class SearchQueue:
         if deaths > RETRIES:
             return
         kept = {states.BASE: True} if states.BASE in attributes else {}
-        retry = kept | {states.RETRY_OF: trial.number, states.DEATHS: deaths}
+        first = attributes.get(states.FIRST, trial.number)
+        retry = kept | {states.RETRY_OF: trial.number, states.FIRST: first, states.DEATHS: deaths}
         self.study.enqueue_trial(dict(trial.params), user_attrs=retry)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from transformer_pl.component_sources import changed_files, own_components
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.runtime.terminal import counted, print_table, say
 from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.index import index_of
 from transformer_pl.trials.recognise import (
@@ -42,32 +43,36 @@ def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> Non
     for path in sorted((runs / "sweeps").glob("*/plan.json")):
         if path.parent not in planned:
             warn(f"{path}: cannot be read: it is damaged or not a plan of this sweep; the sweep is not listed")
-    sweeps = sorted(planned, key=lambda folder: _age(folder / "plan.json"), reverse=True)
-    trials = sorted(_trials(runs), key=lambda trial: _age(trial.folder), reverse=True)
+    sweeps = sorted(planned, key=lambda folder: _age(_files(folder / "plan.json")), reverse=True)
+    index = index_of(runs)
+    trials = [Trial(folder) for folder in _folders(runs / "trials") if index.knows(folder) or is_trial(folder)]
+    files = {folder: _files(folder) for folder in [*(trial.folder for trial in trials), *sweeps]}
+    trials.sort(key=lambda trial: _age(files[trial.folder]), reverse=True)
     if not trials and not sweeps:
         console.print(f"{runs}: no sweep and no trial")
         return
-    state_of = {trial.folder.name: trial.status()["state"] for trial in trials}
+    state_of = {trial.folder.name: trial.state() for trial in trials}
     state_of |= {name: "queued" for name in state_of if name.rpartition("-")[2] in queued}
     table = _table("sweep", "trials", "age", "differs by")
     for folder in sweeps:
         states = Counter(state_of.get(name, "new") for name in planned[folder].trials)
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
-        table.add_row(folder.name, counts, _ago(folder), planned[folder].differs or "")
-    console.print(table)
+        table.add_row(folder.name, counts, _ago(files[folder]), planned[folder].differs or "")
+    print_table(console, table)
     console.print()
     table = _table("trial", "state", "age", "size", "score")
     for trial in trials:
         result = trial.result()
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
         name = trial.folder.name
-        table.add_row(name, state_of[name], _ago(trial.folder), _bytes(_size([trial.folder])), score)
-    console.print(table)
-    total = _size([*(trial.folder for trial in trials), *sweeps, *filter(is_data, _folders(runs / "data"))])
+        table.add_row(name, state_of[name], _ago(files[trial.folder]), _bytes(_size(files[trial.folder])), score)
+    print_table(console, table)
+    texts = [_files(folder) for folder in _folders(runs / "data") if is_data(folder)]
+    total = _size(chain(*files.values(), *texts))
     console.print(
         f"{counted(len(trials), 'trial')}, {_bytes(total)} under {runs}, vocabularies and token arrays included"
     )
-    index_of(runs).save()
+    index.save()
 
 
 class Removable(NamedTuple):
@@ -98,9 +103,10 @@ def clean(runs: Path, console: Console) -> int:
         return 0
     table = _table("what", "why", "size")
     for item in waste:
-        table.add_row(str(item.path.relative_to(runs)), item.reason, _bytes(_size([item.path])))
+        table.add_row(str(item.path.relative_to(runs)), item.reason, _bytes(_size(_files(item.path))))
     console.print(table)
-    console.print(f"Remove {len(waste)}, {_bytes(_size(item.path for item in waste))} in all? [y/N] ", end="")
+    total = _size(file for item in waste for file in _files(item.path))
+    console.print(f"Remove {len(waste)}, {_bytes(total)} in all? [y/N] ", end="")
     try:
         answer = input()
     except EOFError:
@@ -232,13 +238,13 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _age(path: Path) -> float:
+def _age(files: Iterable[os.stat_result]) -> float:
     """Seconds since the newest file was written."""
-    return time.time() - max((file.st_mtime for file in _files(path)), default=time.time())
+    return time.time() - max((file.st_mtime for file in files), default=time.time())
 
 
-def _ago(path: Path) -> str:
-    seconds = _age(path)
+def _ago(files: Iterable[os.stat_result]) -> str:
+    seconds = _age(files)
     unit, size = next(((u, n) for u, n in (("d", 86400), ("h", 3600), ("min", 60)) if seconds >= 2 * n), ("s", 1))
     return f"{seconds / size:.0f} {unit}"
 
@@ -246,17 +252,18 @@ def _ago(path: Path) -> str:
 def _files(path: Path) -> list[os.stat_result]:
     """The status of every file in a folder. A file that is removed meanwhile is left out."""
     statuses = []
-    for file in path.rglob("*") if path.is_dir() else [path]:
+    inside = (f"{folder}/{name}" for folder, folders, names in os.walk(path) for name in (*folders, *names))
+    for file in inside if path.is_dir() else [path]:
         with suppress(OSError):
-            status = file.lstat()
+            status = os.lstat(file)
             if not stat.S_ISDIR(status.st_mode):
                 statuses.append(status)
     return statuses
 
 
-def _size(paths: Iterable[Path]) -> int:
+def _size(files: Iterable[os.stat_result]) -> int:
     """Bytes on disk. A file that two trials share counts once."""
-    return sum({(file.st_dev, file.st_ino): file.st_size for path in paths for file in _files(path)}.values())
+    return sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values())
 
 
 def _bytes(number: float) -> str:

@@ -51,6 +51,15 @@ class Identity:
     weights: str  # the same without the keys that only decoding reads
     inputs: Mapping[str, Any] = field(compare=False, repr=False)  # what `trial` is a hash of
 
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any]) -> "Identity":
+        weights = {key: value for key, value in inputs.items() if key not in _OF_DECODING}
+        return cls(_digest(inputs), _digest(weights), inputs)
+
+    def with_seed(self, seed: int) -> "Identity":
+        """That of the same trial with another seed."""
+        return Identity.of({**self.inputs, "seed": seed})
+
 
 # The fingerprint of the data identifies the text better than these keys do.
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
@@ -78,8 +87,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
     inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
     if config.decode.average > 1:  # averages the weights of the last validations
         inputs["trainer.val_every"] = config.trainer.val_every
-    weights = {key: value for key, value in inputs.items() if key not in _OF_DECODING}
-    return Identity(_digest(inputs), _digest(weights), inputs)
+    return Identity.of(inputs)
 
 
 def row_identity(config: Config) -> str:

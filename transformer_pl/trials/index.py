@@ -40,6 +40,15 @@ class Index:
             self._is_new = True
         return result
 
+    def knows(self, folder: Path) -> bool:
+        """Whether a finished trial with the id of this folder was read from it, and is as it was then."""
+        entry = self._trials.get(folder.name)
+        return (
+            entry is not None
+            and entry["stamp"] == _stamp(folder / "result.json")
+            and folder.name.endswith(f"-{entry['result']['id']}")
+        )
+
     def is_whole(self, path: Path, digest: str, status: os.stat_result) -> bool:
         """Whether a file of a finished trial is known to have this sha256. status: of the file as it is now."""
         entry = self._trials.get(path.parent.name)

@@ -32,7 +32,7 @@ from transformer_pl.trials.names import (
     sweep_title,
 )
 
-STATES = ("running", "stopped", "failed", "diverged", "done")
+STATES = ("running", "stopped", "pruned", "failed", "diverged", "done")
 MOST_NAMED = 3  # files that a reason to stay names
 
 

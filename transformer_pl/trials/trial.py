@@ -6,9 +6,9 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +30,7 @@ from transformer_pl.runtime.files import (
 from transformer_pl.runtime.lease import LEASE_S, Claim, Claims, Lease
 from transformer_pl.runtime.processes import is_here
 from transformer_pl.task import Measure
-from transformer_pl.trials.index import index_of
+from transformer_pl.trials.index import Index, index_of
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 from transformer_pl.trials.names import (
     CHECKPOINT_FILES,
@@ -157,10 +157,10 @@ class Trial:
         self._lease: Lease | None = None  # of this process, while it trains the trial
 
     @classmethod
-    def at(cls, runs: Path, trial_id: str, readable: str) -> "Trial":
-        """The trial with this id. Its folder may have been renamed before the id; a new one is named `readable`."""
+    def at(cls, runs: Path, trial_id: str, readable: Callable[[], str]) -> "Trial":
+        """The trial with this id. Its folder may have been renamed before the id; a new one is named `readable()`."""
         trials = runs / "trials"
-        name = _names_by_id(trials, _changed(trials)).get(trial_id) or trial_folder(readable, trial_id)
+        name = _names_by_id(trials, _changed(trials)).get(trial_id) or trial_folder(readable(), trial_id)
         return cls(trials / name)
 
     @property
@@ -173,13 +173,17 @@ class Trial:
         """The folder that holds the sources of its components as they were trained."""
         return self.folder / "sources"
 
+    @cached_property
+    def _index(self) -> Index:
+        return index_of(self.folder.parent.parent)
+
     # State
 
     def result(self) -> dict[str, Any] | None:
         """The content of result.json; None where the trial is not finished, or where the file is damaged."""
-        path, index = self.folder / "result.json", index_of(self.folder.parent.parent)
+        path = self.folder / "result.json"
         consequence = "the trial counts as not finished, and the command that trained it trains it anew"
-        result = index.result(path, _schema(), lambda: read_json(path, _Result, consequence))
+        result = self._index.result(path, _schema(), lambda: read_json(path, _Result, consequence))
         if result is None:
             return None
         others = {key: value for key, value in result.items() if key != "digest"}
@@ -200,7 +204,7 @@ class Trial:
 
         Missing files are not among them: somebody may have removed weights who wanted room. A file is read once.
         """
-        names, index = [], index_of(self.folder.parent.parent)
+        names, index = [], self._index
         for name, digest in result.get("digests", {}).items():
             path = self.folder / name
             with suppress(FileNotFoundError):
@@ -215,8 +219,8 @@ class Trial:
         return names
 
     def status(self) -> dict[str, Any]:
-        """A mapping with `state`: `new`, `running`, `stopped`, `failed`, `diverged` (with its `step`), `done`, or
-        `damaged` where result.json is.
+        """A mapping with `state`: `new`, `running`, `stopped`, `failed`, `diverged` (with its `step`), `done`,
+        `pruned` by a search, or `damaged` where result.json is.
 
         Other keys are for people. A trial that no process trains is done if and only if it has a result.
         """
@@ -231,6 +235,10 @@ class Trial:
         elif status["state"] in ("running", "done"):
             status["state"] = "stopped"  # its process was killed, or its result was removed
         return status
+
+    def state(self) -> str:
+        """The state that `status` tells; faster for a trial that is done."""
+        return "done" if self.result() else self.status()["state"]
 
     def out_of_memory_with(self) -> int | None:
         """The parts of a batch with which its training ran out of a device's memory; None where it did not."""

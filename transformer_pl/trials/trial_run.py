@@ -32,7 +32,7 @@ class TrialRun:
     ) -> "TrialRun":
         """The run of a config on a corpus: equal identities share one folder."""
         trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
-        trial = Trial.at(runs, trial_identity.trial, f"{scale}-{difference}-s{config.seed}")
+        trial = Trial.at(runs, trial_identity.trial, lambda: f"{scale}-{difference}-s{config.seed}")
         return cls(config, runs, scale, difference, corpus, trial_identity, trial, repeats)
 
     @property
