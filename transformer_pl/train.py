@@ -221,16 +221,9 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         except Lost:
             raise
         except Exception as error:
-            # A full disk and a folder that has vanished have many obscure symptoms.
-            reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
-            with suppress(OSError):
-                trial.drop_unfinished()
-                trial.set_status("failed", why=reason)
+            _record_failure(run, error)
             if isinstance(error, InputError):
                 raise
-            with suppress(OSError):
-                traceback.print_exc()
-                print(f"error: {reason}", file=sys.stderr)
             return 1
         _print_metrics(result)
         print(f"trial: {trial.folder}")
@@ -238,21 +231,27 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         return 0
 
 
+def _record_failure(run: TrialRun, error: Exception) -> None:
+    """Record why a training failed, and print it unless the command prints the error."""
+    # A full disk and a folder that has vanished have many obscure symptoms.
+    reason = run.trial.why_gone() or why_unwritable(run.runs) or components.described(error)
+    with suppress(OSError):
+        run.trial.drop_unfinished()
+        run.trial.set_status("failed", why=reason)
+    if not isinstance(error, InputError):
+        with suppress(OSError):
+            traceback.print_exception(error)
+            print(f"error: {reason}", file=sys.stderr)
+
+
 def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     from transformer_pl.evaluation.evaluate_trial import evaluate_trial
     from transformer_pl.training.bleu_sample import sample_metric
-    from transformer_pl.training.fit import fit, gpu_names, reuse_weights, use_threads
+    from transformer_pl.training.fit import fit, reuse_weights
 
     started, config, trial = time.perf_counter(), run.config, run.trial
-    write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
-    write_json(trial.folder / "identity.json", run.identity.inputs)
-    packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
-    environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
-    tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
-    environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
-    environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
-    write_json(trial.folder / "env.json", environment)
+    _record_beginning(run, prepared)
     _print_differences(run)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)
@@ -297,6 +296,21 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         raise
     logger.finish(0, result)
     return result
+
+
+def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
+    """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
+    from transformer_pl.training.fit import gpu_names, use_threads
+
+    config, trial = run.config, run.trial
+    write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+    write_json(trial.folder / "identity.json", run.identity.inputs)
+    packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
+    environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
+    tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
+    environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
+    environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
+    write_json(trial.folder / "env.json", environment)
 
 
 def _cost(run: TrialRun, prepared: Prepared) -> Cost:
