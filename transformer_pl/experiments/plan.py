@@ -31,7 +31,10 @@ from transformer_pl.trials.why_new import reasons_by_names
 
 WRAPPED_NAME = 20  # columns of a row's name where the terminal is narrow, or more for a longer word
 MACHINERY, MODEL = ("data.", "trainer."), ("model.", "decode.")  # sections that the time of a FLOP depends on
-HARDLY_SLOWER = ("trainer.val_every", "trainer.log_every", "trainer.checkpoint_minutes")
+HARDLY_SLOWER = tuple(  # keys that change it by little, so that a trial with another value still tells it
+    f"trainer.{name}"
+    for name in ("val_every", "log_every", "checkpoint_minutes", "bleu_sample", "tokenised_bleu", "eval_tokens")
+)
 COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
