@@ -28,17 +28,9 @@ from transformer_pl.experiments.cli import (
     sweep_folder,
 )
 from transformer_pl.experiments.launch import GridQueue, launch
-from transformer_pl.experiments.plan import (
-    COMPARED,
-    CostEstimate,
-    Plan,
-    PlannedTrial,
-    as_json,
-    estimate_costs,
-    plan_trials,
-    print_plan,
-)
+from transformer_pl.experiments.plan import CostEstimate, Plan, PlannedTrial, as_json, estimate_costs, plan_trials
 from transformer_pl.experiments.plan_notes import long_note, plan_notes
+from transformer_pl.experiments.plan_table import COMPARED, print_plan
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep

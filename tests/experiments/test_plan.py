@@ -14,8 +14,9 @@ from rich.console import Console
 from transformer_pl import sweep
 from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, training_cost
-from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
+from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, plan_trials
 from transformer_pl.experiments.plan_notes import CORE_RATE, WEEK, YEAR, long_note
+from transformer_pl.experiments.plan_table import print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
