@@ -274,6 +274,15 @@ def parse_pytest(words):
     return 0
 
 
+def parse_coverage(words):
+    """An extra that may not be here: the pytest that it runs, and the packages that it reports."""
+    if words[:3] == ["run", "-m", "pytest"]:
+        return parse_pytest(words[3:])
+    folders = [word.partition("=")[2].removesuffix("/*") for word in words if word.startswith("--include=")]
+    assert words[0] in ("combine", "report") and all((ROOT / folder).is_dir() for folder in folders)
+    return 0
+
+
 def run_piped(words):
     sentence, bar, *command = words
     assert bar == "|"
@@ -297,6 +306,7 @@ RULES = {  # the first words of a command: what it comes to here
     "optuna-dashboard": open_study,
     "pip install": parse_pip,
     "pytest": parse_pytest,
+    "coverage": parse_coverage,
     "cp -a": copy_trials,
 }
 NEEDS = {  # what may be missing here; then the command says so

@@ -1,20 +1,34 @@
-"""The configuration: every key with its default (the paper's base), and the constraints between keys.
+"""The configuration: every key with its default (the paper's base), and the sizes that follow from the keys.
 
 Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale.
 """
 
 import os
-import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from transformer_pl.key_types import (
+    LARGEST,
+    ClassPath,
+    Count,
+    Flag,
+    Multiplier,
+    Name,
+    Natural,
+    NoBool,
+    OrNone,
+    Positive,
+    Processes,
+    Rate,
+    Ratio,
+    plain_names,
+)
 from transformer_pl.runtime.errors import shown, suggestion
-from transformer_pl.runtime.files import broken_name_rule
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
@@ -22,76 +36,6 @@ CLEANING = ("most_words", "most_ratio", "unique")  # the keys of `data` that lea
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 ROUNDED_DIGITS = 8  # decimals that a multiplier has at least, to be read as the fraction that was rounded to it
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
-
-
-def _number(value: object) -> object:
-    """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not a truth value")
-    return value
-
-
-def _flag(value: object) -> bool:
-    """Read a truth value as YAML, Python and W&B's agent spell it, and no number or other word."""
-    if str(value).lower() not in ("true", "false"):
-        raise ValueError("must be True or False")
-    return str(value).lower() == "true"
-
-
-def _multiplier(value: object) -> object:
-    """Read `1/2` as well as `0.5`."""
-    if not isinstance(value, str) or "/" not in value:
-        return _number(value)
-    try:
-        return float(Fraction(value if value.isascii() else ""))  # which would read the digits of every script
-    except (ValueError, ArithmeticError):
-        raise ValueError("must be a number, or a fraction such as 1/2") from None
-
-
-def _none_from_text(value: object) -> object:
-    """Read None as W&B's agent and YAML spell it."""
-    return None if value in ("None", "null") else value
-
-
-def _names(form: str, maximum: int | None = None) -> AfterValidator:
-    """A validator of plain names separated by `/`. They become paths below a folder, so none may lead out of it.
-
-    form: how the error message describes a right value. maximum: the greatest number of names.
-    """
-
-    def check(value: str | None) -> str | None:
-        names = value.split("/") if value else []
-        if maximum and len(names) > maximum:
-            raise ValueError(f"must be {form}")
-        for name in names:
-            if rule := broken_name_rule(name):
-                raise ValueError(f"must be {form}, and {name!r} in it {rule}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _text(value: str) -> str:
-    """Refuse control characters, such as NUL, which no path has, and an end of line, which breaks tables."""
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in value):
-        raise ValueError("must be without control characters")
-    return value
-
-
-LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
-
-NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
-Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
-Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
-Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
-Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
-Ratio = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False), NoBool]
-Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
-OrNone = BeforeValidator(_none_from_text)
-Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
-ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
 
 class Section(BaseModel):
@@ -172,16 +116,16 @@ class Data(Section):
         description="import path of the task: what is read and what is scored",
     )
     path: Annotated[Name | None, OrNone] = Field(default=None, description="folder that holds the text")
-    hub: Annotated[Name | None, OrNone, _names("NAME or OWNER/NAME", maximum=2)] = Field(
+    hub: Annotated[Name | None, OrNone, plain_names("NAME or OWNER/NAME", maximum=2)] = Field(
         default=None, description="dataset of the Hugging Face hub, NAME or OWNER/NAME; unused where path is set"
     )
-    subset: Annotated[Name | None, OrNone, _names("NAME", maximum=1)] = Field(
+    subset: Annotated[Name | None, OrNone, plain_names("NAME", maximum=1)] = Field(
         default=None, description="configuration of the hub's dataset, such as de-en"
     )
-    revision: Annotated[Name | None, OrNone, _names("a branch, a tag or a commit")] = Field(
+    revision: Annotated[Name | None, OrNone, plain_names("a branch, a tag or a commit")] = Field(
         default=None, description="branch, tag or commit of the hub's dataset"
     )
-    name: Annotated[Name | None, OrNone, _names("a short name", maximum=1)] = Field(
+    name: Annotated[Name | None, OrNone, plain_names("a short name", maximum=1)] = Field(
         default=None,
         description="what names of trials and rows call the text; unset: the last part of path, or of hub",
     )
@@ -308,7 +252,7 @@ class Config(Section):
     @property
     def steps(self) -> int:
         """The number of optimizer steps: max_steps times duration."""
-        return round(_exact(self.optim.max_steps, self.optim.duration))
+        return round(exact_product(self.optim.max_steps, self.optim.duration))
 
     def flat(self) -> dict[str, Any]:
         """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
@@ -347,14 +291,14 @@ class Sizes(NamedTuple):
 
 def sizes(model: Model, vocab_size: int) -> Sizes:
     """The effective sizes of a model that keeps the constraints (see `resolve`)."""
-    d_model = round(_exact(model.d_model, model.width))
+    d_model = round(exact_product(model.d_model, model.width))
     return Sizes(
-        N=round(_exact(model.N, model.depth)),
+        N=round(exact_product(model.N, model.depth)),
         d_model=d_model,
-        d_ff=round(_exact(model.d_ff, model.width)),
+        d_ff=round(exact_product(model.d_ff, model.width)),
         h=model.h,
-        d_k=d_model // model.h if model.d_k is None else round(_exact(model.d_k, model.width)),
-        d_v=d_model // model.h if model.d_v is None else round(_exact(model.d_v, model.width)),
+        d_k=d_model // model.h if model.d_k is None else round(exact_product(model.d_k, model.width)),
+        d_v=d_model // model.h if model.d_v is None else round(exact_product(model.d_v, model.width)),
         p_drop=model.p_drop,
         **{slot: getattr(model, slot) for slot in SLOTS},
         vocab_size=vocab_size,
@@ -387,7 +331,7 @@ def nominal_sizes(model: Model) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _exact(size: int, multiplier: float) -> Fraction:
+def exact_product(size: int, multiplier: float) -> Fraction:
     """The exact product. A float that stands for a simple fraction is read as that: 0.33333333 is 1/3, 0.3333 is not.
 
     One that was rounded is read as a fraction only where the product is not whole otherwise.
@@ -398,113 +342,6 @@ def _exact(size: int, multiplier: float) -> Fraction:
     if float(simple) == multiplier or (is_rounded and (size * written).denominator != 1):
         return size * simple
     return size * written
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Constraints between keys
-
-
-class Broken(NamedTuple):
-    """A constraint that a config breaks."""
-
-    keys: tuple[str, ...]  # the keys that it is about
-    constraint: str  # what must hold, and the remedy
-
-
-def _products_are_whole(config: Config) -> Iterator[Broken]:
-    """A size times its multiplier is a whole number."""
-    model, optim = config.model, config.optim
-    by_width = ("d_model", "d_ff", "d_k", "d_v")
-    products = [
-        ("model.N", model.N, "model.depth", model.depth),
-        *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in by_width),
-        ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
-    ]
-    for key, size, multiplier_key, multiplier in products:
-        if size is None:
-            continue
-        product = _exact(size, multiplier)
-        if product.denominator != 1 or not 1 <= product <= LARGEST:
-            constraint = f"at most {LARGEST:,}" if product > LARGEST else "a whole number of at least 1"
-            yield Broken((key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}")
-
-
-def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
-    """h divides d_model where d_k or d_v follow from it, before and after the multiplier."""
-    model = config.model
-    unset = [name for name in ("d_k", "d_v") if getattr(model, name) is None]
-    d_model = _exact(model.d_model, model.width)
-    if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
-        effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
-        are, them = ("are", "them") if len(unset) > 1 else ("is", "it")
-        constraint = f"h must divide d_model{effective} while {' and '.join(unset)} {are} unset"
-        yield Broken(("model.h", "model.d_model", "model.width"), f"{constraint}; set {them}, or choose another h")
-
-
-def _half_precision_has_a_gpu(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "16-mixed" and config.trainer.accelerator == "cpu":
-        yield Broken(
-            ("trainer.precision", "trainer.accelerator"),
-            "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
-        )
-
-
-def _half_precision_scales_the_loss(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "16-mixed" and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.precision", "trainer.strategy"),
-            "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
-        )
-
-
-def _master_weights_are_whole(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "bf16-master" and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.precision", "trainer.strategy"),
-            "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
-        )
-
-
-def _master_weights_are_not_compiled(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "bf16-master" and config.trainer.compile == "on":
-        yield Broken(
-            ("trainer.precision", "trainer.compile"),
-            "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
-        )
-
-
-def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
-    if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.bleu_sample", "trainer.strategy"),
-            "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or a sample of 0",
-        )
-
-
-def _compiled_layers_are_whole(config: Config) -> Iterator[Broken]:
-    if config.trainer.compile == "on" and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.compile", "trainer.strategy"),
-            "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
-        )
-
-
-CONSTRAINTS = (
-    _products_are_whole,
-    _heads_divide_d_model,
-    _half_precision_has_a_gpu,
-    _half_precision_scales_the_loss,
-    _master_weights_are_whole,
-    _master_weights_are_not_compiled,
-    _translation_has_the_whole_model,
-    _compiled_layers_are_whole,
-)
-
-
-def broken_constraints(config: Config) -> Iterator[Broken]:
-    """Every constraint that this config breaks."""
-    for check in CONSTRAINTS:
-        yield from check(config)
 
 
 KEYS = Config().flat()  # every key with its default; only a component knows its own options

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COUNTS, KEYS, SLOTS, Config, Model, broken_constraints, is_known_key, unknown_key
+from transformer_pl.config import COUNTS, KEYS, SLOTS, Config, Model, is_known_key, unknown_key
+from transformer_pl.constraints import broken_constraints
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.yaml_file import read_yaml
 

@@ -29,7 +29,6 @@ from transformer_pl.experiments.cli import (
 )
 from transformer_pl.experiments.launch import GridQueue, launch
 from transformer_pl.experiments.plan import (
-    COMPARED,
     CostEstimate,
     Plan,
     PlannedTrial,
@@ -37,9 +36,9 @@ from transformer_pl.experiments.plan import (
     estimate_costs,
     longest_first,
     plan_trials,
-    print_plan,
 )
 from transformer_pl.experiments.plan_notes import long_note, plan_notes
+from transformer_pl.experiments.plan_table import COMPARED, print_plan
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep

@@ -223,20 +223,9 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         except Lost:
             raise
         except Exception as error:
-            # A full disk and a folder that has vanished have many obscure symptoms.
-            reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
-            accumulate, details = run.config.trainer.accumulate, dict[str, Any]()
-            if fit.ran_out_of_memory(error) and not (trial.folder / "weights.pt").exists():  # while it trained
-                details["out_of_memory"] = accumulate
-                reason += f"; raise trainer.accumulate, {accumulate}: it splits the batch"
-            with suppress(OSError):
-                trial.drop_unfinished()
-                trial.set_status("failed", why=reason, **details)
+            _record_failure(run, error)
             if isinstance(error, InputError):
                 raise
-            with suppress(OSError):
-                traceback.print_exc()
-                print(f"error: {reason}", file=sys.stderr)
             return 1
         _print_metrics(result)
         print(f"trial: {trial.folder}")
@@ -244,22 +233,33 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         return 0
 
 
+def _record_failure(run: TrialRun, error: Exception) -> None:
+    """Record why a training failed, and print it unless the command prints the error."""
+    from transformer_pl.training.fit import ran_out_of_memory
+
+    trial, accumulate, details = run.trial, run.config.trainer.accumulate, dict[str, Any]()
+    # A full disk and a folder that has vanished have many obscure symptoms.
+    reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
+    if ran_out_of_memory(error) and not (trial.folder / "weights.pt").exists():  # while it trained
+        details["out_of_memory"] = accumulate
+        reason += f"; raise trainer.accumulate, {accumulate}: it splits the batch"
+    with suppress(OSError):
+        trial.drop_unfinished()
+        trial.set_status("failed", why=reason, **details)
+    if not isinstance(error, InputError):
+        with suppress(OSError):
+            traceback.print_exception(error)
+            print(f"error: {reason}", file=sys.stderr)
+
+
 def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: EnergyMeter) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     from transformer_pl.evaluation.evaluate_trial import evaluate_trial
     from transformer_pl.training.bleu_sample import sample_metric
-    from transformer_pl.training.fit import fit, gpu_names, reuse_weights, use_threads
+    from transformer_pl.training.fit import fit, reuse_weights
 
     started, config, trial = time.perf_counter(), run.config, run.trial
-    write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
-    write_json(trial.folder / "identity.json", run.identity.inputs)
-    packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
-    environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
-    tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
-    environment |= {"accumulate": config.trainer.accumulate}
-    environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
-    environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
-    write_json(trial.folder / "env.json", environment)
+    _record_beginning(run, prepared)
     _print_differences(run)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)
@@ -305,6 +305,22 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: E
         raise
     logger.finish(0, result)
     return result
+
+
+def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
+    """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
+    from transformer_pl.training.fit import gpu_names, use_threads
+
+    config, trial = run.config, run.trial
+    write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+    write_json(trial.folder / "identity.json", run.identity.inputs)
+    packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
+    environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
+    tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
+    environment |= {"accumulate": config.trainer.accumulate}
+    environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
+    environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
+    write_json(trial.folder / "env.json", environment)
 
 
 def _cost(run: TrialRun, prepared: Prepared) -> Cost:

@@ -180,6 +180,11 @@ class NoCache(FeedForward):
         return x
 
 
+class OneMore(FeedForward):
+    def forward(self, x, scale):
+        return scale * x
+
+
 class NoFinalNorm(FeedForward):
     def forward(self, x, sublayer):
         return x + sublayer(x)
@@ -209,6 +214,7 @@ class OtherNames(ScaledDotProductAttention):
         ),
         ("residual.NoFinalNorm", "must have a method final_norm(self), but has not; add it"),
         ("embedding.NoFinalNorm", "must have a method embed(self, ids, site), but has not; add it"),
+        ("ffn.OneMore", "must have a method forward(self, x), but it takes (self, x, scale)"),
         ("attention.OtherNames", None),
     ],
 )

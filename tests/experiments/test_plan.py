@@ -16,8 +16,9 @@ from tiny_trials import in_a_command
 from transformer_pl import sweep
 from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, training_cost
-from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, longest_first, plan_trials, print_plan
+from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, longest_first, plan_trials
 from transformer_pl.experiments.plan_notes import CORE_RATE, WEEK, YEAR, long_note
+from transformer_pl.experiments.plan_table import print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
@@ -136,7 +137,9 @@ def test_the_time_of_a_row_is_by_a_shorter_trial_of_its_model(tmp_path):
     trials = plan_trials(TABLE3_A, tmp_path)
     base = trials[4].config
     flops = estimate_costs(trials[4:5], [])[2].cost.flops
-    short = changed(changed(base, "optim", max_steps=base.steps // 10), "trainer", val_every=7, log_every=3)
+    short = changed(
+        changed(base, "optim", max_steps=base.steps // 10), "trainer", val_every=7, log_every=3, bleu_sample=9
+    )
     rate = short.steps * short.data.batch_tokens / 20  # 20 s of 35 were its steps
     trial = timed(short, 35.0, flops=flops / 10, steps=short.steps, tokens_per_s=rate)
     other = timed(changed(short, "model", h=4), 99.0, flops=flops / 10)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from forked import command
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.html_page import render_page
+from transformer_pl.reporting.html_page import _translations, render_page
 from transformer_pl.reporting.page_files import write_page_files
 from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Column, Table
@@ -35,6 +36,21 @@ CONTRAST = """element => {
     const text = light(inSvg ? style.fill : style.color), page = light(getComputedStyle(document.body).backgroundColor);
     return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
 }"""
+
+
+def test_a_row_whose_translations_cannot_stand_beside_the_others_says_why():
+    sweep = read_sweep(Path("sweeps/table3_A.yaml"))
+
+    def planned(row, sources, hypotheses):
+        texts = (sources, [f"Ein {source}" for source in sources])
+        trial = SimpleNamespace(hypotheses=lambda split: hypotheses)
+        return SimpleNamespace(row=row, prepared=SimpleNamespace(text=lambda split: texts), trial=trial)
+
+    two = ["dog", "cat"]
+    shown = [planned(0, two, ["Ein dog", "cat"]), planned(1, two, ["Ein dog"]), planned(3, ["a", "b"], ["x", "y"])]
+    samples, why = _translations(sweep, shown)
+    assert [[name for name, _, _ in one["rows"]] for one in samples] == [["h=1"], ["h=1"]]
+    assert why == {"h=4": "it has 1 translations of 2 sentences", "h=16": "it was evaluated on other text"}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from transformer_pl.reporting.stats import (
     compare_rows,
     difference,
     estimate,
-    expected_best,
     holm,
     loss,
     randomisation,
@@ -200,12 +198,6 @@ def test_the_probability_of_a_gain_is_the_other_side_of_the_test():
 )
 def test_seeds_to_resolve_a_difference(gap, between_seeds, between_sentences, expected):
     assert seeds_to_resolve(gap, between_seeds, between_sentences) == (expected and pytest.approx(expected, rel=0.02))
-
-
-def test_the_expected_best_is_the_mean_over_all_choices():
-    values = [3.0, -1.0, 4.0, 1.5, 9.0]
-    means = [np.mean([max(some) for some in combinations(values, k)]) for k in range(1, 6)]
-    assert expected_best(values) == pytest.approx(means)
 
 
 @pytest.mark.parametrize(

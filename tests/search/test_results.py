@@ -16,10 +16,10 @@ from optuna.trial import TrialState
 
 from tests.search.test_search import content
 from transformer_pl.reporting import plots
-from transformer_pl.reporting.stats import expected_best
 from transformer_pl.search.plots import draw_search_plots
 from transformer_pl.search.results import FEWEST_FOR_IMPORTANCES, SearchResults
 from transformer_pl.search.space import read_search
+from transformer_pl.search.statistics import expected_best
 from transformer_pl.search.storage import create_study
 
 SPACE = {
@@ -53,7 +53,7 @@ def made(folder, value, trials=16, **keys):
 def test_the_expected_best_is_the_mean_over_all_choices(n):
     values = np.random.default_rng(n).normal(size=n).tolist()
     slow = [np.mean([max(chosen) for chosen in itertools.combinations(values, k)]) for k in range(1, n + 1)]
-    assert expected_best(values) == pytest.approx(slow)
+    assert expected_best(values, "maximize") == pytest.approx(slow)
 
 
 def test_the_best_trial_comes_first_and_failed_ones_last(tmp_path):
@@ -79,7 +79,7 @@ def test_the_best_trial_comes_first_and_failed_ones_last(tmp_path):
         assert "infeasible" in text
     # The base was not drawn; a pruned trial counts with its last value.
     drawn = [t.value for t in study.get_trials(deepcopy=False) if t.value is not None and t.number]
-    assert outcome.expected_best() == pytest.approx([-v for v in expected_best([-v for v in drawn])])
+    assert outcome.expected_best() == pytest.approx([-v for v in expected_best([-v for v in drawn], "maximize")])
 
 
 @pytest.mark.parametrize("key", ["model.p_drop", "optim.lr_scale"])

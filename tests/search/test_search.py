@@ -132,6 +132,29 @@ def test_all_mistakes_of_a_file_are_reported_at_once(write, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("keys", "seeds", "mistake"),
+    [
+        ({}, ["1", "2"], "--seeds 1,2: must be one in a search"),
+        (
+            {"metric": {"name": "val/ppl", "goal": "maximise"}},
+            None,
+            "metric.goal = maximise: must be minimize or maximize",
+        ),
+        ({"metric": "val/ppl"}, None, "metric.name = None: no such metric"),
+        ({"run_cap": True}, None, "run_cap = True: must be a whole number from 1"),
+        ({"parameters": {}}, None, "parameters = {}: must map keys to"),
+        ({"space": {}}, None, "parameters: some key must have values or a range to search, but none has"),
+        ({"space": {"scale": {"values": ["demo", "small"]}}}, None, "must be one value in a search"),
+        ({"space": {"model.h": 4}}, None, "parameters.model.h = 4: must map to {value: ...}"),
+    ],
+)
+def test_a_mistake_of_a_search_is_named(keys, seeds, mistake):
+    with pytest.raises(InputError) as caught:
+        read_search(Path("search.yaml"), content(**keys), None, seeds, {})
+    assert any(mistake in message for message in caught.value.messages), caught.value.messages
+
+
+@pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8 in it, base's value at"),

@@ -22,18 +22,20 @@ CONSTRUCTOR = "config, site"  # and its options, by their names
 
 def call_mistakes(slot: str, component: type) -> Iterator[str]:
     """What the component of this slot lacks for being built and called as the model does it."""
-    if component.__init__.__qualname__ == "Module.__init__":  # type: ignore[misc]  # that of torch.nn.Module
-        yield f"must have a constructor __init__(self, {CONSTRUCTOR}), but has none; add it"
-    elif not _takes(component, CONSTRUCTOR, drop=0):
-        yield f"must have a constructor __init__(self, {CONSTRUCTOR}), but it takes ({_written(component.__init__)})"  # type: ignore[misc]
-    for method, arguments in CALLS[slot].items():
-        if not callable(function := getattr(component, method, None)):
-            yield f"must have a method {method}(self{', ' if arguments else ''}{arguments}), but has not; add it"
-        elif not _takes(function, arguments):
-            yield _other_arguments(method, arguments, function)
-    for method, arguments in OPTIONAL.get(slot, {}).items():
-        if callable(function := getattr(component, method, None)) and not _takes(function, arguments):
-            yield _other_arguments(method, arguments, function)
+    constructor: Callable = component.__init__  # type: ignore[misc]
+    wanted = f"must have a constructor __init__(self, {CONSTRUCTOR})"
+    if constructor.__qualname__ == "Module.__init__":  # that of torch.nn.Module
+        yield f"{wanted}, but has none; add it"
+    elif not _takes(constructor, CONSTRUCTOR, and_options=True):
+        yield f"{wanted}, but it takes ({_written(constructor)})"
+    for method, arguments in (CALLS[slot] | OPTIONAL.get(slot, {})).items():
+        wanted = f"must have a method {method}({', '.join(filter(None, ('self', arguments)))})"
+        function = getattr(component, method, None)
+        if callable(function):
+            if not _takes(function, arguments):
+                yield f"{wanted}, but it takes ({_written(function)})"
+        elif method in CALLS[slot]:
+            yield f"{wanted}, but has not; add it"
 
 
 def slot_of(path: str, component: type) -> str:
@@ -50,19 +52,15 @@ def slot_of(path: str, component: type) -> str:
     raise InputError(f"{path}: its slot is not clear from forward({', '.join(names)}); name it with --slot: {known}")
 
 
-def _other_arguments(method: str, arguments: str, function: Callable) -> str:
-    return f"must have a method {method}(self, {arguments}), but it takes ({_written(function)})"
-
-
-def _takes(function: Callable, arguments: str, drop: int = 1) -> bool:
-    """Whether a function can be called with so many arguments by place. drop: how many stand before them (self)."""
+def _takes(function: Callable, arguments: str, and_options: bool = False) -> bool:
+    """Whether a function can be called with self and these arguments by place. and_options: and with others by name."""
     try:
         signature = inspect.signature(function)
     except Exception:  # it is of C, or says nothing of itself: running it will show
         return True
-    count = len(arguments.split(", ")) if arguments else 0
+    places = ["self", *filter(None, arguments.split(", "))]
     try:
-        signature.bind_partial(*[None] * (drop + count))
+        (signature.bind_partial if and_options else signature.bind)(*places)
     except TypeError:
         return False
     return True

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from transformer_pl.config import without_section
 from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.figure_names import NAME_SIZE, break_name, name_height, spread_apart
 
@@ -74,7 +72,7 @@ def forest(
     """
     names = [break_name(row.name) + (UNCONVERGED if row.name in provisional else "") for row in rows]
     heights = np.array([0.14 + name_height(name) for name in names])
-    figure, axes = _axes(5, 0.9 + heights.sum())
+    figure, axes = new_axes(5, 0.9 + heights.sum())
     centres = heights.cumsum() - heights / 2
     for y, row in zip(centres, rows, strict=True):
         face = COLOURS[1] if row.significant else "white"
@@ -86,7 +84,7 @@ def forest(
     axes.set(xlabel=f"{measure}, difference to base (95 %; filled: significant)", ylim=(heights.sum(), 0))
     axes.set_yticks(centres, names, fontsize=NAME_SIZE)
     axes.tick_params(axis="y", length=0)
-    _legend(axes)
+    add_legend(axes)
     return figure
 
 
@@ -101,7 +99,7 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
     looks = itertools.cycle(itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True)))
     ends = [_draw_curve(axes, row, *look) for row, look in zip(rows, looks, strict=False)]
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
-    _plain_log(axes.yaxis)
+    plain_log(axes.yaxis)
     _name_points(figure, axes, names, ends)
     return figure
 
@@ -142,14 +140,14 @@ def front(rows: Sequence[Point], unit: str, measure: str, up: bool = True) -> Fi
         axes.plot([row.cost] * 2, [row.low, row.high], color=colour, linewidth=0.8)
         axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
     axes.set(xlabel=unit, ylabel=measure, xscale="log")
-    _plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
+    plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     _name_points(figure, axes, names, [(row.cost, row.value, "0.8") for row in rows])
     return figure
 
 
 def grid(rows: Sequence[Point], unit: str, measure: str) -> Figure:
     """A measure with its interval over the one number in which the rows differ, which is the `cost` of each point."""
-    figure, axes = _axes(4.5, 3.2)
+    figure, axes = new_axes(4.5, 3.2)
     rows = sorted(rows, key=lambda row: row.cost)
     x = [row.cost for row in rows]
     axes.plot(x, [row.value for row in rows], color=COLOURS[1], marker="o", markersize=4, linewidth=1.2)
@@ -163,101 +161,12 @@ def grid(rows: Sequence[Point], unit: str, measure: str) -> Figure:
     return figure
 
 
-def history(
-    numbers: Sequence[int],
-    values: Sequence[float],
-    done: Sequence[bool],
-    measure: str,
-    up: bool,
-    infinite: Sequence[int] = (),
-) -> Figure:
-    """The value of every trial by its number; a pruned trial has its last value. The line is the best value so far.
-
-    done: whether each trial finished, rather than being pruned. up: whether higher values are better. infinite: the
-    numbers of trials without a finite value, marked at the edge of the worst values.
-    """
-    figure, axes = _axes(5, 3.2)
-    finished = [(n, v) for n, v, is_done in zip(numbers, values, done, strict=True) if is_done]
-    pruned = [(n, v) for n, v, is_done in zip(numbers, values, done, strict=True) if not is_done]
-    for points, marker, colour, label in (
-        (finished, "o", COLOURS[1], "finished"),
-        (pruned, "x", COLOURS[2], "pruned"),
-    ):
-        if points:
-            axes.plot(*zip(*points, strict=True), marker, color=colour, markersize=4, label=label)
-    if finished:
-        best = (np.maximum if up else np.minimum).accumulate([v for _, v in finished])
-        axes.step(
-            [n for n, _ in finished], best, where="post", color="0.6", linewidth=0.8, zorder=0, label="best so far"
-        )
-    if infinite:
-        edge, marker = (0.0, "v") if up else (1.0, "^")
-        (diverged,) = axes.plot(infinite, [edge] * len(infinite), marker, transform=axes.get_xaxis_transform())
-        diverged.set(color=COLOURS[4], markersize=5, label="diverged", clip_on=False)
-    axes.set(xlabel="trial", ylabel=measure)
-    if not up and _is_skewed(values):
-        axes.set_yscale("log")
-        _plain_log(axes.yaxis)
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    _legend(axes)
-    return figure
-
-
-def parallel(
-    drawn: Mapping[str, Sequence[Any]], by_logarithm: Collection[str], values: Sequence[float], measure: str, up: bool
-) -> Figure:
-    """Parallel coordinates: a line per trial through its hyperparameters to its value; stronger is better.
-
-    drawn: the hyperparameters by key. by_logarithm: the keys with a logarithmic axis. Values that are not numbers stand
-    in alphabetical order.
-    """
-    axes_of = {**{key: list(seen) for key, seen in drawn.items()}, measure: list(values)}
-    if not up and _is_skewed(values):
-        by_logarithm = {*by_logarithm, measure}
-    figure, axes = _axes(1.2 + 1.1 * len(axes_of), 3.6)
-    heights = []
-    for x, (key, seen) in enumerate(axes_of.items()):
-        at, ticks = _spread(seen, key in by_logarithm)
-        heights.append(at)
-        axes.plot([x, x], [0, 1], color="0.8", linewidth=0.8, zorder=0)
-        for height, label in ticks:
-            axes.annotate(label, (x, height), (3, 0), textcoords="offset points", fontsize=7, va="center", zorder=3)
-    order = np.argsort(np.argsort(values if up else -np.asarray(values)))  # the best is last, and on top
-    for i in np.argsort(order):
-        shade = (order[i] + 1) / len(values)
-        axes.plot(range(len(axes_of)), [at[i] for at in heights], color=COLOURS[1], alpha=0.25 + 0.75 * shade**2, lw=1)
-    axes.set_xticks(range(len(axes_of)), [without_section(key) for key in drawn] + [measure])
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    return figure
-
-
-def share_bars(by_name: Mapping[str, float]) -> Figure:
-    """Bars of shares of a whole, the largest first."""
-    ranked = sorted(by_name.items(), key=lambda item: -item[1])
-    figure, axes = _axes(4.5, 0.8 + 0.28 * len(ranked))
-    axes.barh(range(len(ranked)), [share for _, share in ranked], color=COLOURS[1], height=0.6)
-    axes.set_yticks(range(len(ranked)), [break_name(name) for name, _ in ranked])
-    axes.set(xlabel="share", xlim=(0, 1), ylim=(len(ranked) - 0.5, -0.5))
-    return figure
-
-
-def expected_best_plot(expected: Sequence[float], measure: str) -> Figure:
-    """The expected best value of k trials over k."""
-    figure, axes = _axes(4.5, 3.2)
-    axes.plot(range(1, len(expected) + 1), expected, color=COLOURS[1], marker="o", markersize=3, linewidth=1.2)
-    axes.set(xlabel="trials k", ylabel=f"expected best {measure}")
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    return figure
-
-
 def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     """Time over sequence length n on logarithmic axes, with guides that grow as n and n².
 
     times: seconds by layer and n.
     """
-    figure, axes = _axes(5, 3.6)
+    figure, axes = new_axes(5, 3.6)
     times = {name: seconds for name, seconds in times.items() if seconds}
     for (name, seconds), colour, marker in zip(times.items(), itertools.cycle(COLOURS), itertools.cycle(MARKERS)):
         milliseconds = [1e3 * t for t in seconds.values()]
@@ -269,33 +178,15 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
         axes.loglog(lengths, guide, color="0.6", linestyle=line, linewidth=0.8, zorder=0, label=label)
     axes.set(xlabel="length n", ylabel="ms, forward and backward", ylim=(fastest / 2, slowest * 2))
     axes.set_xticks(lengths, [str(n) for n in lengths])
-    _plain_log(axes.yaxis)
+    plain_log(axes.yaxis)
     axes.minorticks_off()
-    _legend(axes)
+    add_legend(axes)
     return figure
-
-
-def _is_skewed(values: Sequence[float]) -> bool:
-    """Whether a few large values would squeeze all others together on a linear axis."""
-    return max(values) > 4 * min(values) > 0
-
-
-def _spread(seen: Sequence[Any], by_logarithm: bool) -> tuple[list[float], list[tuple[float, str]]]:
-    """The height of each value on an axis from 0 to 1, and its labelled ticks."""
-    if all(isinstance(value, Real) for value in seen):
-        low, high = min(seen), max(seen)
-        scale = math.log if by_logarithm else float
-        span = (scale(high) - scale(low)) or 1.0
-        ends = [(0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")] if high > low else [(0.0, f"{low:.4g}")]
-        return [(scale(value) - scale(low)) / span for value in seen], ends
-    kinds = sorted(dict.fromkeys(map(str, seen)))
-    height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
-    return [height[str(value)] for value in seen], [(at, break_name(kind)) for kind, at in height.items()]
 
 
 def _named_axes(names: Sequence[str]) -> tuple[Figure, Axes]:
     """Axes that are high enough for a column of these names beside them."""
-    return _axes(5, max(3.6, MARGIN + sum(map(name_height, names))))
+    return new_axes(5, max(3.6, MARGIN + sum(map(name_height, names))))
 
 
 def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float, str]]) -> None:
@@ -322,13 +213,13 @@ def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Seque
         )
 
 
-def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
     """An empty figure of this size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
-def _legend(axes: Axes) -> None:
+def add_legend(axes: Axes) -> None:
     """Add a legend with every label once, above the axes, where it lies on nothing."""
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     if handles:
@@ -337,8 +228,13 @@ def _legend(axes: Axes) -> None:
         )
 
 
-def _plain_log(axis: Any, form: Any = "{x:g}") -> None:
+def plain_log(axis: Any, form: Any = "{x:g}") -> None:
     """Label a logarithmic axis with 1, 2, 5, 10, ... rather than powers of ten."""
     axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(form)
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+
+
+def whole_numbers(axis: Any) -> None:
+    """Label an axis with whole numbers only."""
+    axis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from transformer_pl.reporting import moderation
 from transformer_pl.reporting.moderation import Part, Prior
@@ -307,20 +307,7 @@ def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int =
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Planning and searches
-
-
-def expected_best(values: Sequence[float]) -> np.ndarray:
-    """The expected maximum of k values drawn without replacement from n, for k = 1 to n.
-
-    With x_(i) the i-th smallest value it is sum_i x_(i) C(i - 1, k - 1) / C(n, k), the mean over all choices of k.
-    Unbiased, unlike the estimate from the empirical distribution (Tang et al. 2020, arXiv:2004.13705).
-    """
-    ranked, n = np.sort(values), len(values)
-    k, i = np.arange(1, n + 1)[:, None], np.arange(1, n + 1)[None, :]
-    log_below = special.gammaln(i) - special.gammaln(k) - special.gammaln(np.maximum(i - k + 1, 1))  # log C(i-1, k-1)
-    log_all = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)  # log C(n, k)
-    return np.where(i >= k, np.exp(log_below - log_all), 0.0) @ ranked
+# Planning
 
 
 def seeds_to_resolve(gap: float, between_seeds: float, between_sentences: float, power: float = 0.8) -> int | None:

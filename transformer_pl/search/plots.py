@@ -11,6 +11,7 @@ from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.plots import Drawing, Point
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search import figures as draw
 from transformer_pl.search.results import SearchResults, TrialRecord
 from transformer_pl.search.states import shown_number, trial_name
 from transformer_pl.search.statistics import KNOWN_BEFORE_TRAINING
@@ -42,20 +43,20 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
         better = "higher" if higher_is_better else "lower"
         figures[f"history{suffix}"] = Drawing(
             f"{goal} in the course of the search",
-            plots.history(numbers, values, complete, goal, higher_is_better, diverged),
+            draw.history(numbers, values, complete, goal, higher_is_better, diverged),
             f"Each mark is a trial, in the order of their start; {better} is better. A pruned trial was stopped early "
             "and has its last value. The line is the best finished trial so far.",
         )
         figures[f"parallel{suffix}"] = Drawing(
             f"The drawn values of every trial, and its {goal}",
-            plots.parallel(drawn, logarithmic, values, goal, higher_is_better),
+            draw.parallel(drawn, logarithmic, values, goal, higher_is_better),
             "Each line is a trial. It crosses the axis of each setting at the value that the search drew. The stronger "
             "the line, the better the trial.",
         )
         if goal in importances:
             figures[f"importances{suffix}"] = Drawing(
                 f"Importance of each key for being in the best quarter by {goal}",
-                plots.share_bars(importances[goal]),
+                draw.share_bars(importances[goal]),
                 "How much a setting's values differ between the best quarter of the trials and all of them "
                 "(PED-ANOVA), as shares of 1. With few trials it is rough.",
             )
@@ -63,7 +64,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     if (best := results.expected_best()) is not None:
         figures["expected_best"] = Drawing(
             f"Expected best {goals[0]} after k trials",
-            plots.expected_best_plot(best.tolist(), goals[0]),
+            draw.expected_best_plot(best.tolist(), goals[0]),
             "The best value that a search of k trials would have found on average. Where the line is flat, more trials "
             "bring little.",
         )

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial
+from scipy import special
 
-from transformer_pl.reporting import stats
 from transformer_pl.search.space import Direction
 
 BEST_QUANTILE = 0.25  # PED-ANOVA compares these trials with all trials
@@ -54,6 +54,11 @@ def expected_best(values: Sequence[float], direction: Direction) -> np.ndarray:
         E[best of k] = sum over i = k..n of C(i - 1, k - 1) / C(n, k) * v_(i),
 
     as v_(i) is the best of C(i - 1, k - 1) of the C(n, k) choices. Where the lowest is best, the values are negated.
+    Unbiased, unlike the estimate from the empirical distribution.
     """
-    sign = -1 if direction == "minimize" else 1
-    return sign * stats.expected_best([sign * value for value in values])
+    sign, n = -1 if direction == "minimize" else 1, len(values)
+    ranked = np.sort(sign * np.asarray(values))
+    k, i = np.arange(1, n + 1)[:, None], np.arange(1, n + 1)[None, :]
+    log_below = special.gammaln(i) - special.gammaln(k) - special.gammaln(np.maximum(i - k + 1, 1))  # log C(i-1, k-1)
+    log_all = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)  # log C(n, k)
+    return sign * (np.where(i >= k, np.exp(log_below - log_all), 0.0) @ ranked)

@@ -1,0 +1,110 @@
+"""The constraints between keys of the configuration: what no type of a single key can say."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from transformer_pl.config import Config, exact_product
+from transformer_pl.key_types import LARGEST
+
+
+class Broken(NamedTuple):
+    """A constraint that a config breaks."""
+
+    keys: tuple[str, ...]  # the keys that it is about
+    constraint: str  # what must hold, and the remedy
+
+
+def _products_are_whole(config: Config) -> Iterator[Broken]:
+    """A size times its multiplier is a whole number."""
+    model, optim = config.model, config.optim
+    by_width = ("d_model", "d_ff", "d_k", "d_v")
+    products = [
+        ("model.N", model.N, "model.depth", model.depth),
+        *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in by_width),
+        ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
+    ]
+    for key, size, multiplier_key, multiplier in products:
+        if size is None:
+            continue
+        product = exact_product(size, multiplier)
+        if product.denominator != 1 or not 1 <= product <= LARGEST:
+            constraint = f"at most {LARGEST:,}" if product > LARGEST else "a whole number of at least 1"
+            yield Broken((key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}")
+
+
+def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
+    """h divides d_model where d_k or d_v follow from it, before and after the multiplier."""
+    model = config.model
+    unset = [name for name in ("d_k", "d_v") if getattr(model, name) is None]
+    d_model = exact_product(model.d_model, model.width)
+    if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
+        effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
+        are, them = ("are", "them") if len(unset) > 1 else ("is", "it")
+        constraint = f"h must divide d_model{effective} while {' and '.join(unset)} {are} unset"
+        yield Broken(("model.h", "model.d_model", "model.width"), f"{constraint}; set {them}, or choose another h")
+
+
+def _half_precision_has_a_gpu(config: Config) -> Iterator[Broken]:
+    if config.trainer.precision == "16-mixed" and config.trainer.accelerator == "cpu":
+        yield Broken(
+            ("trainer.precision", "trainer.accelerator"),
+            "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
+        )
+
+
+def _half_precision_scales_the_loss(config: Config) -> Iterator[Broken]:
+    if config.trainer.precision == "16-mixed" and config.trainer.strategy == "fsdp2":
+        yield Broken(
+            ("trainer.precision", "trainer.strategy"),
+            "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
+        )
+
+
+def _master_weights_are_whole(config: Config) -> Iterator[Broken]:
+    if config.trainer.precision == "bf16-master" and config.trainer.strategy == "fsdp2":
+        yield Broken(
+            ("trainer.precision", "trainer.strategy"),
+            "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
+        )
+
+
+def _master_weights_are_not_compiled(config: Config) -> Iterator[Broken]:
+    if config.trainer.precision == "bf16-master" and config.trainer.compile == "on":
+        yield Broken(
+            ("trainer.precision", "trainer.compile"),
+            "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
+        )
+
+
+def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
+    if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
+        yield Broken(
+            ("trainer.bleu_sample", "trainer.strategy"),
+            "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or a sample of 0",
+        )
+
+
+def _compiled_layers_are_whole(config: Config) -> Iterator[Broken]:
+    if config.trainer.compile == "on" and config.trainer.strategy == "fsdp2":
+        yield Broken(
+            ("trainer.compile", "trainer.strategy"),
+            "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
+        )
+
+
+CONSTRAINTS = (
+    _products_are_whole,
+    _heads_divide_d_model,
+    _half_precision_has_a_gpu,
+    _half_precision_scales_the_loss,
+    _master_weights_are_whole,
+    _master_weights_are_not_compiled,
+    _translation_has_the_whole_model,
+    _compiled_layers_are_whole,
+)
+
+
+def broken_constraints(config: Config) -> Iterator[Broken]:
+    """Every constraint that this config breaks."""
+    for check in CONSTRAINTS:
+        yield from check(config)
