@@ -14,7 +14,8 @@ from transformer_pl.config import Data
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Task, check_task, task_of
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.trials.trial import Trial, main_score
+from transformer_pl.trials.schemas import main_score
+from transformer_pl.trials.trial import Trial
 
 KEYS = tiny_trials.TINY | {"data.task": "copying_task.Copying", "data.vocab_size": 275, "trainer.bleu_sample": 3}
 

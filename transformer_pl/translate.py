@@ -18,7 +18,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_regular
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
-from transformer_pl.trials.trial import Trial, main_score
+from transformer_pl.trials.schemas import main_score
+from transformer_pl.trials.trial import Trial
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
 

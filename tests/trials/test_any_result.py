@@ -14,7 +14,8 @@ from transformer_pl import report, sweep
 from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.files import write_json
-from transformer_pl.trials.trial import Trial, _digest
+from transformer_pl.trials.schemas import result_digest
+from transformer_pl.trials.trial import Trial
 
 FILES = ["result.json", "status.json", "env.json", "identity.json", "metrics.jsonl", "hyp.val.txt", "scores.val.jsonl"]
 FILES += ["plan.json", "meta.json", "config.yaml", "log.txt"]
@@ -111,7 +112,7 @@ def a_result_with_its_digest(keys, here):
     """Such as another version of this project, or a user, may have written: what it says is not what it should."""
     (path,) = here.glob("runs/trials/*/result.json")
     result = json.loads(path.read_text()) | json.loads(encoded(keys))
-    replaced(here, "result.json", encoded(result | {"digest": _digest(result)}))
+    replaced(here, "result.json", encoded(result | {"digest": result_digest(result)}))
 
 
 SENTENCES = st.one_of(

@@ -12,7 +12,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.lease import Lease
 from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
-from transformer_pl.trials.trial import main_score
+from transformer_pl.trials.schemas import main_score
 
 POLL_S = 0.2  # between two looks at the running trials
 MOST_NAMED = 4  # trials of other commands

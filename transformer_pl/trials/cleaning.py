@@ -31,7 +31,8 @@ from transformer_pl.trials.recognise import (
     sweep_plan,
 )
 from transformer_pl.trials.runs_folder import trained_config
-from transformer_pl.trials.trial import Trial, main_score
+from transformer_pl.trials.schemas import main_score
+from transformer_pl.trials.trial import Trial
 
 
 def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> None:

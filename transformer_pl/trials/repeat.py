@@ -12,7 +12,8 @@ from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import load_json
 from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_level
-from transformer_pl.trials.trial import Environment, IdentityInputs, Trial
+from transformer_pl.trials.schemas import Environment, IdentityInputs
+from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import describe_inputs
 
 # What env.json has of the things that a result may depend on, and what people call it

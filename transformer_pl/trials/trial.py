@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import ValidationError
 
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
@@ -41,112 +41,13 @@ from transformer_pl.trials.names import (
     TRIAL_FOLDER,
     trial_folder,
 )
+from transformer_pl.trials.schemas import Environment, IdentityInputs, Result, Sentence, Status, result_digest
 
 if TYPE_CHECKING:
     import numpy as np
 
 DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # the files that reported numbers come from
-# The numbers of a sentence: those of the task's measure (BLEU has ten), then nats and tokens.
-# The last number of each group depends on the reference alone.
-SCORE_COLUMNS, LOSS_COLUMNS = slice(0, -2), slice(-2, None)
-OLD_SCORE = "bleu"  # of results of versions that knew translation alone
 LEASE = "TRANSFORMER_PL_LEASE"  # a variable: the lease that the parent took for this process
-
-
-# The schemas of a trial's files. The files may hold more.
-
-
-LARGEST = 10**18  # of any count in a result: beyond it, floats overflow
-_Count = Annotated[int, Field(gt=0, le=LARGEST)]
-
-
-class _Metrics(BaseModel, strict=True, extra="allow"):
-    __pydantic_extra__: dict[str, FiniteFloat | None]
-    ppl: FiniteFloat | None = Field(alias="val/ppl")  # null: infinite
-
-
-class _Convergence(BaseModel, strict=True, extra="forbid"):
-    fall: FiniteFloat
-    noise: FiniteFloat | None
-    validations: int
-
-
-class _Result(BaseModel, strict=True):
-    id: str
-    weights_id: str
-    name: str
-    tags: list[str]
-    scale: str
-    seed: int
-    config: dict[str, Any]
-    metrics: _Metrics
-    score: str = OLD_SCORE  # the metric that rows are compared by
-    signature: str
-    params: _Count
-    steps: _Count
-    flops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    dropped: Annotated[int, Field(ge=0, le=LARGEST)]
-    tokens_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
-    wall_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    energy_j: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # null: no device told it
-    finished: str
-    digests: dict[str, str] = {}  # sha256 by file name; older results have none
-    digest: str | None = None  # of the other keys; older results have none
-    exempt: dict[str, dict[str, str]] = {}  # see `checks.run.check_model`
-    convergence: _Convergence | None = None  # null: not known; older results lack it
-    version: str | None = None  # of this project; older results lack it
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_what_was_written(cls, content: Any) -> Any:
-        if isinstance(content, dict) and content.get("digest") not in (None, _digest(content)):
-            raise ValueError("its content is not what was written (its digest differs)")
-        return content
-
-    @model_validator(mode="after")
-    def _has_a_score(self) -> "_Result":
-        if (self.metrics.model_extra or {}).get(f"val/{self.score}") is None:
-            raise ValueError(f"metrics.val/{self.score}: must be a number, but is missing")
-        return self
-
-
-def main_score(result: Mapping[str, Any]) -> tuple[str, float]:
-    """The name and the value of the score on the validation set that rows are compared by, such as val/bleu."""
-    name = f"val/{result.get('score', OLD_SCORE)}"
-    return name, result["metrics"][name]
-
-
-def _digest(result: Mapping[str, Any]) -> str:
-    """The sha256 of the content of result.json, without the digest in it."""
-    others = {key: value for key, value in result.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
-
-
-class _Sentence(BaseModel, strict=True, extra="allow"):
-    """A line of scores.*.jsonl: the numbers of a task's measure, by its name, and those in LOSS_COLUMNS."""
-
-    __pydantic_extra__: dict[str, list[NonNegativeInt]]
-    nll: FiniteFloat
-    pieces: PositiveInt
-
-
-class _Status(BaseModel, strict=True):
-    state: str
-
-
-class Environment(BaseModel, strict=True):
-    data: str | None = None
-    packages: dict[str, str] = {}
-    gpus: list[str] = []  # older versions did not record them
-    threads: int | None = None
-    accumulate: int | None = None
-    changed: bool | None = None
-
-
-class IdentityInputs(BaseModel, strict=True):
-    core: int
-    data: dict[str, Any]
-    parts: dict[str, str]
 
 
 class Trial:
@@ -183,7 +84,7 @@ class Trial:
         """The content of result.json; None where the trial is not finished, or where the file is damaged."""
         path = self.folder / "result.json"
         consequence = "the trial counts as not finished, and the command that trained it trains it anew"
-        result = self._index.result(path, _schema(), lambda: read_json(path, _Result, consequence))
+        result = self._index.result(path, _schema(), lambda: read_json(path, Result, consequence))
         if result is None:
             return None
         others = {key: value for key, value in result.items() if key != "digest"}
@@ -224,7 +125,7 @@ class Trial:
 
         Other keys are for people. A trial that no process trains is done if and only if it has a result.
         """
-        status = read_json(self.folder / "status.json", _Status, "only the result tells the trial's state")
+        status = read_json(self.folder / "status.json", Status, "only the result tells the trial's state")
         status = status or {"state": "new"}
         if status["state"] == "running" and self.locked():
             return status
@@ -400,7 +301,7 @@ class Trial:
 
         with self._reading(f"scores.{split}.jsonl") as path, path.open(encoding="utf-8") as file:
             try:
-                lines = [_Sentence.model_validate_json(line) for line in file]
+                lines = [Sentence.model_validate_json(line) for line in file]
             except ValidationError:
                 lines = []
             counts = [(line.model_extra or {}).get(measure.name, []) for line in lines]
@@ -443,7 +344,7 @@ class Trial:
         files = [path for pattern in DIGESTED for path in sorted(self.folder.glob(pattern))]
         digests = {path.name: sha256(path) for path in files}
         content = result | {"metrics": metrics_to_json(result["metrics"]), "digests": digests}
-        text = json_text(content | {"digest": _digest(content)})
+        text = json_text(content | {"digest": result_digest(content)})
         crash_point("a result: before it is written")
         if self._lease:
             self._lease.publish("result.json", text)
@@ -509,7 +410,7 @@ class Trial:
 @cache
 def _schema() -> str:
     """What stands for the form of a result that this version reads."""
-    return hashlib.sha256(json.dumps(_Result.model_json_schema()).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(Result.model_json_schema()).encode()).hexdigest()[:12]
 
 
 def _changed(folder: Path) -> int | None:
