@@ -24,10 +24,10 @@ def pairs_that_fit(
 
 
 def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -> InputError:
-    """longer: the length of the longer sentence of each training pair, with its special token."""
+    """longer: the length of the longer sentence of each training pair, at least one, with its special token."""
     return InputError(
         f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
-        f"but the shortest of {len(longer)} has {longer.min(initial=2**62)} tokens, EOS included; raise them"
+        f"but the shortest of {len(longer)} has {longer.min()} tokens, EOS included; raise them"
     )
 
 
