@@ -1,6 +1,6 @@
 """The constraints between keys of the configuration: what no type of a single key can say."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from transformer_pl.config import Config, exact_product
@@ -12,6 +12,9 @@ class Broken(NamedTuple):
 
     keys: tuple[str, ...]  # the keys that it is about
     constraint: str  # what must hold, and the remedy
+
+
+Check = Callable[[Config], Iterator[Broken]]
 
 
 def _products_are_whole(config: Config) -> Iterator[Broken]:
@@ -44,36 +47,14 @@ def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
         yield Broken(("model.h", "model.d_model", "model.width"), f"{constraint}; set {them}, or choose another h")
 
 
-def _half_precision_has_a_gpu(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "16-mixed" and config.trainer.accelerator == "cpu":
-        yield Broken(
-            ("trainer.precision", "trainer.accelerator"),
-            "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
-        )
+def _never_together(values: Mapping[str, str], constraint: str) -> Check:
+    """The check that keys of the trainer do not all have these values. constraint: why, and the remedy."""
 
+    def check(config: Config) -> Iterator[Broken]:
+        if all(getattr(config.trainer, name) == value for name, value in values.items()):
+            yield Broken(tuple(f"trainer.{name}" for name in values), constraint)
 
-def _half_precision_scales_the_loss(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "16-mixed" and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.precision", "trainer.strategy"),
-            "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
-        )
-
-
-def _master_weights_are_whole(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "bf16-master" and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.precision", "trainer.strategy"),
-            "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
-        )
-
-
-def _master_weights_are_not_compiled(config: Config) -> Iterator[Broken]:
-    if config.trainer.precision == "bf16-master" and config.trainer.compile == "on":
-        yield Broken(
-            ("trainer.precision", "trainer.compile"),
-            "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
-        )
+    return check
 
 
 def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
@@ -84,23 +65,30 @@ def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
         )
 
 
-def _compiled_layers_are_whole(config: Config) -> Iterator[Broken]:
-    if config.trainer.compile == "on" and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.compile", "trainer.strategy"),
-            "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
-        )
-
-
-CONSTRAINTS = (
+CONSTRAINTS: tuple[Check, ...] = (
     _products_are_whole,
     _heads_divide_d_model,
-    _half_precision_has_a_gpu,
-    _half_precision_scales_the_loss,
-    _master_weights_are_whole,
-    _master_weights_are_not_compiled,
+    _never_together(
+        {"precision": "16-mixed", "accelerator": "cpu"},
+        "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
+    ),
+    _never_together(
+        {"precision": "16-mixed", "strategy": "fsdp2"},
+        "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
+    ),
+    _never_together(
+        {"precision": "bf16-master", "strategy": "fsdp2"},
+        "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
+    ),
+    _never_together(
+        {"precision": "bf16-master", "compile": "on"},
+        "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
+    ),
     _translation_has_the_whole_model,
-    _compiled_layers_are_whole,
+    _never_together(
+        {"compile": "on", "strategy": "fsdp2"},
+        "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
+    ),
 )
 
 

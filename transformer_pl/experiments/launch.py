@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
-from transformer_pl.launchers import Ended, Launcher, Training
+from transformer_pl.launchers import Ended, Launcher, Training, with_key
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.lease import Lease
 from transformer_pl.runtime.signals import GRACE_S
@@ -16,7 +16,6 @@ from transformer_pl.trials.schemas import main_score
 
 POLL_S = 0.2  # between two looks at the running trials
 MOST_NAMED = 4  # trials of other commands
-ACCUMULATE = "--trainer.accumulate="
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
 Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
 
@@ -237,7 +236,7 @@ class _Scheduler:
             return argv
         if begun != _split(planned):
             planned.trial.drop_checkpoints()  # they count parts of batches
-        return [*(word for word in argv if not word.startswith(ACCUMULATE)), f"{ACCUMULATE}{_split(planned)}"]
+        return with_key(argv, "trainer.accumulate", _split(planned))
 
     def _run(self, planned: PlannedTrial, training: Training, lease: Lease | None = None) -> None:
         given = lease if lease and lease.is_given_away else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
-from transformer_pl.launchers import SLEEPING_THREADS, TRAIN, without_slurm
+from transformer_pl.launchers import SLEEPING_THREADS, TRAIN, with_key, without_slurm
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.trials.metrics import read_metrics
@@ -16,7 +16,6 @@ from transformer_pl.trials.metrics import read_metrics
 EVERY = 10  # steps between two lines of metrics
 FIRST, LAST = 10, 50  # the steps between which time is taken: in the first ones memory is found, and layers compiled
 POLL_S = 0.2
-LOGGED = "--trainer.log_every="
 
 
 def measured(
@@ -48,7 +47,7 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
         runs = Path(name)
         (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
         last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
-        words = [word for word in argv(planned, runs) if not word.startswith(LOGGED)] + [f"{LOGGED}{EVERY}"]
+        words = with_key(argv(planned, runs), "trainer.log_every", EVERY)
         environment = without_slurm() | SLEEPING_THREADS | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
         with (runs / "log").open("wb") as log:
             process = subprocess.Popen([sys.executable, "-m", TRAIN, *words], stdout=log, stderr=log, env=environment)

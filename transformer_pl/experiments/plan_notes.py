@@ -19,7 +19,6 @@ MUCH_LARGER, MUCH_FASTER = (
     1.25,
 )  # ratios of the largest row to the smallest: of parameters and depth, of peak rates
 WEEK, YEAR = 7 * 86_400.0, 365 * 86_400.0  # seconds
-LONG = WEEK
 CORE_RATE = 100e9  # FLOP/s of a CPU core, more than any sustains in a training
 RETUNE = "--retune optim.lr_scale,optim.warmup"
 PRE_NORM = "--set model.residual=ablations.pre_norm.PreNormResidual"
@@ -58,7 +57,7 @@ def warmup_note(plan: Plan) -> list[str]:
 
 
 def long_note(plan: Plan, missing: Iterable[PlannedTrial], cpu_cores: int) -> list[str]:
-    """A line where the training left takes longer than LONG; none where it is not the CPU of this machine that trains.
+    """A line where the training left takes longer than a week; none where no CPU of this machine trains.
 
     missing: the trials left to train. Where no trial tells the time, it is the least that a CPU needs (CORE_RATE).
     """
@@ -66,7 +65,7 @@ def long_note(plan: Plan, missing: Iterable[PlannedTrial], cpu_cores: int) -> li
         return []
     estimates = [plan.estimates[planned.row] for planned in missing]
     seconds = sum(one.cost.flops / (cpu_cores * CORE_RATE) if one.seconds is None else one.seconds for one in estimates)
-    if seconds < LONG:
+    if seconds < WEEK:
         return []
     least = "at least " if any(one.seconds is None for one in estimates) else "about "
     time = f"{seconds / YEAR:.1f} years" if seconds > YEAR else f"{seconds / WEEK:.1f} weeks"

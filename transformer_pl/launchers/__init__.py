@@ -19,6 +19,12 @@ TRAIN = "transformer_pl.train"  # what trains a trial: `python -m transformer_pl
 SLEEPING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin while they wait starve the other trials
 
 
+def with_key(argv: Sequence[str], key: str, value: object) -> list[str]:
+    """The arguments of `train` with this value of a key, in place of another one."""
+    option = f"--{key}="
+    return [*(word for word in argv if not word.startswith(option)), f"{option}{value}"]
+
+
 class Ended(NamedTuple):
     """How the training of a trial has ended, as far as its launcher knows. Its folder tells the rest."""
 
