@@ -252,22 +252,31 @@ class Config(Section):
     @property
     def steps(self) -> int:
         """The number of optimizer steps: max_steps times duration."""
-        return round(exact_product(self.optim.max_steps, self.optim.duration))
+        return _multiplied(self.optim.max_steps, self.optim.duration)
 
     def flat(self) -> dict[str, Any]:
         """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
         flat: dict[str, Any] = {}
-        for section, values in vars(self).items():  # much faster than pydantic's own ways
-            if section == "seed":
-                flat["seed"] = values
-                continue
-            for name, value in vars(values).items():
-                if name in SLOTS:
-                    flat[f"{section}.{name}"] = value.path
-                    flat |= {f"{section}.{name}.{option}": v for option, v in value.options.items()}
-                else:
-                    flat[f"{section}.{name}"] = value
+        for name, value in vars(self).items():  # much faster than pydantic's own ways
+            if name == "model":
+                flat |= _flat_model(value)
+            elif name == "seed":
+                flat[name] = value
+            else:
+                flat |= {f"{name}.{key}": v for key, v in vars(value).items()}
         return flat
+
+
+def _flat_model(model: Model) -> dict[str, Any]:
+    """The dotted keys of a model with their values."""
+    flat: dict[str, Any] = {}
+    for name, value in vars(model).items():
+        if name in SLOTS:
+            flat[f"model.{name}"] = value.path
+            flat |= {f"model.{name}.{option}": v for option, v in value.options.items()}
+        else:
+            flat[f"model.{name}"] = value
+    return flat
 
 
 class Sizes(NamedTuple):
@@ -291,14 +300,14 @@ class Sizes(NamedTuple):
 
 def sizes(model: Model, vocab_size: int) -> Sizes:
     """The effective sizes of a model that keeps the constraints (see `resolve`)."""
-    d_model = round(exact_product(model.d_model, model.width))
+    d_model = _multiplied(model.d_model, model.width)
     return Sizes(
-        N=round(exact_product(model.N, model.depth)),
+        N=_multiplied(model.N, model.depth),
         d_model=d_model,
-        d_ff=round(exact_product(model.d_ff, model.width)),
+        d_ff=_multiplied(model.d_ff, model.width),
         h=model.h,
-        d_k=d_model // model.h if model.d_k is None else round(exact_product(model.d_k, model.width)),
-        d_v=d_model // model.h if model.d_v is None else round(exact_product(model.d_v, model.width)),
+        d_k=d_model // model.h if model.d_k is None else _multiplied(model.d_k, model.width),
+        d_v=d_model // model.h if model.d_v is None else _multiplied(model.d_v, model.width),
         p_drop=model.p_drop,
         **{slot: getattr(model, slot) for slot in SLOTS},
         vocab_size=vocab_size,
@@ -324,10 +333,15 @@ def effective_sizes(config: Config) -> dict[str, int]:
 
 def nominal_sizes(model: Model) -> dict[str, Any]:
     """The model's keys in the paper's numbers: d_k and d_v filled in, the multipliers left out."""
-    values = {key: value for key, value in Config(model=model).flat().items() if key.startswith("model.")}
+    values = _flat_model(model)
     for key in ("model.d_k", "model.d_v"):
         values[key] = values[key] or model.d_model // model.h
     return {key: value for key, value in values.items() if key not in ("model.width", "model.depth")}
+
+
+@lru_cache(maxsize=4096)
+def _multiplied(size: int, multiplier: float) -> int:
+    return round(exact_product(size, multiplier))
 
 
 @lru_cache(maxsize=4096)

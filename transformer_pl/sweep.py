@@ -145,7 +145,7 @@ class GridCommand:
         trials = plan_trials(sweep, self.options.runs)
         missing = self.trials_to_train(trials)
         self.launcher.check([planned.config.trainer for planned in missing])
-        check_models((planned.config for planned in trials), self.options.runs)
+        check_models((row.configs[0] for row in sweep.rows), self.options.runs)
         texts = [(planned.config.data, planned.prepared) for planned in missing]
         lines: list[str] = []  # of texts that are not prepared here; else `train` prepares them
         if self.options.measure:

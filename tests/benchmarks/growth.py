@@ -59,7 +59,11 @@ AXES = {
 }
 PREPARING = ("preparing, s", "first batch, s", "memory, MB")  # what is measured of a corpus
 TRAINING = ("tokens/s", "ms a token")
-OPENING = ("--plan of new trials, s", "--plan, s", "--list, s", "report, s")  # what is measured of so many trials
+FEW = 20  # rows of a sweep in a runs folder with many others
+OPENING = (  # what is measured of so many trials
+    *("--plan of new trials, s", "--plan, s", "--list, s", "report, s"),
+    *(f"--plan of {FEW} rows, s", f"report of {FEW} rows, s"),
+)
 NAMES = {"corpus": PREPARING, "trials": OPENING}  # by axis; else TRAINING
 SEEDS = (1, 2, 3, 4, 5)
 EVALUATION_PAIRS = 100
@@ -171,18 +175,21 @@ def opening(trials: int, clock: Callable[[], float]) -> tuple[float, ...]:
     """The values of OPENING, each measured in a process of its own."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        file, runs = folder / "many.yaml", folder / "runs"
+        file, few, runs = folder / "many.yaml", folder / "few.yaml", folder / "runs"
         rates = [round(0.5 + row / trials, 6) for row in range(max(1, trials // len(SEEDS)))]
-        parameters = {"optim.lr_scale": {"values": rates}, "seed": {"values": list(SEEDS)}}
-        content = {"program": "transformer_pl/train.py", "method": "grid", "parameters": parameters}
-        file.write_text(yaml.safe_dump(content))
-        plan = (sweep.main, [str(file), "--plan", "--runs", str(runs)])
-        listing = (sweep.main, ["--list", "--runs", str(runs)])
-        table = (report.main, [str(file), "--runs", str(runs), "--format=csv"])
+        for path, values in ((file, rates), (few, rates[:FEW])):
+            parameters = {"optim.lr_scale": {"values": values}, "seed": {"values": list(SEEDS)}}
+            content = {"program": "transformer_pl/train.py", "method": "grid", "parameters": parameters}
+            path.write_text(yaml.safe_dump(content))
+        where = ["--runs", str(runs)]
+        plan, plan_of_few = ((sweep.main, [str(path), "--plan", *where]) for path in (file, few))
+        table, table_of_few = ((report.main, [str(path), "--format=csv", *where]) for path in (file, few))
+        listing = (sweep.main, ["--list", *where])
         (new,) = in_a_process(_command, *plan, clock)
         in_a_process(_make_trials, file, runs)
         in_a_process(_command, *plan, clock)  # makes the index
-        return new, *(in_a_process(_command, *command, clock)[0] for command in (plan, listing, table))
+        commands = (plan, listing, table, plan_of_few, table_of_few)
+        return new, *(in_a_process(_command, *command, clock)[0] for command in commands)
 
 
 def _command(main: Callable[[list[str]], int], words: list[str], clock: Callable[[], float], result: Any) -> None:

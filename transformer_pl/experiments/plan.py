@@ -3,7 +3,6 @@
 `plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time.
 """
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
@@ -205,8 +204,9 @@ def _without_seed(config: dict[str, Any]) -> str:
     Keys at their default are left out: then older results, which lack keys that were added later, still match.
     """
     left_out = ("seed", "data.path", "data.name", "trainer.threads")
-    relevant = {key: value for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...)}
-    return json.dumps(relevant, sort_keys=True)
+    return repr(
+        sorted((key, value) for key, value in config.items() if key not in left_out and value != KEYS.get(key, ...))
+    )
 
 
 def _speed_settings(config: dict[str, Any]) -> tuple[str, str]:

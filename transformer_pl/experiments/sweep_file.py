@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformer_pl import components
 from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, is_section, nominal_sizes, unknown_key
-from transformer_pl.experiments.trial_config import trial_config
+from transformer_pl.experiments.trial_config import as_trained, trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule
@@ -222,7 +222,8 @@ class _RowReader:
 
     def _check_components(self, levels: Sequence[Level]) -> None:
         """Check the row's components, even where its other keys are wrong."""
-        config = _attempt([], resolve, _component_keys([self.scale, *levels]))
+        named = _component_keys([self.scale, *levels])
+        config = _attempt([], resolve, named) if any(values for _, values in named) else None
         if config is not None:
             self.errors += [f"{self.path}: {mistake}" for mistake in components.check_components(config.model)]
 
@@ -238,7 +239,7 @@ class _RowReader:
                     f"{self.path}: row `{row.name}`: data.{key} = {getattr(config.data, key)}: must be the same in all "
                     f"rows with optim.match=flops; take one of them out"
                 )
-        trained = trial_config([self.scale, Level(f"{self.path}: parameters", row.keys)])  # matched once for all seeds
+        trained = as_trained(config)  # matched once for all seeds
         return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
 
 

@@ -15,7 +15,11 @@ def trial_config(levels: Iterable[Level]) -> Config:
 
     Raises an InputError that lists every mistake of the keys, or else every mistake of the components.
     """
-    config = resolve(levels)
+    return as_trained(resolve(levels))
+
+
+def as_trained(config: Config) -> Config:
+    """Check the components and the task of a config that was resolved, and match its steps to the budget."""
     if mistakes := [*check_components(config.model), *check_task(config.data)]:
         raise InputError(*mistakes)
     return match_flops(config)

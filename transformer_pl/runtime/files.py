@@ -24,6 +24,7 @@ from transformer_pl.runtime.errors import warn
 
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
 
+OTHER_BYTES = "its bytes are not those that were written (their sha256 differs)"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
 
 
@@ -142,7 +143,16 @@ def check_digest(path: Path, digest: str | None) -> None:
     if digest is None:
         path.stat()
     elif sha256(path) != digest:
-        raise ValueError("its bytes are not those that were written (their sha256 differs)")
+        raise ValueError(OTHER_BYTES)
+
+
+def read_checked(path: Path, digest: str | None) -> bytes:
+    """The bytes of a file, read once. Raises as `check_digest` does."""
+    check_regular(path)
+    content = path.read_bytes()
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(OTHER_BYTES)
+    return content
 
 
 def check_regular(path: Path) -> None:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from transformer_pl.config import CORPUS, COUNTS, KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
@@ -45,20 +46,23 @@ def describe_difference(config: Config, base: Config, with_modules: bool = False
 
 @dataclass(frozen=True)
 class Identity:
-    """Hashes of what a trial depends on, as 12 hexadecimal digits."""
+    """What a trial depends on, and hashes of it, as 12 hexadecimal digits."""
 
-    trial: str  # of everything that its result depends on
-    weights: str  # the same without the keys that only decoding reads
-    inputs: Mapping[str, Any] = field(compare=False, repr=False)  # what `trial` is a hash of
+    inputs: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, inputs: Mapping[str, Any]) -> "Identity":
-        weights = {key: value for key, value in inputs.items() if key not in _OF_DECODING}
-        return cls(_digest(inputs), _digest(weights), inputs)
+    @cached_property
+    def trial(self) -> str:
+        """Of everything that its result depends on."""
+        return _digest(self.inputs)
+
+    @cached_property
+    def weights(self) -> str:
+        """The same without the keys that only decoding reads."""
+        return _digest({key: value for key, value in self.inputs.items() if key not in _OF_DECODING})
 
     def with_seed(self, seed: int) -> "Identity":
         """That of the same trial with another seed."""
-        return Identity.of({**self.inputs, "seed": seed})
+        return Identity({**self.inputs, "seed": seed})
 
 
 # The fingerprint of the data identifies the text better than these keys do.
@@ -66,6 +70,7 @@ _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
 _CHECKING_THE_CORPUS = tuple(f"data.{key}" for key in COUNTS)
 _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
+_NOT_INPUTS = {*_OF_THE_CORPUS, *_CHECKING_THE_CORPUS, "data.name", *_AS_PRODUCTS}
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenised_bleu")
 
 
@@ -80,20 +85,20 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
         key: value
         for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
-        and key not in (*_OF_THE_CORPUS, *_CHECKING_THE_CORPUS, "data.name", *_AS_PRODUCTS)
+        and key not in _NOT_INPUTS
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
     inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
     if config.decode.average > 1:  # averages the weights of the last validations
         inputs["trainer.val_every"] = config.trainer.val_every
-    return Identity.of(inputs)
+    return Identity(inputs)
 
 
 def row_identity(config: Config) -> str:
     """The identity of a config without its seed. Rows are equal if their effective sizes and other keys are."""
-    flat = config.flat()
-    return identity(config.model_copy(update={"seed": 0}), {key: flat[key] for key in _OF_THE_CORPUS}, {}).trial
+    text = {key: getattr(config.data, key) for key in CORPUS}
+    return identity(config.model_copy(update={"seed": 0}), text, {}).trial
 
 
 def same_row(config: Config, other: Config) -> bool:

@@ -30,13 +30,13 @@ class Index:
 
     def result(self, path: Path, schema: str, read: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
         """The content of a result.json, by `read` where it is not known. schema: another one reads it anew."""
-        stamp = _stamp(path)  # before it is read: it may change meanwhile
-        entry = self._trials.get(path.parent.name)
+        stamp, name = _stamp(path), path.parts[-2]  # the stamp is taken first: the file may change while it is read
+        entry = self._trials.get(name)
         if entry and entry["stamp"] == stamp and entry["schema"] == schema:
             return entry["result"]
         result = read()
         if result is not None and stamp:
-            self._trials[path.parent.name] = {"schema": schema, "stamp": stamp, "result": result, "files": {}}
+            self._trials[name] = {"schema": schema, "stamp": stamp, "result": result, "files": {}}
             self._is_new = True
         return result
 
@@ -51,11 +51,11 @@ class Index:
 
     def is_whole(self, path: Path, digest: str, status: os.stat_result) -> bool:
         """Whether a file of a finished trial is known to have this sha256. status: of the file as it is now."""
-        entry = self._trials.get(path.parent.name)
+        entry = self._trials.get(path.parts[-2])
         return entry is not None and entry["files"].get(path.name) == [digest, status.st_mtime_ns, status.st_size]
 
     def keep_whole(self, path: Path, digest: str, status: os.stat_result) -> None:
-        if entry := self._trials.get(path.parent.name):
+        if entry := self._trials.get(path.parts[-2]):
             entry["files"][path.name] = [digest, status.st_mtime_ns, status.st_size]
             self._is_new = True
 
@@ -96,6 +96,6 @@ def index_of(runs: Path) -> Index:
 
 def _stamp(path: Path) -> list[int] | None:
     with suppress(OSError):
-        status = path.stat()
+        status = os.stat(path)
         return [status.st_mtime_ns, status.st_size, status.st_ino]
     return None

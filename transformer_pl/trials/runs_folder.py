@@ -72,9 +72,10 @@ def trained_level(result: dict[str, Any]) -> Level:
 def finished_results(runs: Path) -> list[dict[str, Any]]:
     """The results of all finished trials in a runs folder, each with the path of its folder as `folder`."""
     results = []
-    for path in sorted((runs / "trials").glob("*/result.json")):
-        if result := Trial(path.parent).result():
-            results.append(result | {"folder": path.parent})
+    trials = runs / "trials"
+    for name in sorted(os.listdir(trials)) if trials.is_dir() else ():
+        if result := Trial(trials / name).result():
+            results.append(result | {"folder": trials / name})
     return results
 
 

@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
@@ -21,6 +21,7 @@ from transformer_pl.runtime.files import (
     check_digest,
     json_text,
     put_in_place,
+    read_checked,
     read_json,
     set_aside,
     sha256,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # the files that reported numbers come from
+_SENTENCES = TypeAdapter(list[Sentence])
 LEASE = "TRANSFORMER_PL_LEASE"  # a variable: the lease that the parent took for this process
 
 
@@ -78,17 +80,21 @@ class Trial:
     def _index(self) -> Index:
         return index_of(self.folder.parent.parent)
 
+    @cached_property
+    def _result_file(self) -> Path:
+        return self.folder / "result.json"
+
     # State
 
     def result(self) -> dict[str, Any] | None:
         """The content of result.json; None where the trial is not finished, or where the file is damaged."""
-        path = self.folder / "result.json"
+        result = self._index.result(self._result_file, _schema(), self._read_result)
+        return None if result is None else result | {"metrics": metrics_from_json(result["metrics"])}
+
+    def _read_result(self) -> dict[str, Any] | None:
         consequence = "the trial counts as not finished, and the command that trained it trains it anew"
-        result = self._index.result(path, _schema(), lambda: read_json(path, Result, consequence))
-        if result is None:
-            return None
-        others = {key: value for key, value in result.items() if key != "digest"}
-        return others | {"metrics": metrics_from_json(result["metrics"])}
+        result = read_json(self._result_file, Result, consequence) or {}
+        return {key: value for key, value in result.items() if key != "digest"} or None
 
     def diverged_at(self) -> int | None:
         """The step at which the training diverged; None where it did not."""
@@ -109,7 +115,7 @@ class Trial:
         for name, digest in result.get("digests", {}).items():
             path = self.folder / name
             with suppress(FileNotFoundError):
-                stat = path.stat()
+                stat = os.stat(path)
                 if index.is_whole(path, digest, stat):
                     continue
                 if damage := _damage(path, digest, stat.st_mtime_ns, stat.st_size):
@@ -292,16 +298,16 @@ class Trial:
 
     def hypotheses(self, split: str) -> list[str]:
         """The translations of a split. Raises as `intact` does."""
-        with self._reading(f"hyp.{split}.txt") as path:
-            return path.read_bytes().decode().split("\n")[:-1]  # splitlines would split at a \r too
+        with self._reading(f"hyp.{split}.txt") as (path, digest):
+            return read_checked(path, digest).decode().split("\n")[:-1]  # splitlines would split at a \r too
 
     def sentences(self, split: str, measure: Measure) -> "np.ndarray":
         """(sentences, k + 2): the numbers in SCORE_COLUMNS and in LOSS_COLUMNS. Raises as `intact` does."""
         import numpy as np
 
-        with self._reading(f"scores.{split}.jsonl") as path, path.open(encoding="utf-8") as file:
+        with self._reading(f"scores.{split}.jsonl") as (path, digest):
             try:
-                lines = [Sentence.model_validate_json(line) for line in file]
+                lines = _SENTENCES.validate_json(b"[%b]" % b",".join(read_checked(path, digest).splitlines()))
             except ValidationError:
                 lines = []
             counts = [(line.model_extra or {}).get(measure.name, []) for line in lines]
@@ -319,15 +325,16 @@ class Trial:
         Raises an InputError that names the file where they differ, or where it cannot be read. A result of an older
         version has no digests: then the file is not checked.
         """
-        with self._reading(name) as path:
+        with self._reading(name) as (path, digest):
+            check_digest(path, digest)
             return path
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[Path]:
+    def _reading(self, name: str) -> Iterator[tuple[Path, str | None]]:
+        """The path of a file, and its digest in the result. An error of reading it becomes an InputError."""
         path = self.folder / name
         try:
-            check_digest(path, (self.result() or {}).get("digests", {}).get(name))
-            yield path
+            yield path, (self.result() or {}).get("digests", {}).get(name)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(

@@ -25,17 +25,14 @@ def finished_trials(runs: Path) -> list[Finished]:
     return [Finished(trial, inputs) for trial in trials if trial.result() and (inputs := trial.identity_inputs())]
 
 
-def why_new(inputs: Mapping[str, Any], finished: Iterable[Finished], row_keys: Collection[str] = ()) -> str | None:
-    """How a new trial differs from the most similar finished one; None where none resembles it.
+def why_new(inputs: Mapping[str, Any], finished: Iterable[Finished]) -> str | None:
+    """How a new trial differs from the most similar finished one; None where each has more than MOST_DIFFERENCES.
 
-    inputs: `Identity.inputs` of the new trial. Trials resemble each other if their seeds and the keys that tell a
-    sweep's rows apart (row_keys) agree, and at most MOST_DIFFERENCES other inputs differ. Such as
+    inputs: `Identity.inputs` of the new trial. finished: those of the same row and seed. Such as
     `ablations/gated_ffn.py was edited since demo-ffn-GatedFeedForward-s1-0123456789ab; optim.warmup 400 -> 800`.
     """
     best: list[str] | None = None
     for trial, other in finished:
-        if any(inputs.get(key, KEYS.get(key)) != other.get(key, KEYS.get(key)) for key in ("seed", *row_keys)):
-            continue
         differences = describe_inputs(inputs, other, trial)
         if 0 < len(differences) <= MOST_DIFFERENCES and (best is None or len(differences) < len(best)):
             best = differences
@@ -71,13 +68,20 @@ def reasons_by_names(
 ) -> dict[str, list[str]]:
     """Why the new trials of a plan are new: the names of the trials by their reason.
 
-    new: the inputs of new trials by name. planned: the inputs of all trials of the plan, to find what its rows vary.
+    They are compared with finished trials of the same seed that agree in all that the rows of the plan vary. new: the
+    inputs of new trials by name. planned: the inputs of all trials of the plan.
     """
     keys = dict.fromkeys(key for inputs in planned for key in inputs if key not in ("parts", "data"))
     varied = [key for key in keys if len({repr(inputs.get(key, KEYS.get(key))) for inputs in planned}) > 1]
-    finished = finished_trials(runs) if new else []
+    finished: dict[str, list[Finished]] = {}  # by row and seed
+    for one in finished_trials(runs) if new else ():
+        finished.setdefault(_row_and_seed(one.inputs, varied), []).append(one)
     reasons: dict[str, list[str]] = {}
     for name, inputs in new.items():
-        if reason := why_new(inputs, finished, varied):
+        if reason := why_new(inputs, finished.get(_row_and_seed(inputs, varied), ())):
             reasons.setdefault(reason, []).append(name)
     return reasons
+
+
+def _row_and_seed(inputs: Mapping[str, Any], varied: Collection[str]) -> str:
+    return repr([inputs.get(key, KEYS.get(key)) for key in ("seed", *varied)])
