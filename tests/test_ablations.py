@@ -14,19 +14,25 @@ from ablations.additive_attention import AdditiveAttention
 from ablations.attention_dropout import AttentionDropout
 from ablations.convolutional_layer import ConvolutionalLayer
 from ablations.gated_ffn import GatedFeedForward
+from ablations.joint_initialisation import JointInitialisation
 from ablations.learned_position import LearnedPosition
 from ablations.linear_attention import LinearAttention
 from ablations.local_attention import LocalAttention
+from ablations.norm_epsilon import NormEpsilon
 from ablations.pre_norm import PreNormResidual
 from ablations.recurrent_layer import RecurrentLayer
 from ablations.relative_attention import RelativeAttention
 from ablations.rotary_attention import RotaryAttention
+from ablations.sines_then_cosines import SinesThenCosines
+from ablations.task_vector import TaskVector
 from ablations.unscaled_attention import UnscaledAttention
 from ablations.untied_embedding import UntiedEmbedding
+from ablations.zero_first_input import ZeroFirstInput
 from transformer_pl.config import sizes
+from transformer_pl.data.tokenizer import BOS
 from transformer_pl.experiments.cost import forward_cost
 from transformer_pl.levels import Level, resolve
-from transformer_pl.model import Mask, MultiHeadSelfAttention, ScaledDotProductAttention
+from transformer_pl.model import Mask, MultiHeadSelfAttention, ScaledDotProductAttention, SharedEmbedding
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
 H, D_K, D_V = CONFIG.h, CONFIG.d_k, CONFIG.d_v
@@ -211,3 +217,54 @@ def test_untied_embeddings_are_three_matrices():
     x = torch.randn(1, 2, CONFIG.d_model)
     assert torch.allclose(part.logits(x), x @ part.weight["output"].T, atol=1e-5)
     assert len({weight.data_ptr() for weight in part.parameters()}) == 3
+
+
+@pytest.mark.parametrize("d_model", [6, 7])
+@pytest.mark.parametrize("pos", [0, 1, 511, 700])  # 700 is beyond the table
+def test_sines_come_before_cosines(d_model, pos):
+    """The wavelengths are a geometric series from 2π to 2π · 10000."""
+    part = SinesThenCosines(CONFIG._replace(d_model=d_model), "encoder")
+    angles = [pos / wavelength for wavelength in (1, 100, 10000)]
+    expected = [*map(math.sin, angles), *map(math.cos, angles), 0.0][:d_model]
+    np.testing.assert_allclose(part(torch.zeros(1, 1, d_model), start=pos)[0, 0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("site", ["encoder", "decoder"])
+def test_three_projections_are_drawn_as_one_matrix(site):
+    """Uniform up to sqrt(6 / (d_in + d_out)) of all three together. W_O stays by itself."""
+    torch.manual_seed(1)
+    part = JointInitialisation(small_models.small({"model.d_model": 96, "model.d_k": 20, "model.d_v": 28}), site)
+    for W, outputs in [(part.W_Q, 272), (part.W_K, 272), (part.W_V, 272), (part.W_O, None)]:
+        bound = math.sqrt(6 / (96 + (outputs or 112)))
+        assert 0.97 * bound < W.weight.abs().max() <= bound
+        assert W.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+    assert not torch.equal(part.W_Q.weight, part.W_K.weight)
+
+
+@pytest.mark.parametrize(("options", "eps"), [({}, 1e-5), ({"eps": 0.3}, 0.3)])
+def test_epsilon_is_added_to_the_variance(options, eps):
+    torch.manual_seed(1)
+    part, x = NormEpsilon(CONFIG, "encoder", **options), torch.randn(2, 3, CONFIG.d_model) * math.sqrt(eps)
+    centred = 3 * (x - x.mean(-1, keepdim=True))
+    expected = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    assert torch.allclose(part(x, lambda x: 2 * x), expected, atol=1e-5)
+
+
+def test_the_decoder_begins_with_zeros():
+    model = small_models.built(small_models.small({"model.embedding": "ablations.zero_first_input.ZeroFirstInput"}))
+    part, (source, target) = model.embedding, small_models.batch()
+    target[:, 0] = BOS
+    found = part.embed(target, "decoder")
+    assert isinstance(part, ZeroFirstInput) and not found[:, 0].any()
+    assert torch.equal(found[:, 1:], SharedEmbedding.embed(part, target, "decoder")[:, 1:])
+    before = model.states(source, target)
+    with torch.no_grad():
+        part.weight[BOS] += 1  # no state has seen it
+    assert torch.equal(model.states(source, target), before)
+
+
+def test_a_task_s_vector_is_added_to_the_source():
+    part, ids = TaskVector(CONFIG, None), torch.tensor([[4, 7]])
+    for site, added in (("encoder", part.task), ("decoder", torch.zeros(CONFIG.d_model))):
+        assert torch.allclose(part.embed(ids, site), SharedEmbedding.embed(part, ids, site) + added, atol=1e-6)
+    assert 0.5 * math.sqrt(6 / (32 + CONFIG.d_model)) < part.task.abs().max() <= math.sqrt(6 / (32 + CONFIG.d_model))

@@ -16,6 +16,7 @@ from transformer_pl.model import Transformer
 from transformer_pl.training.fit import build_trainer
 from transformer_pl.training.module import TransformerModule
 
+CONFIG = resolve([Level("test", small_models.SMALL | {"data.vocab_size": 100, "trainer.accelerator": "cpu"})])
 PAGE = ROOT / "transformer_pl" / "FIDELITY.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
@@ -95,8 +96,17 @@ def test_smoothing_over_the_others_is_smoothing_over_all_with_another_eps():
     assert smoothed_loss(logits, target, eps).item() != pytest.approx(expected.item(), rel=1e-3)
 
 
+def test_adam_s_epsilon_is_added_to_the_corrected_moment():
+    """A first gradient as small as epsilon moves a weight by half of the rate; with TensorFlow's, by an eighth."""
+    adam = TransformerModule(CONFIG, 100).configure_optimizers()["optimizer"]
+    (group,) = adam.param_groups
+    weight, group["lr"] = group["params"][0], 1.0
+    before, weight.grad = weight.detach().clone(), torch.full_like(weight, 1e-9)
+    adam.step()
+    assert torch.allclose(before - weight, torch.tensor(0.5), atol=1e-4)
+
+
 def test_gradients_are_not_clipped_and_weights_do_not_decay():
-    config = resolve([Level("test", small_models.SMALL | {"data.vocab_size": 100, "trainer.accelerator": "cpu"})])
-    assert not build_trainer(config, False, []).gradient_clip_val
-    adam = TransformerModule(config, 100).configure_optimizers()["optimizer"]
+    assert not build_trainer(CONFIG, False, []).gradient_clip_val
+    adam = TransformerModule(CONFIG, 100).configure_optimizers()["optimizer"]
     assert [group["weight_decay"] for group in adam.param_groups] == [0]

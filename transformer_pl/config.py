@@ -254,6 +254,11 @@ class Config(Section):
         """The number of optimizer steps: max_steps times duration."""
         return _multiplied(self.optim.max_steps, self.optim.duration)
 
+    @property
+    def averaged(self) -> int:
+        """The number of checkpoints that are averaged: decode.average, or all validations where there are fewer."""
+        return min(self.decode.average, -(-self.steps // self.trainer.val_every))
+
     def flat(self) -> dict[str, Any]:
         """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
         flat: dict[str, Any] = {}

@@ -257,6 +257,15 @@ def test_how_long_it_takes(tmp_path):
     assert "left to do" not in "".join(printed(tmp_path, 200, content=TABLE3_A))
 
 
+def test_long_trainings_are_told_in_hours_and_those_of_many_devices_in_device_hours(tmp_path):
+    sets = {"trainer.devices": "4", "trainer.num_nodes": "2", "trainer.strategy": "ddp"}
+    content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets=sets)
+    known = [timed(one.config, 36_000.0) for one in plan_trials(content, tmp_path)]
+    lines = printed(tmp_path, 200, content=content, finished=known)
+    assert lines[-1] == "50 h of training left to do, if trials run one after the other: 400.0 device hours"
+    assert " 10.0 h " in lines[3]
+
+
 def test_rows_of_nearly_equal_size_look_different(tmp_path):
     content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"data.vocab_size": "2001"})
     other = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"data.vocab_size": "2002"})
@@ -387,13 +396,15 @@ def test_the_plan_says_what_runs_at_once_on_what(file, steps, tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_warm_up_that_outlasts_the_training_is_told(tmp_path, capsys):
+def test_numbers_that_do_not_fit_the_length_of_the_training_are_told(tmp_path, capsys):
+    """A warm-up that outlasts it, and more checkpoints to average than it has validations: one each 150 steps."""
     file = tmp_path / "rows.yaml"
-    keys = {"optim.warmup": 400, "variant": {"values": ["base", "optim.max_steps=100"]}}
+    keys = {"optim.warmup": 400, "variant": {"values": ["base", "optim.max_steps=100", "decode.average=11"]}}
     parameters = {"scale": {"value": "demo"}} | {
         key: value if isinstance(value, dict) else {"value": value} for key, value in keys.items()
     }
     file.write_text(yaml.safe_dump({"program": "transformer_pl/train.py", "method": "grid", "parameters": parameters}))
     sweep.main([str(file), "--plan", f"--runs={tmp_path / 'runs'}"])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("the warm-up does not end")]
-    assert line.startswith("the warm-up does not end within the steps of max_steps=100: ")
+    told = capsys.readouterr().out
+    assert "\nthe warm-up does not end within the steps of max_steps=100: " in told
+    assert "\nfewer validations than checkpoints to average: average=11 (10 of 11); lower trainer.val_every" in told

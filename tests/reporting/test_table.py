@@ -319,6 +319,20 @@ def test_notes_state_the_scale():
     assert "width" not in build_table([row(Config(), 26.0)], Config()).notes[0]
 
 
+def test_notes_state_how_many_checkpoints_were_averaged():
+    """Scale demo validates ten times; the last steps of a training are validated, too."""
+    base, many, short = (
+        config(decode__average=n, optim__max_steps=steps) for n, steps in ((5, 1500), (20, 1500), (5, 310))
+    )
+    notes = build_table([row(base, 60.0), row(many, 60.0), row(short, 60.0)], base).notes
+    assert notes[1].endswith("; the last 5 checkpoints averaged.")
+    (note,) = [note for note in notes if note.startswith("Averaged fewer")]
+    assert "2 rows (10 of 20, 3 of 5)" in note and "trainer.val_every" in note
+    for c in (base, config()):
+        assert not any(note.startswith("Averaged fewer") for note in build_table([row(c, 60.0)], c).notes)
+    assert not any("averaged" in note for note in build_table([row(config(), 60.0)], config()).notes)
+
+
 def test_notes_state_the_regime_of_base_and_of_the_rows():
     base, deep = row(config(), 60.0), row(config(model__N=8), 60.0)
     rows = [deep._replace(regime=Regime(1.6, 0.4, 0.006)), base._replace(regime=Regime(1.6, 0.8, 0.006))]

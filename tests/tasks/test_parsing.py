@@ -8,6 +8,7 @@ from tiny_trials import train
 
 from transformer_pl.data import synthetic
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import resolve, scale_level
 from transformer_pl.reporting.published import read_published
 from transformer_pl.reporting.rows import RowResults
 from transformer_pl.reporting.table import build_table
@@ -46,6 +47,11 @@ def test_the_sweep_decodes_as_section_6_3_says():
     decode = SWEEP.base.decode
     assert (decode.beam, decode.alpha, decode.extra) == (21, 0.3, 300)
     assert (SWEEP.base.model.N, SWEEP.base.model.d_model) == (4, 1024)
+
+
+def test_the_parser_is_trained_as_the_base_of_its_scale():
+    base = resolve([scale_level("demo")])
+    assert SWEEP.base.optim == base.optim and SWEEP.base.model.p_drop == base.model.p_drop == 0.1
 
 
 def test_the_paper_s_table_4_stands_beside_it():

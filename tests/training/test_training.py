@@ -197,6 +197,8 @@ def test_the_end_is_averaged_too_where_no_validation_falls_on_it(prepared, tmp_p
     (validated,), end = weights.seen, module.model.state_dict()
     for name, value in checkpoints.averaged().items():
         assert torch.allclose(value, (validated[name] + end[name]) / 2, atol=1e-6), name
+    asked = config(optim__max_steps=8, decode__average=9, trainer__val_every=6)
+    assert asked.averaged == len(list(tmp_path.glob("weights.*.pt"))) == 2
 
 
 def test_damaged_weights_are_not_averaged(prepared, tmp_path, capsys):

@@ -31,8 +31,8 @@ def plan_notes(plan: Plan, retuned: bool) -> list[str]:
     base = next((row for row in regimes if row_identity(plan.sweep.rows[row].configs[0]) == base_identity), 0)
     differing = [] if retuned else differing_note(plan, regimes)
     outside = outside_note(plan.sweep.configs)
-    warmup = warmup_note(plan)
-    return [describe_regime(regimes[base], regimes.values()), *warmup, *differing, *convergence_notes(plan), *outside]
+    lengths = [*warmup_note(plan), *average_note(plan)]
+    return [describe_regime(regimes[base], regimes.values()), *lengths, *differing, *convergence_notes(plan), *outside]
 
 
 def outside_note(configs: Iterable[Config]) -> list[str]:
@@ -54,6 +54,16 @@ def warmup_note(plan: Plan) -> list[str]:
     rows = [row.name for row in plan.sweep.rows if row.configs[0].optim.warmup >= row.configs[0].steps]
     remedy = "the learning rate never reaches its peak; lower optim.warmup"
     return [f"the warm-up does not end within the steps of {', '.join(rows)}: {remedy}"] if rows else []
+
+
+def average_note(plan: Plan) -> list[str]:
+    """A line that names the rows with fewer validations than checkpoints to average."""
+    configs = [(row.name, row.configs[0]) for row in plan.sweep.rows]
+    few = [
+        f"{name} ({one.averaged} of {one.decode.average})" for name, one in configs if one.averaged < one.decode.average
+    ]
+    remedy = "lower trainer.val_every, or decode.average"
+    return [f"fewer validations than checkpoints to average: {', '.join(few)}; {remedy}"] if few else []
 
 
 def long_note(plan: Plan, missing: Iterable[PlannedTrial], cpu_cores: int) -> list[str]:

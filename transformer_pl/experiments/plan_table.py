@@ -17,6 +17,7 @@ from transformer_pl.runtime.terminal import counted, fits, print_table, say
 from transformer_pl.trials.why_new import reasons_by_names
 
 WRAPPED_NAME = 20  # columns of a row's name where the terminal is narrow, or more for a longer word
+LONG = 10 * 3600.0  # seconds from which time is told in hours
 COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
@@ -50,7 +51,7 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, co
         say(console, "~: estimated by FLOPs from finished trials, of other rows or with other numbers of steps")
     say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
-        say(console, _describe_work_left([estimates[planned.row] for planned in missing]))
+        say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing]))
     named = zip(trials, states, strict=True)
     new = {planned.name: planned.identity.inputs for planned, state in named if state == "new"}
     runs = trials[0].trial.folder.parents[1]
@@ -63,13 +64,30 @@ def _narrowest(console: Console, table: Table) -> int:
     return Measurement.get(console, console.options.update(width=1000), table).minimum
 
 
-def _describe_work_left(estimates: Sequence[CostEstimate]) -> str:
+def _describe_work_left(missing: Sequence[PlannedTrial], estimates: Sequence[CostEstimate]) -> str:
     """estimates: of each trial that is to be trained."""
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) < len(estimates):
         return "time of the training left to do: unknown, as no finished trial resembles it; --plan --measure tells it"
     about = "about " if any(estimate.by_flops for estimate in estimates) else ""
-    return f"{about}{sum(seconds) / 60:.0f} min of training left to do, if trials run one after the other"
+    total = sum(seconds)
+    time = f"{total / 3600:,.0f} h" if total >= LONG else f"{total / 60:.0f} min"
+    devices = [one.config.trainer.devices * one.config.trainer.num_nodes for one in missing]
+    hours = sum(each * count for each, count in zip(seconds, devices, strict=True)) / 3600
+    price = f": {hours:,.1f} device hours" if max(devices) > 1 else ""
+    return f"{about}{time} of training left to do, if trials run one after the other{price}"
+
+
+def _time_cells(estimates: Sequence[CostEstimate]) -> list[str]:
+    """The time of a trial of each row, in one unit."""
+    in_hours = max((one.seconds or 0 for one in estimates), default=0) >= LONG
+
+    def cell(seconds: float) -> str:
+        return f"{seconds / 3600:,.1f} h" if in_hours else f"{seconds:.0f} s"
+
+    return [
+        "unknown" if one.seconds is None else f"{'~' if one.by_flops else ''}{cell(one.seconds)}" for one in estimates
+    ]
 
 
 def _plan_table(plan: Plan, states: Sequence[str], columns: dict[str, list[str]]) -> Table:
@@ -89,15 +107,15 @@ def _plan_table(plan: Plan, states: Sequence[str], columns: dict[str, list[str]]
     states_by_row: dict[int, Counter[str]] = {index: Counter() for index in range(len(plan.sweep.rows))}
     for planned, state in zip(plan.trials, states, strict=True):
         states_by_row[planned.row][state] += 1
-    params = short_numbers([plan.estimates[index].cost.params for index in range(len(plan.sweep.rows))])
+    estimates = [plan.estimates[index] for index in range(len(plan.sweep.rows))]
+    params, times = short_numbers([one.cost.params for one in estimates]), _time_cells(estimates)
     for index, row in enumerate(plan.sweep.rows):
-        estimate = plan.estimates[index]
         table.add_row(
             row.name,
             *(cells[index] for cells in columns.values()),
             params[index],
-            short_number(estimate.cost.flops),
-            "unknown" if estimate.seconds is None else f"{'~' if estimate.by_flops else ''}{estimate.seconds:.0f} s",
+            short_number(estimates[index].cost.flops),
+            times[index],
             ", ".join(f"{count} {state}" for state, count in states_by_row[index].items()),
         )
     return table

@@ -36,6 +36,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
         *_metric_notes(rows),
         *_seed_notes(rows),
         *_memory_notes(rows),
+        *_average_notes(rows),
         *convergence_notes([row.results for row in rows]),
         *untrained_notes([row for row in rows if row.is_untrained]),
         *_significance_notes(rows, randomise),
@@ -71,10 +72,11 @@ def scale_notes(config: Config) -> list[str]:
     ]
     sizes = f"Model sizes are the paper's, multiplied by {' and '.join(factors)}." if factors else ""
     text = data.path or data.hub or task_of(data).text
+    averaged = f"; the last {config.averaged} checkpoints averaged" if config.averaged > 1 else ""
     return [
         sizes or "Model sizes are the paper's.",
         f"Training: {config.steps:,} steps; {data.batch_tokens:,} tokens of each side in a batch; vocabulary "
-        f"{data.vocab_size:,}; text: {text}.",
+        f"{data.vocab_size:,}; text: {text}{averaged}.",
     ]
 
 
@@ -183,6 +185,18 @@ def _memory_notes(rows: Sequence[TableRow]) -> list[str]:
     return [
         "Trained with more parts of a batch (trainer.accumulate) than the sweep says, as a trial is that runs out of "
         f"a device's memory: {', '.join(split)}. The batches are the same; rounding and dropout masks differ."
+    ]
+
+
+def _average_notes(rows: Sequence[TableRow]) -> list[str]:
+    """Which rows had fewer validations than checkpoints to average."""
+    configs = [row.results.config for row in rows if row.results.done]
+    few = [f"{one.averaged} of {one.decode.average}" for one in configs if one.averaged < one.decode.average]
+    if not few:
+        return []
+    return [
+        f"Averaged fewer checkpoints than decode.average says, as there is one for each validation: "
+        f"{counted(len(few), 'row')} ({', '.join(dict.fromkeys(few))}). Lower trainer.val_every."
     ]
 
 
