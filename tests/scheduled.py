@@ -55,8 +55,9 @@ class Launcher:
     def submit(self):
         self.submitted += 1
 
-    def stop(self, trainings, say):
+    def stop(self, trainings, say, ask):
         say("stopping")
+        self.cancelled = ask("Cancel them?")
         self.stopped += trainings
 
 
@@ -75,6 +76,9 @@ class View:
 
     def waits_again(self, planned, why):
         self.again.append((planned.name, why))
+
+    def ask(self, question):
+        return True
 
     def refresh(self):
         pass

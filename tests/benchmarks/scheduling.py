@@ -190,7 +190,7 @@ class Sleepers:
     def submit(self) -> None:
         pass
 
-    def stop(self, trainings: Any, say: Any) -> None:
+    def stop(self, trainings: Any, say: Any, ask: Any) -> None:
         pass
 
 

@@ -1,5 +1,6 @@
 """Trains what a queue gives out: several trials at once, wherever the launcher trains them."""
 
+import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
@@ -10,7 +11,7 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.launchers import Ended, Launcher, Training, with_key
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.lease import Lease
-from transformer_pl.runtime.signals import GRACE_S
+from transformer_pl.runtime.signals import GRACE_S, Stopped
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 from transformer_pl.trials.schemas import main_score
 
@@ -110,16 +111,26 @@ class GridQueue:
 def launch(queue: TrialQueue, argv: Argv, launcher: Launcher, view: ProgressView) -> None:
     """Train everything that the queue gives out.
 
-    launcher: opened, and allotted. A signal stops the command as the launcher does that, and raises `Stopped`.
+    launcher: opened, and allotted. A signal stops the command as the launcher does that, and raises `Stopped`. Ctrl-C
+    comes from a person, whom the launcher may ask.
     """
-    scheduler = _Scheduler(queue, argv, launcher, view)
+    scheduler, ask = _Scheduler(queue, argv, launcher, view), nobody
     try:
         while scheduler.fill_free_slots():
             view.refresh()
             time.sleep(POLL_S)
             scheduler.poll()
+    except Stopped as stopped:
+        if stopped.signum == signal.SIGINT:
+            ask = view.ask
+        raise
     finally:
-        scheduler.stop_all()
+        scheduler.stop_all(ask)
+
+
+def nobody(question: str) -> bool:
+    """The answer where there is nobody to ask."""
+    return False
 
 
 class RunningTrial(NamedTuple):
@@ -160,6 +171,9 @@ class _Scheduler:
             ended = running.training.poll()
             if running.training.begun() or ended:
                 self._show(running.planned)
+            elif trial_id in self.shown:
+                self.shown.remove(trial_id)
+                self.view.waits_again(running.planned, "queued again, and will continue")
             if ended:
                 del self.running[trial_id]
                 self.shown.remove(trial_id)
@@ -182,9 +196,9 @@ class _Scheduler:
                 self.running[trial_id] = running._replace(deadline=time.monotonic() + GRACE_S)
                 running.training.terminate()
 
-    def stop_all(self) -> None:
+    def stop_all(self, ask: Callable[[str], bool]) -> None:
         if self.running:
-            self.launcher.stop([running.training for running in self.running.values()], self.view.say)
+            self.launcher.stop([running.training for running in self.running.values()], self.view.say, ask)
             for running in self.running.values():
                 if running.lease:
                     running.lease.release()

@@ -96,8 +96,11 @@ class Launcher(Protocol):
     def submit(self) -> None:
         """Start what `start` was given."""
 
-    def stop(self, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
-        """The command ends before these have ended. Returns when nothing is left that needs the command."""
+    def stop(self, trainings: Sequence[Training], say: Callable[[str], None], ask: Callable[[str], bool]) -> None:
+        """The command ends before these have ended. Returns when nothing is left that needs the command.
+
+        ask: puts a question to whoever has stopped the command; no where nobody can answer.
+        """
 
 
 def trial_variables(planned: "PlannedTrial", threads: int) -> dict[str, str]:

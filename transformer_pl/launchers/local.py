@@ -128,7 +128,7 @@ class LocalLauncher:
     def submit(self) -> None:
         """`start` has started everything."""
 
-    def stop(self, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
+    def stop(self, trainings: Sequence[Training], say: Callable[[str], None], ask: Callable[[str], bool]) -> None:
         say(
             f"stopping: waiting for {counted(len(trainings), 'trial')} to save and end; Ctrl-C again kills what is left"
         )

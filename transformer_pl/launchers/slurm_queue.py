@@ -38,6 +38,10 @@ class QueuedTask(NamedTuple):
         return self.state in OVER
 
     @property
+    def has_begun(self) -> bool:
+        return self.state != "PENDING"
+
+    @property
     def newness(self) -> tuple[bool, int]:
         """Greater for the later attempt of a trial."""
         return not self.is_over, int(self.job)
@@ -95,10 +99,14 @@ def answer(words: list[str]) -> str:
     return completed.stdout
 
 
-def queued_trials(runs: Path) -> set[str]:
-    """The ids of the trials that wait in SLURM's queue; none, with a warning, where SLURM does not answer."""
+def queued_trials(runs: Path) -> dict[str, str]:
+    """The trials whose tasks are not over, by id: `queued`, or `running`, also before they have imported torch.
+
+    None, with a warning, where SLURM does not answer.
+    """
     try:
-        return {trial_id for trial_id, task in queued_tasks(runs).items() if task.state == "PENDING"}
+        tasks = queued_tasks(runs)
     except Unreachable as error:
         warn(f"queued trials are not shown, as SLURM does not answer ({error})")
-        return set()
+        return {}
+    return {trial_id: "running" if task.has_begun else "queued" for trial_id, task in tasks.items() if not task.is_over}

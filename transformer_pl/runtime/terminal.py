@@ -29,6 +29,25 @@ def say(console: Console, line: object) -> None:
     console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=not console.is_terminal)
 
 
+def ask(console: Console, question: str) -> bool:
+    """Ask a question, and wait for its answer: True for `y` and `yes`. Without an answer it is no."""
+    console.print(f"{question} [y/N] ", end="")
+    try:
+        answer = input()
+    except EOFError:
+        answer = ""
+        console.print()
+    return answer.strip().lower() in ("y", "yes")
+
+
+def can_answer() -> bool:
+    """Whether a person sits before this command: in the background, input would stop it."""
+    try:
+        return sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):  # standard input is no terminal, or closed
+        return False
+
+
 def fits(console: Console, table: Table) -> bool:
     """Whether no cell of a table without a box must be broken."""
     widths = [max(column.width or 0, *map(cell_len, _cells(column))) for column in table.columns]
