@@ -171,7 +171,7 @@ def step_time(folder: Path, steps: int, processes: int) -> StepTime:
 
     The check of the component notes some, too, before the steps and in the sweep command.
     """
-    noted = [[tuple(map(float, line.split())) for line in path.open()] for path in folder.iterdir()]
+    noted = [[tuple(map(float, line.split())) for line in path.read_text().splitlines()] for path in folder.iterdir()]
     noted = [lines[-steps:] for lines in noted if len(lines) >= steps]
     if len(noted) != processes:
         raise InputError(f"ddp: {processes} processes must note {steps} steps each, but {len(noted)} did")
