@@ -37,10 +37,13 @@ class Launcher:
 
     def __init__(self, slots):
         self.slots, self.waiting, self.attached, self.error, self.shares = slots, None, {}, None, False
-        self.started, self.submitted, self.stopped = [], 0, []
+        self.started, self.submitted, self.stopped, self.queue_reason = [], 0, [], None
 
     def waits(self):
         return self.waiting
+
+    def queued(self):
+        return self.queue_reason
 
     def attach(self, planned):
         return self.attached.get(planned.name)

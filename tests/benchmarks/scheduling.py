@@ -221,6 +221,9 @@ class Sleepers:
     def waits(self) -> None:
         pass
 
+    def queued(self) -> None:
+        pass
+
     def attach(self, planned: Any) -> None:
         pass
 

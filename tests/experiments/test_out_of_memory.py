@@ -34,6 +34,9 @@ class Here:
     def waits(self):
         return None
 
+    def queued(self):
+        return None
+
     def attach(self, planned):
         return None
 

@@ -112,9 +112,10 @@ def test_a_trial_that_is_queued_again_is_no_longer_shown_as_running(planned, mon
     monkeypatch.setattr(Training, "begun", lambda self: self.runs)
     scheduler, _, launcher, view = made(planned[:1])
     scheduler.fill_free_slots()
-    launcher.started[0].runs = False
+    launcher.started[0].runs, launcher.queue_reason = False, "queued (Priority)"
     for _ in range(2):
         scheduler.poll()
+    assert scheduler.fill_free_slots() and view.waits == "queued (Priority)"
     assert view.again == [(planned[0].name, "queued again, and will continue")] and scheduler.running
     launcher.started[0].runs = True
     scheduler.poll()

@@ -141,8 +141,8 @@ def test_a_killed_command_attaches_and_nothing_is_submitted_twice(cluster, tmp_p
     assert logs == [1, 1] and all(trial.result() for trial in trials(path))
 
 
-def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path):
-    path = write_grid(tmp_path / "s", ["base"], [1])
+def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path, capsys):
+    path = write_grid(tmp_path / "s", ["base"], [1, 2])
     (busy,) = cluster.run(
         "sbatch", "--parsable", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 600"
     ).split()
@@ -154,7 +154,7 @@ def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path):
         assert command.wait(60) == 130
     (job,) = set(tasks(cluster, "%F")) - before
     assert (
-        f"left queued or running in SLURM: 1 trial; the same command attaches to them; to cancel them: scancel {job}"
+        f"left queued or running in SLURM: 2 trials; the same command attaches to them; to cancel them: scancel {job}"
         in (tmp_path / "said.txt").read_text()
     )
     assert f"{job} PENDING" in tasks(cluster, "%F %T")
@@ -163,17 +163,18 @@ def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path):
         os.fdopen(theirs, "w") as terminal,
         running("sweep", *words(path), output=terminal, terminal=terminal) as again,
     ):
-        said = until(ours, "1 waiting")
+        said = until(ours, "2 waiting, queued by SLURM (")  # Resources, or Priority
         os.write(ours, b"\x03")
         said += until(ours, "[y/N]")
         os.write(ours, b"y\n")
         assert again.wait(60) == 130
     os.close(ours)
-    assert "1 of them queued" in said and "Cancel 1 trial that SLURM has queued or runs?" in said
+    assert "2 of them queued" in said and "Cancel 2 trials that SLURM has queued or runs?" in said
     assert f"{job} CANCELLED" in tasks(cluster, "%F %T")
     cluster.run("scancel", busy)
-    assert run(path) == 0  # it submits the trial again
+    assert run(path) == 0  # it submits them again
     assert len(set(tasks(cluster, "%F")) - before) == 2
+    assert "queued again" not in capsys.readouterr().out
 
 
 def test_a_trial_that_runs_out_of_device_memory_is_submitted_once_more(cluster, tmp_path, capsys):

@@ -162,8 +162,9 @@ class _Scheduler:
                 break
             started |= self._start(planned)
         self.launcher.submit()
-        self.view.waits = None if started or self.running else self.queue.waits()
-        return bool(started or self.running or self.view.waits)
+        goes_on = bool(started or self.running)
+        self.view.waits = self.launcher.queued() if goes_on else self.queue.waits()
+        return goes_on or self.view.waits is not None
 
     def poll(self) -> None:
         """Look at every running trial: has it ended, is it to end early, has it taken too long to do so?"""

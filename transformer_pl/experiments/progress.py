@@ -87,7 +87,7 @@ class ProgressView:
         self.waiting, self.running = list(trials), dict[str, RunningTrial]()  # by the trial's id
         self._elsewhere, self._looked_s = list[PlannedTrial](), -math.inf  # of those that wait; when that was looked up
         self.done = self.diverged = self.failed = 0
-        self.waits: str | None = None  # what the queue waits for while nothing runs
+        self.waits: str | None = None  # what the queue waits for while nothing runs, or the launcher
         self.durations: dict[int, list[float]] = {}  # seconds of each trial that ended, by row
         self.started_s = self._shown_s = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_interactive else None

@@ -84,6 +84,9 @@ class Launcher(Protocol):
     def waits(self) -> str | None:
         """What it waits for before it can start anything; None: it is ready."""
 
+    def queued(self) -> str | None:
+        """Why trials that it has taken have not begun, for people; None where all have."""
+
     def attach(self, planned: "PlannedTrial") -> Training | None:
         """The training of a trial that an earlier command has started here, and that has not ended."""
 

@@ -109,6 +109,9 @@ class LocalLauncher:
     def waits(self) -> str | None:
         return "importing torch" if self.server and not self.server.is_ready() else None
 
+    def queued(self) -> str | None:
+        """None: a trial begins at once."""
+
     def attach(self, planned: "PlannedTrial") -> Training | None:
         """None: a trial ends with the command that started it."""
 

@@ -44,7 +44,7 @@ class SlurmTraining:
 
     def begun(self) -> bool:
         task = self.launcher.task(self.planned)
-        return task is not None and task.has_begun
+        return task is not None and task.has_begun and not self.launcher.is_waiting(self.planned)
 
     def poll(self) -> Ended | None:
         self.launcher.ask()
@@ -149,6 +149,14 @@ class SlurmLauncher:
 
     def waits(self) -> str | None:
         """None: it can always submit."""
+
+    def queued(self) -> str | None:
+        tasks = [task for task in (self._tasks or {}).values() if task.output.parent == self.folder]
+        reasons = {task.reason for task in tasks if not task.has_begun}
+        if not reasons:
+            return None
+        told = ", ".join(sorted(reasons - {"", "None"}))  # as squeue tells them; some pass, some never
+        return f"queued by SLURM ({told})" if told else "queued by SLURM"
 
     def attach(self, planned: "PlannedTrial") -> Training | None:
         if self._tasks is None:
