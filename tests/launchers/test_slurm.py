@@ -143,10 +143,8 @@ def test_a_killed_command_attaches_and_nothing_is_submitted_twice(cluster, tmp_p
 
 def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path, capsys):
     path = write_grid(tmp_path / "s", ["base"], [1, 2])
-    (busy,) = cluster.run(
-        "sbatch", "--parsable", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 600"
-    ).split()
-    wait_for(lambda: f"{busy} RUNNING" in tasks(cluster, "%F %T"))  # so that the trial waits
+    asked = (path.parent / "slurm.yaml").read_text()
+    (path.parent / "slurm.yaml").write_text('time: "5:00:00"\n')  # more than the partition allows: it never begins
     before = set(tasks(cluster, "%F"))
     with (tmp_path / "said.txt").open("w") as said, running("sweep", *words(path), output=said) as command:
         wait_for(lambda: set(tasks(cluster, "%F")) - before, 120)
@@ -163,7 +161,7 @@ def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path, ca
         os.fdopen(theirs, "w") as terminal,
         running("sweep", *words(path), output=terminal, terminal=terminal) as again,
     ):
-        said = until(ours, "2 waiting, queued by SLURM (")  # Resources, or Priority
+        said = until(ours, "2 waiting, queued by SLURM (PartitionTimeLimit)")
         os.write(ours, b"\x03")
         said += until(ours, "[y/N]")
         os.write(ours, b"y\n")
@@ -171,7 +169,7 @@ def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path, ca
     os.close(ours)
     assert "2 of them queued" in said and "Cancel 2 trials that SLURM has queued or runs?" in said
     assert f"{job} CANCELLED" in tasks(cluster, "%F %T")
-    cluster.run("scancel", busy)
+    (path.parent / "slurm.yaml").write_text(asked)
     assert run(path) == 0  # it submits them again
     assert len(set(tasks(cluster, "%F")) - before) == 2
     assert "queued again" not in capsys.readouterr().out

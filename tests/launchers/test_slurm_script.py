@@ -12,7 +12,7 @@ from lightning.fabric.plugins.environments import SLURMEnvironment
 from tiny_trials import TINY
 
 from transformer_pl.config import Trainer
-from transformer_pl.launchers import slurm_script
+from transformer_pl.launchers import slurm_queue, slurm_script
 from transformer_pl.launchers.slurm import SlurmLauncher, SlurmTraining
 from transformer_pl.launchers.slurm_queue import QueuedTask
 from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, batch_script
@@ -104,6 +104,21 @@ def test_how_a_job_has_ended_is_told(tmp_path, state, reason, words):
     ended = SlurmTraining(launcher, planned).poll()
     assert not ended.ok and ended.how.startswith(f"in SLURM's job 7_2 {words}")
     assert ended.how.endswith(f"), which printed to {tmp_path / 'printed.txt'}")
+
+
+def test_tasks_that_were_cancelled_before_they_began_have_no_number(tmp_path, monkeypatch):
+    """As squeue of SLURM 22.05 prints them after `scancel --user`."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 's.1|7|N/A|CANCELLED|Priority\ns.1|7|1|COMPLETED|None'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    folder = tmp_path / "sweeps" / "s" / "slurm"
+    folder.mkdir(parents=True)
+    slurm_queue.write_record(folder, "s.1", ["first", "second"])
+    found = slurm_queue.queued_tasks(tmp_path)
+    assert {trial_id: (task.number, task.state) for trial_id, task in found.items()} == {
+        "first": (0, "CANCELLED"),
+        "second": (1, "COMPLETED"),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
