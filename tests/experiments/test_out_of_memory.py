@@ -140,6 +140,17 @@ def test_another_failure_is_one(planned, details, again):
     assert bool(view.again) == again and bool(queue.failed) != again
 
 
+def test_an_earlier_shortage_is_none_of_an_attempt_that_never_began(planned):
+    """As where SLURM has queued it, and a person cancels it."""
+    planned[0].trial.make()
+    planned[0].trial.set_status("failed", out_of_memory=1)
+    scheduler, queue, launcher, view = made(planned[:1])
+    scheduler.fill_free_slots()
+    launcher.started[0].ended = CRASHED
+    scheduler.poll()
+    assert queue.failed == planned[:1] and not view.again
+
+
 def begun_with(trial, accumulate):
     (trial.folder / "checkpoints").mkdir()
     (trial.folder / "checkpoints" / "last.ckpt").touch()

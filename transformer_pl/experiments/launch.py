@@ -138,6 +138,7 @@ class RunningTrial(NamedTuple):
 
     training: Training
     planned: PlannedTrial
+    stated: float | None  # when its state had last been written before
     lease: Lease | None = None  # that was given to its process
     deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
 
@@ -185,7 +186,7 @@ class _Scheduler:
                 if running.lease:
                     running.lease.release()  # its process may have been killed
                 ending = _ending(ended, running)
-                if ending == "failed" and trial_id not in self.split and _is_short_of_memory(running.planned):
+                if ending == "failed" and trial_id not in self.split and _has_run_short_of_memory(running):
                     self._try_again(running.planned)
                     continue
                 self.queue.ended(running.planned, ending)
@@ -224,9 +225,10 @@ class _Scheduler:
 
     def _start(self, planned: PlannedTrial) -> bool:
         """Start a trial, or count how another command has ended it. False: another command is training it."""
+        stated = planned.trial.status().get("time")
         try:
             if training := self.launcher.attach(planned):
-                self._run(planned, training)
+                self._run(RunningTrial(training, planned, stated))
                 return True
             check_writable(planned.trial.folder.parents[1])
             lease = planned.trial.take_lease()
@@ -237,7 +239,9 @@ class _Scheduler:
                 if ending := self.queue.ended_elsewhere(planned):
                     self._count(planned, ending, f"{_describe_ending(ending, planned)} (by another command)")
                 else:
-                    self._run(planned, self.launcher.start(planned, self._argv(planned), lease), lease)
+                    training = self.launcher.start(planned, self._argv(planned), lease)
+                    given = lease if lease.is_given_away else None
+                    self._run(RunningTrial(training, planned, stated, given))
         except (InputError, OSError) as error:  # such as a disk that has become full
             self._count(planned, "failed", f"could not be started: {error}")
         return True
@@ -253,11 +257,10 @@ class _Scheduler:
             planned.trial.drop_checkpoints()  # they count parts of batches
         return with_key(argv, "trainer.accumulate", _split(planned))
 
-    def _run(self, planned: PlannedTrial, training: Training, lease: Lease | None = None) -> None:
-        given = lease if lease and lease.is_given_away else None
-        self.running[planned.identity.trial] = RunningTrial(training, planned, given)
-        if training.begun():
-            self._show(planned)
+    def _run(self, running: RunningTrial) -> None:
+        self.running[running.planned.identity.trial] = running
+        if running.training.begun():
+            self._show(running.planned)
 
     def _show(self, planned: PlannedTrial) -> None:
         if planned.identity.trial not in self.shown:
@@ -279,6 +282,11 @@ def _split(planned: PlannedTrial) -> int:
 def _is_short_of_memory(planned: PlannedTrial) -> bool:
     """Whether the trial ran out of a device's memory with as many parts of a batch as its config says."""
     return planned.trial.out_of_memory_with() == planned.config.trainer.accumulate
+
+
+def _has_run_short_of_memory(running: RunningTrial) -> bool:
+    """Not an earlier attempt, as where a queued one is cancelled."""
+    return _is_short_of_memory(running.planned) and running.planned.trial.status().get("time") != running.stated
 
 
 def _ending(ended: Ended, running: RunningTrial) -> Ending:
