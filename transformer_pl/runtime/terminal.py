@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from transformer_pl.runtime.signals import Stopped
+
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
 
 
@@ -30,13 +32,16 @@ def say(console: Console, line: object) -> None:
 
 
 def ask(console: Console, question: str) -> bool:
-    """Ask a question, and wait for its answer: True for `y` and `yes`. Without an answer it is no."""
+    """Ask a question and wait for its answer: True for `y` and `yes`. Nothing, and the end of the input, are no."""
     console.print(f"{question} [y/N] ", end="")
     try:
         answer = input()
     except EOFError:
         answer = ""
         console.print()
+    except Stopped:
+        console.print()
+        raise
     return answer.strip().lower() in ("y", "yes")
 
 
