@@ -84,6 +84,7 @@ class SlurmLauncher:
         self._trainer = Trainer()  # of every trial
         self._waiting: dict[str, tuple[PlannedTrial, list[str]]] = {}  # by the trial's id; to be submitted
         self._tasks: dict[str, QueuedTask] | None = None  # by the trial's id, as last told; None: never asked
+        self._queued: str | None = None  # why some are, as last told
         self._began = self._asked = time.monotonic()
 
     def check(self, trainers: Iterable[Trainer]) -> None:
@@ -151,12 +152,7 @@ class SlurmLauncher:
         """None: it can always submit."""
 
     def queued(self) -> str | None:
-        tasks = [task for task in (self._tasks or {}).values() if task.output.parent == self.folder]
-        reasons = {task.reason for task in tasks if not task.has_begun}
-        if not reasons:
-            return None
-        told = ", ".join(sorted(reasons - {"", "None"}))  # as squeue tells them; some pass, some never
-        return f"queued by SLURM ({told})" if told else "queued by SLURM"
+        return self._queued
 
     def attach(self, planned: "PlannedTrial") -> Training | None:
         if self._tasks is None:
@@ -230,6 +226,7 @@ class SlurmLauncher:
             return
         try:
             self._tasks = queued_tasks(self.runs)
+            self._queued = _why_queued(task for task in self._tasks.values() if task.output.parent == self.folder)
         except Unreachable as error:
             warn(f"SLURM does not answer ({error}); its jobs go on, and this command waits for it")
         self._asked = time.monotonic()
@@ -260,6 +257,13 @@ class SlurmLauncher:
 
 
 _NOTHING = QueuedTask("0", 0, "COMPLETED", "", Path())
+
+
+def _why_queued(tasks: Iterable[QueuedTask]) -> str | None:
+    """The reasons that SLURM has for those that have not begun: some pass, some never do. None where all have begun."""
+    reasons = {task.reason for task in tasks if not task.has_begun}
+    told = ", ".join(sorted(reasons - {"None"}))
+    return (f"queued by SLURM ({told})" if told else "queued by SLURM") if reasons else None
 
 
 def _chunks(items: Sequence, size: int) -> Iterator[Sequence]:

@@ -49,7 +49,7 @@ def can_answer() -> bool:
     """Whether a person sits before this command: in the background, input would stop it."""
     try:
         return sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError):  # standard input is no terminal, or closed
+    except (OSError, ValueError, AttributeError):  # standard input is no terminal, or closed
         return False
 
 
