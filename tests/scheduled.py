@@ -37,10 +37,13 @@ class Launcher:
 
     def __init__(self, slots):
         self.slots, self.waiting, self.attached, self.error, self.shares = slots, None, {}, None, False
-        self.started, self.submitted, self.stopped = [], 0, []
+        self.started, self.submitted, self.stopped, self.queue_reason = [], 0, [], None
 
     def waits(self):
         return self.waiting
+
+    def queued(self):
+        return self.queue_reason
 
     def attach(self, planned):
         return self.attached.get(planned.name)
@@ -55,8 +58,9 @@ class Launcher:
     def submit(self):
         self.submitted += 1
 
-    def stop(self, trainings, say):
+    def stop(self, trainings, say, ask):
         say("stopping")
+        self.cancelled = ask("Cancel them?")
         self.stopped += trainings
 
 
@@ -75,6 +79,9 @@ class View:
 
     def waits_again(self, planned, why):
         self.again.append((planned.name, why))
+
+    def ask(self, question):
+        return True
 
     def refresh(self):
         pass

@@ -148,6 +148,18 @@ def test_the_trials_of_the_scheduling_benchmark_all_end(tmp_path):
     assert len(results) == 4 and results[2] - results[1] > 0.25
 
 
+def test_the_time_of_a_step_is_that_of_the_slowest_process_and_the_cpu_that_of_all(tmp_path):
+    """Without what was noted before the steps, and without their first tenth."""
+    before, steps = "0 0\n50 50\n", 20
+    for pid, wall, cpu in ((7, 2, 0.5), (8, 1.9, 0.25)):
+        noted = [(100 - 30 * (step == 0) + wall * step, 100 + cpu * step) for step in range(steps)]
+        (tmp_path / str(pid)).write_text(before + "".join(f"{at} {used}\n" for at, used in noted))
+    (tmp_path / "9").write_text(before)
+    assert scheduling.step_time(tmp_path, steps, 2) == pytest.approx((2, 0.75))
+    with pytest.raises(InputError, match="3 processes must note 20 steps each, but 2 did"):
+        scheduling.step_time(tmp_path, steps, 3)
+
+
 def test_growth_names_what_is_wrong(monkeypatch, capsys):
     for words, message in (
         (["d_modle"], "must be one of d_model,"),

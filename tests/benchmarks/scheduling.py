@@ -3,16 +3,19 @@
     python tests/benchmarks/scheduling.py [trials] [startup] [ddp] [many] [slurm] [--steps 100]
 
 trials: trials an hour at one and two at once. startup: from the result of a trial to the first step of the next.
-ddp: two processes beside one. many: the processor and memory of the sweep command over many trials that sleep.
-slurm: from the command to the first step, on a SLURM cluster on this machine, which needs root, slurm-wlm and munge.
+ddp: the time and the CPU of a step with two processes beside one. many: the processor and memory of the sweep command
+over many trials that sleep. slurm: from the command to the first step, on a SLURM cluster on this machine, which needs
+root, slurm-wlm and munge.
 
 Trials are base at scale demo, with --steps steps.
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +25,8 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import yaml
 from growth import in_a_process, peak_mb
@@ -64,10 +68,11 @@ def main() -> None:
 # Commands
 
 
-def write_sweep(folder: Path, steps: int, seeds: int) -> Path:
-    """Base at scale demo, so many seeds of so many steps, which are validated once."""
+def write_sweep(folder: Path, steps: int, seeds: int, **more: Any) -> Path:
+    """Base at scale demo, so many seeds of so many steps, which are validated once. more: keys, in place of these."""
     keys: dict[str, Any] = {"optim.max_steps": steps, "optim.warmup": max(1, steps // 2), "trainer.val_every": steps}
-    parameters: dict[str, Any] = {key: {"value": value} for key, value in (keys | {"trainer.log_every": 1}).items()}
+    keys |= {"trainer.log_every": 1} | more
+    parameters: dict[str, Any] = {key: {"value": value} for key, value in keys.items()}
     parameters["seed"] = {"values": list(range(1, seeds + 1))}
     content = {"program": "transformer_pl/train.py", "name": "bench", "method": "grid", "parameters": parameters}
     file = folder / "bench.yaml"
@@ -122,21 +127,57 @@ def start_up(folder: Path, steps: int) -> Iterator[str]:
     yield f"from the result of a trial to the first step of the next: {', '.join(f'{gap:.2f}' for gap in gaps)} s"
 
 
-def overhead_of_ddp(folder: Path, steps: int) -> Iterator[str]:
-    file = write_sweep(folder, steps, seeds=1)
-    found = {}
-    for devices in (1, 2):
-        runs = prepared(folder / str(devices), file)
-        keys = [
-            f"trainer.devices={devices}",
-            f"trainer.strategy={'ddp' if devices > 1 else 'auto'}",
-            "trainer.threads=1",
-        ]
-        wall, cpu = run_sweep(file, runs, "--parallel", "1", "--set", *keys)
-        (result,) = [json.loads(path.read_text()) for path in runs.glob("trials/*s1-*/result.json")]
-        found[devices] = result["tokens_per_s"], wall, cpu
-    for devices, (rate, wall, cpu) in found.items():
-        yield f"{devices} process(es) of one thread: {rate:,.0f} tokens/s, {wall:.1f} s, {cpu:.1f} s CPU"
+def overhead_of_ddp(folder: Path, steps: int, rounds: int = 2) -> Iterator[str]:
+    """One process, then two, in turn. A step has the same sentences in both, as the global batch stays.
+
+    Each process notes its clocks at the beginning of each step (clocked_position.py). The first tenth of the steps is
+    left out, and so is everything before and after the steps.
+    """
+    file = write_sweep(
+        folder, steps, seeds=1, **{"model.position": "clocked_position.Clocked", "trainer.log_every": 10}
+    )
+    found: dict[int, list[StepTime]] = {1: [], 2: []}
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "benchmarks")])):
+        os.environ["CLOCKS"] = str(folder)
+        runs = prepared(folder, file)
+        for number, devices in itertools.product(range(rounds), found):
+            clocks = folder / f"clocks.{number}.{devices}"
+            clocks.mkdir()
+            os.environ["CLOCKS"] = str(clocks)
+            keys = [f"trainer.devices={devices}", f"trainer.strategy={'ddp' if devices > 1 else 'auto'}"]
+            run_sweep(file, runs, "--parallel", "1", "--rerun", "--set", *keys, "trainer.threads=1")
+            found[devices].append(step_time(clocks, steps, devices))
+    times = {devices: StepTime(*map(statistics.fmean, zip(*found[devices], strict=True))) for devices in found}
+    for devices, (wall, cpu) in times.items():
+        yield (
+            f"{devices} process(es) of one thread: {1000 * wall:.1f} ms a step, {1000 * cpu:.1f} ms CPU in all; each "
+            f"waits {100 * (1 - cpu / devices / wall):.0f} % of the time"
+        )
+    yield (
+        f"two use {times[2].cpu / times[1].cpu:.2f} times the CPU of one, and take {times[2].wall / times[1].wall:.2f} "
+        "of its time; without overhead it were 1.00 and 0.50"
+    )
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step, in the mean."""
+
+    wall: float
+    cpu: float  # of all processes
+
+
+def step_time(folder: Path, steps: int, processes: int) -> StepTime:
+    """Of a trial of so many steps and processes, by the clocks that these have noted in a folder.
+
+    The check of the component notes some, too, before the steps and in the sweep command.
+    """
+    noted = [[tuple(map(float, line.split())) for line in path.read_text().splitlines()] for path in folder.iterdir()]
+    noted = [lines[-steps:] for lines in noted if len(lines) >= steps]
+    if len(noted) != processes:
+        raise InputError(f"ddp: {processes} processes must note {steps} steps each, but {len(noted)} did")
+    first, count = steps // 10, steps - 1 - steps // 10
+    each = [[(end - begin) / count for begin, end in zip(lines[first], lines[-1], strict=True)] for lines in noted]
+    return StepTime(max(wall for wall, _ in each), sum(cpu for _, cpu in each))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -180,6 +221,9 @@ class Sleepers:
     def waits(self) -> None:
         pass
 
+    def queued(self) -> None:
+        pass
+
     def attach(self, planned: Any) -> None:
         pass
 
@@ -190,7 +234,7 @@ class Sleepers:
     def submit(self) -> None:
         pass
 
-    def stop(self, trainings: Any, say: Any) -> None:
+    def stop(self, trainings: Any, say: Any, ask: Any) -> None:
         pass
 
 

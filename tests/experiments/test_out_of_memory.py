@@ -20,21 +20,7 @@ from transformer_pl.reporting.table import table_of
 from transformer_pl.sweep import argv
 from transformer_pl.trials.trial import LEASE
 
-HUNGRY = """
-import torch
-from transformer_pl.model import FeedForward
-
-
-class Hungry(FeedForward):
-    def __init__(self, config, site, room: int):
-        super().__init__(config, site)
-        self.room = room
-
-    def forward(self, x):
-        if self.training and x.shape[0] > self.room:
-            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {len(x)} sentences")
-        return super().forward(x)
-"""
+HUNGRY = {"model.ffn": "hungry_ffn.Hungry", "model.ffn.room": 5}
 
 
 class Here:
@@ -46,6 +32,9 @@ class Here:
         self.started = []
 
     def waits(self):
+        return None
+
+    def queued(self):
         return None
 
     def attach(self, planned):
@@ -66,7 +55,7 @@ class Here:
 def hungry_sweep(tmp_path, **more):
     (tmp_path / "text").mkdir(exist_ok=True)
     little_text(tmp_path / "text", 60, 8, 6)
-    keys = TINY | {"data.path": str(tmp_path / "text"), "model.ffn": "stranger.Hungry", "model.ffn.room": 5} | more
+    keys = TINY | HUNGRY | {"data.path": str(tmp_path / "text")} | more
     content = {"program": "transformer_pl/train.py", "name": "hungry", "method": "grid"}
     content |= {"parameters": {key: {"value": value} for key, value in keys.items()}}
     (tmp_path / "hungry.yaml").write_text(yaml.safe_dump(content))
@@ -79,9 +68,8 @@ def trained(sweep, runs):
     return planned, launcher, view
 
 
-def test_it_is_tried_once_more_and_the_global_batch_stays(module, tmp_path, monkeypatch):
+def test_it_is_tried_once_more_and_the_global_batch_stays(tmp_path, monkeypatch):
     """It comes to what a trial comes to that was asked for with so many parts, which is the same trial."""
-    module(HUNGRY)
     monkeypatch.setattr(launch, "POLL_S", 0)
     monkeypatch.setattr(train, "check_model", lambda *model: {})
     sweep = hungry_sweep(tmp_path)
@@ -150,6 +138,17 @@ def test_another_failure_is_one(planned, details, again):
     launcher.started[0].ended = CRASHED
     scheduler.poll()
     assert bool(view.again) == again and bool(queue.failed) != again
+
+
+def test_an_earlier_shortage_is_none_of_an_attempt_that_never_began(planned):
+    """As where SLURM has queued it, and a person cancels it."""
+    planned[0].trial.make()
+    planned[0].trial.set_status("failed", out_of_memory=1)
+    scheduler, queue, launcher, view = made(planned[:1])
+    scheduler.fill_free_slots()
+    launcher.started[0].ended = CRASHED
+    scheduler.poll()
+    assert queue.failed == planned[:1] and not view.again
 
 
 def begun_with(trial, accumulate):

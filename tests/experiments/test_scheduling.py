@@ -1,6 +1,7 @@
 """The scheduling loop of launch.py, with a launcher whose trials end when and how a test says."""
 
 import json
+import signal
 import socket
 
 import pytest
@@ -11,6 +12,7 @@ from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.signals import Stopped
 
 SMOKE = read_sweep(ROOT / "sweeps" / "smoke.yaml")  # four trials
 
@@ -105,6 +107,23 @@ def test_a_queued_trial_is_not_shown_as_running(planned, monkeypatch):
     assert first.asked == ["terminate"] and [name for name, *_ in view.endings] == [planned[1].name]
 
 
+def test_a_trial_that_is_queued_again_is_no_longer_shown_as_running(planned, monkeypatch):
+    """As SLURM does with one that it preempts."""
+    monkeypatch.setattr(Training, "begun", lambda self: self.runs)
+    scheduler, _, launcher, view = made(planned[:1])
+    scheduler.fill_free_slots()
+    launcher.started[0].runs, launcher.queue_reason = False, "queued (Priority)"
+    for _ in range(2):
+        scheduler.poll()
+    assert scheduler.fill_free_slots() and view.waits == "queued (Priority)"
+    assert view.again == [(planned[0].name, "queued again, and will continue")] and scheduler.running
+    launcher.started[0].runs = True
+    scheduler.poll()
+    launcher.started[0].finish()
+    scheduler.poll()
+    assert view.shown == [planned[0].name] * 2 and [ending for _, ending, _ in view.endings] == ["done"]
+
+
 def test_nothing_is_started_while_the_launcher_waits(planned):
     scheduler, queue, launcher, view = made(planned)
     launcher.waiting = "waiting for SLURM"
@@ -157,16 +176,22 @@ def test_the_loop_ends_when_everything_is_done(planned, monkeypatch):
     assert len(launcher.started) == 4 and not launcher.stopped and not view.said
 
 
-def test_what_runs_is_stopped_where_the_command_ends(planned, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [(Stopped(signal.SIGINT), True), (Stopped(signal.SIGTERM), False), (OSError("no space"), False)],
+)
+def test_what_runs_is_stopped_where_the_command_ends(planned, monkeypatch, error, asked):
+    """The launcher may ask whoever has pressed Ctrl-C: this view's answer is yes."""
     _, queue, launcher, view = made(planned, slots=2)
 
     def interrupted():
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(view, "refresh", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         launch.launch(queue, lambda one: [one.name], launcher, view)
     assert launcher.stopped == launcher.started and len(launcher.started) == 2 and view.said == ["stopping"]
+    assert launcher.cancelled == asked
 
 
 def test_trials_of_weights_that_are_trained_here_wait(planned):

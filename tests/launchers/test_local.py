@@ -89,7 +89,9 @@ def test_a_trial_of_a_sweep_that_slurm_started_is_no_task_of_slurm_s(tmp_path, m
     """It would take the rank of the sweep for its own."""
     monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")  # of NVIDIA's MPS, which its clients must be told
     planned = planned_trials(tmp_path, {}, {})[0]
     found = local.trial_environment(planned, workers.Workers(1, 1, ["0,1"]), 0)
     assert not any(name.startswith("SLURM_") for name in found)
     assert found["CUDA_VISIBLE_DEVICES"] == "0,1" and found["WANDB_NAME"] == planned.name
+    assert found["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"

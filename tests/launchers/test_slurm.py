@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import pty
+import select
 import shutil
 import signal
 import time
@@ -27,9 +29,10 @@ RATES = ("tokens_per_s", "wall_s", "energy_j")
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    """No W&B, no page; and a component that can be slow."""
+    """No W&B, no page; and components that are slow, or short of memory."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "launchers")]))
+    folders = [ROOT, ROOT / "tests", ROOT / "tests" / "launchers"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "launchers"))
     monkeypatch.setattr(sweep, "write_page", lambda *of_a_grid: {})
     monkeypatch.chdir(ROOT)
@@ -86,6 +89,16 @@ def tasks(cluster, form: str = "%K %T") -> list[str]:
     return sorted(cluster.run("squeue", "--noheader", "--array", "--states=all", f"--format={form}").splitlines())
 
 
+def until(fd: int, words: str) -> str:
+    """What a terminal was sent, up to these words."""
+    sent, deadline = "", time.monotonic() + 60
+    while words not in sent:
+        assert time.monotonic() < deadline, sent
+        if select.select([fd], [], [], 0.1)[0]:
+            sent += os.read(fd, 65536).decode()
+    return sent
+
+
 def same_weights(one: Trial, other: Trial) -> bool:
     first, second = (torch.load(trial.folder / "weights.pt") for trial in (one, other))
     return all(torch.equal(value, second[name]) for name, value in first.items())
@@ -96,7 +109,9 @@ def test_a_whole_sweep_is_an_array_and_its_table_is_the_local_one(cluster, tmp_p
     before = len(tasks(cluster))
     assert run(path, "--plan") == 0
     planned = capsys.readouterr().out
-    assert "asks SLURM for at most 2 x 1 x 10 = 1 core-hours" in planned and "#SBATCH --array=0-1\n" in planned
+    assert (
+        "asks SLURM for at most 2 x 1 core x 0:10:00 = 0.3 core-hours" in planned and "#SBATCH --array=0-1\n" in planned
+    )
     assert len(tasks(cluster)) == before and not (tmp_path / "a" / "runs").exists()
     assert run(path) == 0
     assert len(tasks(cluster)) == before + 2
@@ -110,33 +125,72 @@ def test_a_killed_command_attaches_and_nothing_is_submitted_twice(cluster, tmp_p
         (tmp_path / "said.txt").open("w") as said,
         running("sweep", *words(path, "--parallel", 1), output=said) as first,
     ):
-        wait_for(lambda: len(tasks(cluster)) == before + 2, 120)
+        wait_for(lambda: len(tasks(cluster)) == before + 2 and "0 RUNNING" in tasks(cluster), 120)
         os.kill(first.pid, signal.SIGKILL)
     with tiny_trials.in_a_command():
         assert sweep.main(["--list", "--runs", str(tmp_path / "b" / "runs")]) == 0
     listed = capsys.readouterr().out
-    assert " queued " in listed, listed
+    assert " queued " in listed and " running " in listed, listed  # though this one imports torch
     assert run(path, "--plan") == 0
-    assert "2 of them are queued or running already" in capsys.readouterr().out
+    planned = capsys.readouterr().out
+    assert "2 of them queued or running already" in planned and "asks SLURM" not in planned
     assert run(path, "--parallel", 1) == 0
+    assert "of them queued or running already" in capsys.readouterr().out
     assert len(tasks(cluster)) == before + 2
     logs = [len(list(trial.folder.glob("log*.txt"))) for trial in trials(path)]
     assert logs == [1, 1] and all(trial.result() for trial in trials(path))
 
 
-def test_a_stopped_command_leaves_its_jobs_and_says_how_to_cancel_them(cluster, tmp_path):
-    path = write_grid(tmp_path / "s", ["base"], [1])
+def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path, capsys):
+    path = write_grid(tmp_path / "s", ["base"], [1, 2])
+    asked = (path.parent / "slurm.yaml").read_text()
+    (path.parent / "slurm.yaml").write_text('time: "5:00:00"\n')  # more than the partition allows: it never begins
     before = set(tasks(cluster, "%F"))
     with (tmp_path / "said.txt").open("w") as said, running("sweep", *words(path), output=said) as command:
         wait_for(lambda: set(tasks(cluster, "%F")) - before, 120)
         os.kill(command.pid, signal.SIGINT)
         assert command.wait(60) == 130
     (job,) = set(tasks(cluster, "%F")) - before
-    assert f"the same command attaches to them; to cancel them: scancel {job}" in (tmp_path / "said.txt").read_text()
-    assert f"{job} CANCELLED" not in tasks(cluster, "%F %T")
-    cluster.run("scancel", job)
-    assert run(path) == 0  # it submits the trial again
+    assert (
+        f"left queued or running in SLURM: 2 trials; the same command attaches to them; to cancel them: scancel {job}"
+        in (tmp_path / "said.txt").read_text()
+    )
+    assert f"{job} PENDING" in tasks(cluster, "%F %T")
+    ours, theirs = pty.openpty()
+    with (
+        os.fdopen(theirs, "w") as terminal,
+        running("sweep", *words(path), output=terminal, terminal=terminal) as again,
+    ):
+        said = until(ours, "2 waiting, queued by SLURM (PartitionTimeLimit)")
+        os.write(ours, b"\x03")
+        said += until(ours, "[y/N]")
+        os.write(ours, b"y\n")
+        assert again.wait(60) == 130
+    os.close(ours)
+    assert "2 of them queued" in said and "Cancel 2 trials that SLURM has queued or runs?" in said
+    assert f"{job} CANCELLED" in tasks(cluster, "%F %T")
+    (path.parent / "slurm.yaml").write_text(asked)
+    assert run(path) == 0  # it submits them again
     assert len(set(tasks(cluster, "%F")) - before) == 2
+    assert "queued again" not in capsys.readouterr().out
+
+
+def test_a_trial_that_runs_out_of_device_memory_is_submitted_once_more(cluster, tmp_path, capsys):
+    """In an array of its own, whatever else runs: each job has devices of its own."""
+    hungry = "model.ffn=hungry_ffn.Hungry model.ffn.room=5"
+    path = write_grid(tmp_path / "m", [hungry, "base"], [1])
+    before = set(tasks(cluster, "%F %K"))
+    assert run(path) == 0
+    said = capsys.readouterr().out
+    assert "out of device memory: tried once more, from the beginning and alone on its device" in said
+    assert "with trainer.accumulate=2; the global batch stays" in said and "s1 with 2 for 1" in said
+    states = {task: state for task, _, state in (line.rpartition(" ") for line in tasks(cluster, "%F %K %T"))}
+    assert sorted(states[task] for task in states.keys() - before) == ["COMPLETED", "COMPLETED", "FAILED"]
+    trial = trials(path)[0]
+    assert len(list(trial.folder.glob("log*.txt"))) == 2 and trial.environment()["accumulate"] == 2
+
+    asked = train_here(write_grid(tmp_path / "asked", [hungry], [1], **{"trainer.accumulate": 2}))
+    assert same_weights(trial, Trial(asked / "trials" / trial.folder.name))
 
 
 SLOW = {"model.position": "slow_position.Slow", "optim.max_steps": 60, "trainer.val_every": 20}

@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from experiments.test_launch import planned_trials
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from tiny_trials import TINY
 
 from transformer_pl.config import Trainer
-from transformer_pl.launchers import slurm_script
-from transformer_pl.launchers.slurm import SlurmLauncher
+from transformer_pl.launchers import slurm_queue, slurm_script
+from transformer_pl.launchers.slurm import SlurmLauncher, SlurmTraining
+from transformer_pl.launchers.slurm_queue import QueuedTask
 from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, batch_script
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
@@ -61,7 +63,9 @@ def test_the_gpus_of_a_trial_are_counted(tmp_path, text, gpus):
 def test_what_a_sweep_asks_for_is_counted(tmp_path):
     gpus = resources(tmp_path, 'gpus-per-node: 2\ntime: "1:30:00"')
     asked = asked_hours(10, gpus, Trainer(devices=2, num_nodes=2))
-    assert asked == "asks SLURM for at most 10 x 4 x 1:30:00 = 60 GPU-hours"
+    assert asked.startswith("asks SLURM for at most 10 x 4 GPUs x 1:30:00 = 60 GPU-hours, more if a trial reaches this")
+    asked = asked_hours(2, resources(tmp_path, 'time: "10"'), Trainer())
+    assert asked.startswith("asks SLURM for at most 2 x 1 core x 0:10:00 = 0.3 core-hours")
     asked = asked_hours(3, resources(tmp_path, "cpus-per-task: 4"), Trainer(devices=2))
     assert asked == "asks SLURM for 3 x 8 cores, for as long as the partition allows: time is not set"
 
@@ -89,6 +93,32 @@ def test_a_search_says_how_many_trials_it_submits_at_once(tmp_path):
     assert launcher.slots == 3
     launcher.allot([Trainer()], 10)  # the array of a grid has all trials, and SLURM runs three of them at once
     assert launcher.slots == 10
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"), [("CANCELLED", "None", "(CANCELLED)"), ("FAILED", "NonZeroExitCode", "(FAILED, Non")]
+)
+def test_how_a_job_has_ended_is_told(tmp_path, state, reason, words):
+    launcher, (planned, *_) = SlurmLauncher(tmp_path, tmp_path / "sweep"), planned_trials(tmp_path, {}, {})
+    launcher._tasks = {planned.identity.trial: QueuedTask("7", 2, state, reason, tmp_path / "printed.txt")}
+    ended = SlurmTraining(launcher, planned).poll()
+    assert not ended.ok and ended.how.startswith(f"in SLURM's job 7_2 {words}")
+    assert ended.how.endswith(f"), which printed to {tmp_path / 'printed.txt'}")
+
+
+def test_tasks_that_were_cancelled_before_they_began_have_no_number(tmp_path, monkeypatch):
+    """As squeue of SLURM 22.05 prints them after `scancel --user`."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 's.1|7|N/A|CANCELLED|Priority\ns.1|7|1|COMPLETED|None'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    folder = tmp_path / "sweeps" / "s" / "slurm"
+    folder.mkdir(parents=True)
+    slurm_queue.write_record(folder, "s.1", ["first", "second"])
+    found = slurm_queue.queued_tasks(tmp_path)
+    assert {trial_id: (task.number, task.state) for trial_id, task in found.items()} == {
+        "first": (0, "CANCELLED"),
+        "second": (1, "COMPLETED"),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------

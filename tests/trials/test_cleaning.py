@@ -347,6 +347,19 @@ def test_a_trial_on_another_disk_uses_its_text_and_its_table(runs, tmp_path, mon
     assert find_removable(runs) == []
 
 
+def test_what_a_launcher_has_is_listed_as_that_before_it_has_written_anything(runs):
+    """Unless it has ended, such as a trial that has just done so."""
+    done, other, third = trials(runs)[:3]
+    for trial in (other, third):
+        trial.clear()
+    ids = [trial.folder.name.rpartition("-")[2] for trial in (done, other, third)]
+    output = io.StringIO()
+    told = dict(zip(ids, ("running", "running", "queued"), strict=True))
+    cleaning.list_runs(runs, Console(file=output, width=200), told)
+    states = {line.split()[0]: line.split()[1] for line in output.getvalue().splitlines() if line.startswith("demo-")}
+    assert [states[trial.folder.name] for trial in (done, other, third)] == ["done", "running", "queued"]
+
+
 def test_the_runs_folder_may_be_a_link(failed, runs):
     link = runs.with_name("link")
     link.symlink_to(runs)

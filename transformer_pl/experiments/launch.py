@@ -1,5 +1,6 @@
 """Trains what a queue gives out: several trials at once, wherever the launcher trains them."""
 
+import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
@@ -10,7 +11,7 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.launchers import Ended, Launcher, Training, with_key
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.lease import Lease
-from transformer_pl.runtime.signals import GRACE_S
+from transformer_pl.runtime.signals import GRACE_S, Stopped
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 from transformer_pl.trials.schemas import main_score
 
@@ -110,16 +111,26 @@ class GridQueue:
 def launch(queue: TrialQueue, argv: Argv, launcher: Launcher, view: ProgressView) -> None:
     """Train everything that the queue gives out.
 
-    launcher: opened, and allotted. A signal stops the command as the launcher does that, and raises `Stopped`.
+    launcher: opened, and allotted. A signal stops the command as the launcher does that, and raises `Stopped`. Ctrl-C
+    comes from a person, whom the launcher may ask.
     """
-    scheduler = _Scheduler(queue, argv, launcher, view)
+    scheduler, ask = _Scheduler(queue, argv, launcher, view), nobody
     try:
         while scheduler.fill_free_slots():
             view.refresh()
             time.sleep(POLL_S)
             scheduler.poll()
+    except Stopped as stopped:
+        if stopped.signum == signal.SIGINT:
+            ask = view.ask
+        raise
     finally:
-        scheduler.stop_all()
+        scheduler.stop_all(ask)
+
+
+def nobody(question: str) -> bool:
+    """The answer where there is nobody to ask."""
+    return False
 
 
 class RunningTrial(NamedTuple):
@@ -127,6 +138,7 @@ class RunningTrial(NamedTuple):
 
     training: Training
     planned: PlannedTrial
+    stated: float | None  # when its state had last been written before
     lease: Lease | None = None  # that was given to its process
     deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
 
@@ -151,8 +163,9 @@ class _Scheduler:
                 break
             started |= self._start(planned)
         self.launcher.submit()
-        self.view.waits = None if started or self.running else self.queue.waits()
-        return bool(started or self.running or self.view.waits)
+        goes_on = bool(started or self.running)
+        self.view.waits = self.launcher.queued() if goes_on else self.queue.waits()
+        return goes_on or self.view.waits is not None
 
     def poll(self) -> None:
         """Look at every running trial: has it ended, is it to end early, has it taken too long to do so?"""
@@ -160,6 +173,9 @@ class _Scheduler:
             ended = running.training.poll()
             if running.training.begun() or ended:
                 self._show(running.planned)
+            elif trial_id in self.shown:
+                self.shown.remove(trial_id)
+                self.view.waits_again(running.planned, "queued again, and will continue")
             if ended:
                 del self.running[trial_id]
                 self.shown.remove(trial_id)
@@ -170,7 +186,7 @@ class _Scheduler:
                 if running.lease:
                     running.lease.release()  # its process may have been killed
                 ending = _ending(ended, running)
-                if ending == "failed" and trial_id not in self.split and _is_short_of_memory(running.planned):
+                if ending == "failed" and trial_id not in self.split and _has_run_short_of_memory(running):
                     self._try_again(running.planned)
                     continue
                 self.queue.ended(running.planned, ending)
@@ -182,9 +198,9 @@ class _Scheduler:
                 self.running[trial_id] = running._replace(deadline=time.monotonic() + GRACE_S)
                 running.training.terminate()
 
-    def stop_all(self) -> None:
+    def stop_all(self, ask: Callable[[str], bool]) -> None:
         if self.running:
-            self.launcher.stop([running.training for running in self.running.values()], self.view.say)
+            self.launcher.stop([running.training for running in self.running.values()], self.view.say, ask)
             for running in self.running.values():
                 if running.lease:
                     running.lease.release()
@@ -209,9 +225,10 @@ class _Scheduler:
 
     def _start(self, planned: PlannedTrial) -> bool:
         """Start a trial, or count how another command has ended it. False: another command is training it."""
+        stated = planned.trial.status().get("time")
         try:
             if training := self.launcher.attach(planned):
-                self._run(planned, training)
+                self._run(RunningTrial(training, planned, stated))
                 return True
             check_writable(planned.trial.folder.parents[1])
             lease = planned.trial.take_lease()
@@ -222,7 +239,9 @@ class _Scheduler:
                 if ending := self.queue.ended_elsewhere(planned):
                     self._count(planned, ending, f"{_describe_ending(ending, planned)} (by another command)")
                 else:
-                    self._run(planned, self.launcher.start(planned, self._argv(planned), lease), lease)
+                    training = self.launcher.start(planned, self._argv(planned), lease)
+                    given = lease if lease.is_given_away else None
+                    self._run(RunningTrial(training, planned, stated, given))
         except (InputError, OSError) as error:  # such as a disk that has become full
             self._count(planned, "failed", f"could not be started: {error}")
         return True
@@ -238,11 +257,10 @@ class _Scheduler:
             planned.trial.drop_checkpoints()  # they count parts of batches
         return with_key(argv, "trainer.accumulate", _split(planned))
 
-    def _run(self, planned: PlannedTrial, training: Training, lease: Lease | None = None) -> None:
-        given = lease if lease and lease.is_given_away else None
-        self.running[planned.identity.trial] = RunningTrial(training, planned, given)
-        if training.begun():
-            self._show(planned)
+    def _run(self, running: RunningTrial) -> None:
+        self.running[running.planned.identity.trial] = running
+        if running.training.begun():
+            self._show(running.planned)
 
     def _show(self, planned: PlannedTrial) -> None:
         if planned.identity.trial not in self.shown:
@@ -264,6 +282,11 @@ def _split(planned: PlannedTrial) -> int:
 def _is_short_of_memory(planned: PlannedTrial) -> bool:
     """Whether the trial ran out of a device's memory with as many parts of a batch as its config says."""
     return planned.trial.out_of_memory_with() == planned.config.trainer.accumulate
+
+
+def _has_run_short_of_memory(running: RunningTrial) -> bool:
+    """Not an earlier attempt, as where a queued one is cancelled."""
+    return _is_short_of_memory(running.planned) and running.planned.trial.status().get("time") != running.stated
 
 
 def _ending(ended: Ended, running: RunningTrial) -> Ending:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
-from transformer_pl.runtime.terminal import say
+from transformer_pl.runtime.terminal import ask, can_answer, say
 from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
@@ -87,7 +87,7 @@ class ProgressView:
         self.waiting, self.running = list(trials), dict[str, RunningTrial]()  # by the trial's id
         self._elsewhere, self._looked_s = list[PlannedTrial](), -math.inf  # of those that wait; when that was looked up
         self.done = self.diverged = self.failed = 0
-        self.waits: str | None = None  # what the queue waits for while nothing runs
+        self.waits: str | None = None  # what the queue waits for while nothing runs, or the launcher
         self.durations: dict[int, list[float]] = {}  # seconds of each trial that ended, by row
         self.started_s = self._shown_s = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_interactive else None
@@ -132,6 +132,12 @@ class ProgressView:
     def say(self, line: str) -> None:
         """Print a line above the view."""
         say(self.console, line)
+
+    def ask(self, question: str) -> bool:
+        """Ask a question of yes or no in place of the view; no where nobody can answer."""
+        if self._live:
+            self._live.stop()
+        return can_answer() and ask(self.console, question)
 
     def refresh(self) -> None:
         """Draw or print the state, if it is time to. Call this often."""

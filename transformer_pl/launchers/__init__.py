@@ -84,6 +84,9 @@ class Launcher(Protocol):
     def waits(self) -> str | None:
         """What it waits for before it can start anything; None: it is ready."""
 
+    def queued(self) -> str | None:
+        """Why trials that it has taken have not begun, for people; None where all have."""
+
     def attach(self, planned: "PlannedTrial") -> Training | None:
         """The training of a trial that an earlier command has started here, and that has not ended."""
 
@@ -96,8 +99,11 @@ class Launcher(Protocol):
     def submit(self) -> None:
         """Start what `start` was given."""
 
-    def stop(self, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
-        """The command ends before these have ended. Returns when nothing is left that needs the command."""
+    def stop(self, trainings: Sequence[Training], say: Callable[[str], None], ask: Callable[[str], bool]) -> None:
+        """The command ends before these have ended. Returns when nothing is left that needs the command.
+
+        ask: puts a question to whoever has stopped the command; no where nobody can answer.
+        """
 
 
 def trial_variables(planned: "PlannedTrial", threads: int) -> dict[str, str]:

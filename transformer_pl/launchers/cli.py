@@ -43,6 +43,6 @@ def chosen_launcher(options: argparse.Namespace, folder: Path) -> Launcher:
     return LAUNCHERS[options.launcher].open_launcher(options, folder)
 
 
-def queued_trials(runs: Path) -> set[str]:
-    """The ids of the trials of a runs folder that wait in a queue of any launcher."""
+def queued_trials(runs: Path) -> dict[str, str]:
+    """The trials of a runs folder that any launcher trains or will train, by id: `queued`, or `running`."""
     return slurm_queue.queued_trials(runs)

@@ -109,6 +109,9 @@ class LocalLauncher:
     def waits(self) -> str | None:
         return "importing torch" if self.server and not self.server.is_ready() else None
 
+    def queued(self) -> str | None:
+        """None: a trial begins at once."""
+
     def attach(self, planned: "PlannedTrial") -> Training | None:
         """None: a trial ends with the command that started it."""
 
@@ -128,7 +131,7 @@ class LocalLauncher:
     def submit(self) -> None:
         """`start` has started everything."""
 
-    def stop(self, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
+    def stop(self, trainings: Sequence[Training], say: Callable[[str], None], ask: Callable[[str], bool]) -> None:
         say(
             f"stopping: waiting for {counted(len(trainings), 'trial')} to save and end; Ctrl-C again kills what is left"
         )

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, 
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import locked_file, write_atomically
 from transformer_pl.runtime.lease import Lease
+from transformer_pl.runtime.signals import Stopped, install_handler, raise_stopped
 from transformer_pl.runtime.terminal import counted
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SlurmTraining:
 
     def begun(self) -> bool:
         task = self.launcher.task(self.planned)
-        return task is not None and task.state != "PENDING"
+        return task is not None and task.has_begun and not self.launcher.is_waiting(self.planned)
 
     def poll(self) -> Ended | None:
         self.launcher.ask()
@@ -55,7 +56,8 @@ class SlurmTraining:
         if task is None:
             return Ended(trial.result() is not None, "in a job that SLURM no longer knows")
         ok = task.state == "COMPLETED" or trial.result() is not None
-        where = f"in SLURM's job {task.job}_{task.number} ({task.state}, {task.reason}), which printed to {task.output}"
+        why = task.state if task.reason == "None" else f"{task.state}, {task.reason}"
+        where = f"in SLURM's job {task.job}_{task.number} ({why}), which printed to {task.output}"
         return Ended(ok, where)
 
     def terminate(self) -> None:
@@ -82,6 +84,7 @@ class SlurmLauncher:
         self._trainer = Trainer()  # of every trial
         self._waiting: dict[str, tuple[PlannedTrial, list[str]]] = {}  # by the trial's id; to be submitted
         self._tasks: dict[str, QueuedTask] | None = None  # by the trial's id, as last told; None: never asked
+        self._queued: str | None = None  # why some are, as last told
         self._began = self._asked = time.monotonic()
 
     def check(self, trainers: Iterable[Trainer]) -> None:
@@ -126,13 +129,16 @@ class SlurmLauncher:
         self._trainer = trainers[0] if trainers else Trainer()
 
     def describe(self, trials: Sequence["PlannedTrial"], undrawn: int = 0) -> str:
-        total = len(trials) + undrawn
-        return f"{counted(total, 'trial')} to train; {asked_hours(total, self.resources, self._trainer)}"
+        total, queued = len(trials) + undrawn, sum(self.attach(planned) is not None for planned in trials)
+        text = f"{counted(total, 'trial')} to train"
+        if queued:
+            text += f", {queued} of them queued or running already"
+        new = total - queued
+        return f"{text}; {asked_hours(new, self.resources, self._trainer)}" if new else text
 
     def preview(self, trials: Sequence["PlannedTrial"], argv: Callable[["PlannedTrial"], list[str]]) -> list[str]:
-        new = [planned for planned in trials if not self.attach(planned)]
-        lines = [f"{len(trials) - len(new)} of them are queued or running already"] if len(new) < len(trials) else []
-        for chunk in _chunks([(planned, argv(planned)) for planned in new], LARGEST_ARRAY):
+        lines, new = list[str](), [(planned, argv(planned)) for planned in trials if not self.attach(planned)]
+        for chunk in _chunks(new, LARGEST_ARRAY):
             lines += ["would submit to sbatch:", self._script(f"{self.folder.parent.name}.NUMBER", chunk)]
         return lines
 
@@ -144,6 +150,9 @@ class SlurmLauncher:
 
     def waits(self) -> str | None:
         """None: it can always submit."""
+
+    def queued(self) -> str | None:
+        return self._queued
 
     def attach(self, planned: "PlannedTrial") -> Training | None:
         if self._tasks is None:
@@ -179,15 +188,26 @@ class SlurmLauncher:
         self._waiting.clear()
         self._asked = 0.0
 
-    def stop(self, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
+    def stop(self, trainings: Sequence[Training], say: Callable[[str], None], ask: Callable[[str], bool]) -> None:
         arrays = {
             task.job for task in (self._tasks or {}).values() if task.output.parent == self.folder and not task.is_over
         }
-        if arrays:
-            say(
-                f"{counted(len(trainings), 'trial')} stay queued or running in SLURM, and the same command attaches to "
-                f"them; to cancel them: scancel {' '.join(sorted(arrays))}"
-            )
+        if not arrays:
+            return
+        trials, words = counted(len(trainings), "trial"), ["scancel", *sorted(arrays)]
+        install_handler(raise_stopped)
+        with suppress(Stopped):  # another Ctrl-C is no answer
+            if ask(f"Cancel {trials} that SLURM has queued or runs? Those that run save first."):
+                try:
+                    answer(words)
+                    say(f"cancelled: {' '.join(words)}")
+                    return
+                except Unreachable as error:
+                    warn(f"SLURM does not cancel them: {error}")
+        say(
+            f"left queued or running in SLURM: {trials}; the same command attaches to them; to cancel them: "
+            f"{' '.join(words)}"
+        )
 
     # Asking SLURM
 
@@ -206,6 +226,7 @@ class SlurmLauncher:
             return
         try:
             self._tasks = queued_tasks(self.runs)
+            self._queued = _why_queued(task for task in self._tasks.values() if task.output.parent == self.folder)
         except Unreachable as error:
             warn(f"SLURM does not answer ({error}); its jobs go on, and this command waits for it")
         self._asked = time.monotonic()
@@ -236,6 +257,13 @@ class SlurmLauncher:
 
 
 _NOTHING = QueuedTask("0", 0, "COMPLETED", "", Path())
+
+
+def _why_queued(tasks: Iterable[QueuedTask]) -> str | None:
+    """The reasons that SLURM has for those that have not begun: some pass, some never do. None where all have begun."""
+    reasons = {task.reason for task in tasks if not task.has_begun}
+    told = ", ".join(sorted(reasons - {"None"}))
+    return (f"queued by SLURM ({told})" if told else "queued by SLURM") if reasons else None
 
 
 def _chunks(items: Sequence, size: int) -> Iterator[Sequence]:

@@ -38,6 +38,10 @@ class QueuedTask(NamedTuple):
         return self.state in OVER
 
     @property
+    def has_begun(self) -> bool:
+        return self.state != "PENDING"
+
+    @property
     def newness(self) -> tuple[bool, int]:
         """Greater for the later attempt of a trial."""
         return not self.is_over, int(self.job)
@@ -68,15 +72,16 @@ def queued_tasks(runs: Path, forget: bool = False) -> dict[str, QueuedTask]:
     words = ["squeue", "--noheader", "--array", "--states=all", f"--users={users}", f"--name={','.join(records)}"]
     found: dict[str, QueuedTask] = {}
     known = set()
-    for line in answer([*words, "--format=%j|%F|%K|%T|%r"]).splitlines():
-        name, job, number, state, reason = line.split("|", 4)
+    lines = [line.split("|", 4) for line in answer([*words, "--format=%j|%F|%K|%T|%r"]).splitlines()]
+    for name, job, number, state, reason in sorted(lines, key=lambda line: not line[2].isdecimal()):
         path, record = records[name]
-        output = path.parent / f"{name}.{number}.txt"
-        task = QueuedTask(job, int(number), state, reason, output)
         known.add(name)
-        trial_id = record["trials"][task.number]
-        if trial_id not in found or task.newness > found[trial_id].newness:
-            found[trial_id] = task
+        # An array that is cancelled before any task has begun has one line without a number, `N/A`, for all of them.
+        for one in [int(number)] if number.isdecimal() else range(len(record["trials"])):
+            task = QueuedTask(job, one, state, reason, path.parent / f"{name}.{one}.txt")
+            trial_id = record["trials"][one]
+            if trial_id not in found or task.newness > found[trial_id].newness:
+                found[trial_id] = task
     for name in records.keys() - known if forget else ():
         records[name][0].unlink(missing_ok=True)
     return found
@@ -91,14 +96,18 @@ def answer(words: list[str]) -> str:
         raise Unreachable(f"{words[0]}: {reason}") from None
     if completed.returncode:
         reason = (completed.stderr.strip().splitlines() or [f"exit code {completed.returncode}"])[-1]
-        raise Unreachable(f"{words[0]}: {reason.removeprefix(f'{words[0]}: ')}")
+        raise Unreachable(f"{words[0]}: {reason.removeprefix(f'{words[0]}: ').removeprefix('error: ')}")
     return completed.stdout
 
 
-def queued_trials(runs: Path) -> set[str]:
-    """The ids of the trials that wait in SLURM's queue; none, with a warning, where SLURM does not answer."""
+def queued_trials(runs: Path) -> dict[str, str]:
+    """The trials whose tasks are not over, by id: `queued`, or `running`, also before they have imported torch.
+
+    None, with a warning, where SLURM does not answer.
+    """
     try:
-        return {trial_id for trial_id, task in queued_tasks(runs).items() if task.state == "PENDING"}
+        tasks = queued_tasks(runs)
     except Unreachable as error:
         warn(f"queued trials are not shown, as SLURM does not answer ({error})")
-        return set()
+        return {}
+    return {trial_id: "running" if task.has_begun else "queued" for trial_id, task in tasks.items() if not task.is_over}

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from transformer_pl.config import Trainer
 from transformer_pl.launchers import TRAIN
 from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.runtime.yaml_file import read_yaml
 
 SAVE_S = 60  # before its time limit a trial is told to save: it has this many seconds for a step and a checkpoint
@@ -183,7 +185,12 @@ def asked_hours(trial_count: int, resources: Resources, trainer: Trainer) -> str
     """What so many trials ask for at most, for people."""
     kind, each = ("GPU", resources.gpus) if resources.gpus else ("core", trainer.devices * resources.cpus_per_task)
     each *= trainer.num_nodes
+    devices = f"{trial_count} x {counted(each, kind)}"
     if resources.hours is None:
-        return f"asks SLURM for {trial_count} x {each} {kind}s, for as long as the partition allows: time is not set"
-    total = math.ceil(trial_count * each * resources.hours)
-    return f"asks SLURM for at most {trial_count} x {each} x {resources.time} = {total:,} {kind}-hours"
+        return f"asks SLURM for {devices}, for as long as the partition allows: time is not set"
+    total = trial_count * each * resources.hours
+    shown_total = f"{total:.1f}" if total < 10 else f"{math.ceil(total):,}"
+    return (
+        f"asks SLURM for at most {devices} x {timedelta(hours=resources.hours)} = {shown_total} {kind}-hours, more if "
+        "a trial reaches this limit and continues"
+    )

@@ -18,7 +18,7 @@ class Stopped(BaseException):
 
     def __init__(self, signum: int):
         super().__init__(f"stopped by {signal.Signals(signum).name}; the same command continues")
-        self.exit_code = 128 + signum
+        self.signum, self.exit_code = signum, 128 + signum
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from transformer_pl.runtime.signals import Stopped
+
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
 
 
@@ -27,6 +29,28 @@ def command_console() -> Console:
 def say(console: Console, line: object) -> None:
     """Print a line of text. A terminal breaks it between words; elsewhere it stays whole."""
     console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=not console.is_terminal)
+
+
+def ask(console: Console, question: str) -> bool:
+    """Ask a question and wait for its answer: True for `y` and `yes`. Nothing, and the end of the input, are no."""
+    console.print(f"{question} [y/N] ", end="")
+    try:
+        answer = input()
+    except EOFError:
+        answer = ""
+        console.print()
+    except Stopped:
+        console.print()
+        raise
+    return answer.strip().lower() in ("y", "yes")
+
+
+def can_answer() -> bool:
+    """Whether a person sits before this command: in the background, input would stop it."""
+    try:
+        return sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):  # standard input is no terminal, or closed
+        return False
 
 
 def fits(console: Console, table: Table) -> bool:

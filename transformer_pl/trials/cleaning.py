@@ -6,7 +6,7 @@ import shutil
 import stat
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from transformer_pl.component_sources import changed_files, own_components
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.terminal import counted, print_table, say
+from transformer_pl.runtime.terminal import ask, counted, print_table, say
 from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.index import index_of
 from transformer_pl.trials.recognise import (
@@ -35,10 +35,10 @@ from transformer_pl.trials.schemas import main_score
 from transformer_pl.trials.trial import Trial
 
 
-def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> None:
+def list_runs(runs: Path, console: Console, queued: Mapping[str, str] | None = None) -> None:
     """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out.
 
-    queued: the ids of the trials that wait to be trained.
+    queued: the state, by id, of trials that a launcher has and that may have written nothing yet: `queued`, `running`.
     """
     planned = _planned(runs)
     for path in sorted((runs / "sweeps").glob("*/plan.json")):
@@ -53,7 +53,9 @@ def list_runs(runs: Path, console: Console, queued: Collection[str] = ()) -> Non
         console.print(f"{runs}: no sweep and no trial")
         return
     state_of = {trial.folder.name: trial.state() for trial in trials}
-    state_of |= {name: "queued" for name in state_of if name.rpartition("-")[2] in queued}
+    for name, state in state_of.items():
+        if state not in ("done", "diverged"):
+            state_of[name] = (queued or {}).get(name.rpartition("-")[2], state)
     table = _table("sweep", "trials", "age", "differs by")
     for folder in sweeps:
         states = Counter(state_of.get(name, "new") for name in planned[folder].trials)
@@ -107,13 +109,7 @@ def clean(runs: Path, console: Console) -> int:
         table.add_row(str(item.path.relative_to(runs)), item.reason, _bytes(_size(_files(item.path))))
     console.print(table)
     total = _size(file for item in waste for file in _files(item.path))
-    console.print(f"Remove {len(waste)}, {_bytes(total)} in all? [y/N] ", end="")
-    try:
-        answer = input()
-    except EOFError:
-        answer = ""
-        console.print()
-    if answer.strip().lower() not in ("y", "yes"):
+    if not ask(console, f"Remove {len(waste)}, {_bytes(total)} in all?"):
         console.print("nothing was removed")
         return 0
     still_removable = set(find_removable(runs))  # the user may have taken long to answer
