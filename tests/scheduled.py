@@ -5,6 +5,7 @@ import json
 from helpers import a_result
 
 from transformer_pl.experiments import launch
+from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import Ended
 
 DONE, CRASHED = Ended(True, "with exit code 0"), Ended(False, "with exit code 1")
@@ -88,6 +89,6 @@ class View:
 
 
 def made(planned, slots=1, **options):
-    queue = launch.GridQueue(planned, **options)
+    queue = GridQueue(planned, **options)
     launcher, view = Launcher(slots), View()
     return launch._Scheduler(queue, lambda one: [one.name], launcher, view), queue, launcher, view

@@ -27,7 +27,7 @@ from transformer_pl.experiments.cli import (
     sweep_file,
     sweep_folder,
 )
-from transformer_pl.experiments.launch import GridQueue, launch
+from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import (
     CostEstimate,
     Plan,
@@ -43,6 +43,7 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
+from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import Launcher
 from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, queued_trials
 from transformer_pl.reporting.page_files import write_page

@@ -36,6 +36,7 @@ from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import estimate_costs, plan_trials
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import Ended
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import command_console
@@ -244,7 +245,7 @@ def schedule(file: Path, runs: Path, slots: int, seconds: float, result: Any) ->
     before, cpu, began = peak_mb(), time.process_time(), time.monotonic()
     estimates, launcher = estimate_costs(planned, []), Sleepers(slots, seconds)
     with redirect_stdout(StringIO()), ProgressView(command_console(), planned, 0, slots, estimates) as view:
-        launch.launch(launch.GridQueue(planned), lambda one: [], launcher, view)  # type: ignore[arg-type]
+        launch.launch(GridQueue(planned), lambda one: [], launcher, view)  # type: ignore[arg-type]
     result.send((time.process_time() - cpu, time.monotonic() - began, peak_mb(), before))
 
 

@@ -17,6 +17,7 @@ from tiny_trials import TINY
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import local, workers
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.fork_server import ForkServer
@@ -188,7 +189,7 @@ def test_a_forked_trial_comes_to_what_a_new_process_comes_to_and_starts_at_once(
             while here.waits():
                 time.sleep(0.02)
             view, began = Told(), time.monotonic()
-            launch.launch(launch.GridQueue(planned), lambda one, words=words: words, here, view)
+            launch.launch(GridQueue(planned), lambda one, words=words: words, here, view)
             seconds[name] = time.monotonic() - began
         ((_, ending, description),) = view.endings
         assert ending == "done", description
@@ -221,7 +222,7 @@ def test_trials_are_forked_on_the_cpus_of_linux(monkeypatch, gpus, platform, for
 
 def test_no_trial_is_drawn_before_its_server_is_ready(tmp_path):
     """A search would hold it, and other commands would wait for it."""
-    queue, view = launch.GridQueue(planned_trials(tmp_path, {}, {})), Told()
+    queue, view = GridQueue(planned_trials(tmp_path, {}, {})), Told()
     here = launcher(workers.Workers(1, 1, []))
     with closing(ForkServer("time")) as here.server:  # which Python takes a moment to start
         scheduler = launch._Scheduler(queue, lambda one: [], here, view)

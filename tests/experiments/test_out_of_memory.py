@@ -14,6 +14,7 @@ from transformer_pl import train
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import Ended
 from transformer_pl.launchers.workers import Workers
 from transformer_pl.reporting.table import table_of
@@ -64,7 +65,7 @@ def hungry_sweep(tmp_path, **more):
 
 def trained(sweep, runs):
     planned, launcher, view = plan_trials(sweep, runs), Here(), View()
-    launch.launch(launch.GridQueue(planned), lambda one: argv(sweep, one, runs, False), launcher, view)
+    launch.launch(GridQueue(planned), lambda one: argv(sweep, one, runs, False), launcher, view)
     return planned, launcher, view
 
 

@@ -11,6 +11,7 @@ from scheduled import CRASHED, DONE, Training, made
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 
@@ -69,7 +70,7 @@ def test_how_a_trial_has_ended(planned, ended, result, state, ending, words):
     assert not scheduler.fill_free_slots()
 
 
-class Pruning(launch.GridQueue):
+class Pruning(GridQueue):
     def watch(self, planned):
         return True
 
@@ -195,7 +196,7 @@ def test_what_runs_is_stopped_where_the_command_ends(planned, monkeypatch, error
 
 
 def test_trials_of_weights_that_are_trained_here_wait(planned):
-    queue = launch.GridQueue(planned)
+    queue = GridQueue(planned)
     first, second = planned[0].identity.weights, planned[1].identity.weights
     assert queue.next({first}) is planned[1] and queue.next(set()) is planned[0]
     queue.hold(planned[0])
@@ -219,7 +220,7 @@ def finish(trial):
 
 
 def test_commands_on_one_grid_take_different_trials(planned):
-    first, second = (launch.GridQueue(planned) for _ in range(2))
+    first, second = (GridQueue(planned) for _ in range(2))
     one = first.next(set())
     with one.trial.lock():
         other = second.next(set())
@@ -230,13 +231,13 @@ def test_commands_on_one_grid_take_different_trials(planned):
 def test_trials_of_the_same_weights_are_trained_by_one_command(planned, tmp_path):
     greedy = planned[0]._replace(trial=plan_trials(SMOKE, tmp_path / "greedy")[0].trial)  # a folder of its own
     with planned[0].trial.lock():
-        assert launch.GridQueue([planned[0], greedy]).next(set()) is None
+        assert GridQueue([planned[0], greedy]).next(set()) is None
 
 
 @pytest.mark.parametrize("state", ["done", "failed", "diverged", "stopped"])
 def test_how_another_command_ended_a_trial_counts_here_too(planned, state):
     """One that it stopped does not: it is continued."""
-    queue = launch.GridQueue(planned)
+    queue = GridQueue(planned)
     one = queue.next(set())
     if state == "done":
         finish(one.trial)
@@ -251,7 +252,7 @@ def test_what_ended_before_the_command_is_trained_again(planned):
     finish(planned[0].trial)
     planned[1].trial.make()
     planned[1].trial.set_status("failed")
-    queue = launch.GridQueue(planned)
+    queue = GridQueue(planned)
     assert [queue.ended_elsewhere(one) for one in planned] == [None] * 4
 
 

@@ -20,9 +20,9 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.launch import Ending
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
 from transformer_pl.experiments.progress import SearchCounts
+from transformer_pl.experiments.trial_queue import Ending
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.processes import process_id
 from transformer_pl.runtime.terminal import counted
