@@ -199,6 +199,15 @@ def test_cells_of_means_deviations_and_differences():
     assert any("3 seeds" in note for note in table.notes)
 
 
+@pytest.mark.parametrize(
+    ("p", "cell"),
+    [(0.0004, "<0.001"), (0.001, "0.001"), (0.0494, "0.049"), (0.0496, "<0.050"), (0.05, "0.050"), (None, "")],
+)
+def test_a_p_value_below_a_limit_looks_so(p, cell):
+    comparison = stats.RowComparison(None, None, p_value=p)
+    assert cells.p_value(comparison) == cell
+
+
 def test_params_that_differ_look_different():
     results = [result(config(), 60.0) | {"params": params} for params in (430_976, 431_040)]
     rows = [RowResults(config(), [one], ["done"]) for one in results] + [row(config(model__h=1), None)]

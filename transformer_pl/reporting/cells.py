@@ -92,7 +92,10 @@ def own_p_value(comparison: "RowComparison | None") -> str:
 def _p_value(p: float | None) -> str:
     if p is None:
         return ""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+    if p < 0.001:
+        return "<0.001"
+    shown = f"{p:.3f}"
+    return f"<{shown}" if p < ALPHA <= float(shown) else shown  # so that a star agrees with its p
 
 
 def probability_better(comparison: "RowComparison | None") -> str:
