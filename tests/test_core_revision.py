@@ -18,18 +18,18 @@ VOCABULARY = 200
 LOSS = {
     "demo": 5.3585,
     "small": 5.3585,
-    "iwslt": 1.876365,
-    "multi30k": 3.38863,
-    "wmt14": 5.54962,
-    "wmt14-fr": 5.54962,
+    "iwslt": 1.861876,
+    "multi30k": 3.392036,
+    "wmt14": 5.533917,
+    "wmt14-fr": 5.533917,
 }  # by scale: nats per token
 CODE = {  # what decides a loss in its last digits, too: the beginning of the digest of each file's code
-    "kernels.py": "7b68c89a4731",
+    "kernels.py": "369573e26f8c",
     "loss.py": "a91cbb23cc5d",
-    "model.py": "7ab3222873f5",
+    "model.py": "3de5e8d3227b",
     "schedule.py": "d52149115456",
 }
-REVISION = 2  # of the core that these are of
+REVISION = 3  # of the core that these are of
 REMEDY = (
     "Does the same seed still give the same weights, bit for bit? If not, raise CORE_REVISION in trials/identity.py, "
     "so that no result of the old core is reused, and REVISION here. Then set what is pinned here."

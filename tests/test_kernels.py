@@ -1,18 +1,41 @@
-"""The faster forms of softmax and dropout, against torch's own."""
+"""The faster forms of small products, softmax and dropout, against torch's own."""
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.kernels import VECTOR, Dropout, softmax
+from transformer_pl.kernels import SAFE, VECTOR, Dropout, product, softmax
 
 LENGTHS = [1, 2, VECTOR - 1, VECTOR, VECTOR + 1, 40]
-GIB = 2**30
+SPREADS = [1, 100]  # of scores: as usual, and so wide that some exponentials would overflow
+SHAPES = [(11, 2, 11), (11, 11, 2), (7, 8, 7), (4, 8, 11), (1, 8, 11), (12, 16, 5), (3, 3, 3), (11, 64, 11)]  # n, k, m
 
 
-def masked(queries=5, keys=9):
-    """Scores with a wide spread, and a mask; one query may see nothing."""
+@pytest.mark.parametrize("n, k, m", SHAPES)
+def test_a_product_and_its_gradients_are_torch_s(n, k, m):
     torch.manual_seed(1)
-    scores = (30 * torch.randn(2, 3, queries, keys)).requires_grad_()
+    A = torch.randn(3, n, 2, k).transpose(1, 2).requires_grad_()  # as heads lie in memory
+    B = torch.randn(3, m, 2, k).transpose(1, 2).mT.requires_grad_()
+    ours, theirs = product(A, B), (A.double() @ B.double()).float()
+    assert ours.shape == (3, 2, n, m)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    wanted = torch.randn_like(ours)
+    found, expected = (torch.autograd.grad(x, (A, B), wanted) for x in (ours, theirs))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n, k, m", SHAPES)
+def test_the_zeros_of_a_product_are_no_flops_of_the_model(n, k, m):
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        product(torch.empty(6, n, k), torch.empty(6, k, m))
+    assert counter.get_total_flops() == 6 * 2 * n * k * m
+
+
+def masked(queries=5, keys=9, spread=SPREADS[1]):
+    """Scores, and a mask; one query may see nothing."""
+    torch.manual_seed(1)
+    scores = (spread * torch.randn(2, 3, queries, keys)).requires_grad_()
+    assert (scores.abs().max() > SAFE) == (spread > 1)
     seen = torch.rand(2, 1, queries, keys) < 0.6
     seen[0, 0, 1], seen[:, :, 2:, 0] = False, True
     return scores, seen
@@ -22,9 +45,10 @@ def torchs_softmax(scores, seen):
     return scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0)
 
 
+@pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("keys", LENGTHS)
-def test_softmax_and_its_gradient_are_torch_s(keys):
-    scores, seen = masked(keys=keys)
+def test_softmax_and_its_gradient_are_torch_s(keys, spread):
+    scores, seen = masked(keys=keys, spread=spread)
     ours, theirs = softmax(scores, seen), torchs_softmax(scores, seen)
     torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-5)
     assert (ours[~seen.expand_as(ours)] == 0).all() and (ours[0, :, 1] == 0).all()
@@ -33,12 +57,30 @@ def test_softmax_and_its_gradient_are_torch_s(keys):
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("spread, hidden", [(SPREADS[0], SAFE - 1), (SPREADS[0], 1 - SAFE), (SPREADS[1], 1e30)])
 @pytest.mark.parametrize("keys", LENGTHS)
-def test_a_hidden_score_changes_nothing_whatever_it_is(keys):
-    scores, seen = masked(keys=keys)
+def test_a_hidden_score_changes_nothing_whatever_it_is(keys, spread, hidden):
+    scores, seen = masked(keys=keys, spread=spread)
     with torch.no_grad():
         expected = softmax(scores, seen)
-        assert torch.equal(softmax(scores.masked_fill(~seen, 1e30), seen), expected)
+        assert torch.equal(softmax(scores.masked_fill(~seen, hidden), seen), expected)
+
+
+@pytest.mark.parametrize("keys", LENGTHS)
+@pytest.mark.parametrize("score", [0.99 * SAFE, -0.99 * SAFE, 1.01 * SAFE, -1.01 * SAFE, 1e4, -1e4])
+def test_softmax_of_equal_scores_is_even_at_every_size(keys, score):
+    """Also where the exponentials of the scores themselves would overflow or be lost."""
+    seen = torch.ones(1, 1, keys, dtype=torch.bool)
+    weights = softmax(torch.full((2, 3, keys), score), seen)
+    torch.testing.assert_close(weights, torch.full((2, 3, keys), 1 / keys), atol=0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("keys", [2, VECTOR - 1, VECTOR])
+def test_scores_that_are_no_numbers_are_not_hidden(keys):
+    scores = torch.zeros(2, 3, keys)
+    scores[0, 0, 0] = torch.nan
+    weights = softmax(scores, torch.ones(1, 1, keys, dtype=torch.bool))
+    assert weights[0, 0].isnan().all() and not weights[1].isnan().any()
 
 
 @pytest.mark.parametrize("keys", LENGTHS)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_pl.components import build
 from transformer_pl.config import Sizes
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.kernels import VECTOR, Dropout, softmax
+from transformer_pl.kernels import VECTOR, Dropout, product, softmax
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
 
@@ -194,7 +194,7 @@ class ScaledDotProductAttention(nn.Module):
         Lq, Lk = Q.shape[-2], K.shape[-2]
         # A CPU's fused kernel is slower than the equation as it stands for short sentences, and in bfloat16.
         if not Q.is_cuda and (Lk < VECTOR or Q.dtype != torch.float32):
-            return _scaled_dot_product(Q, K, mask.dense(Q, K, start)) @ V
+            return product(_scaled_dot_product(Q, K, mask.dense(Q, K, start)), V)
         causal = mask.causal if Lq > 1 else False  # one query alone is the last position, and sees the whole prefix
         if mask.keys is None and (not causal or Lq == Lk):  # without a mask tensor, a GPU has faster kernels
             return F.scaled_dot_product_attention(Q, K, V, is_causal=causal)
@@ -208,7 +208,7 @@ class ScaledDotProductAttention(nn.Module):
 
 
 def _scaled_dot_product(Q: Tensor, K: Tensor, seen: Tensor) -> Tensor:
-    return softmax(Q * Q.shape[-1] ** -0.5 @ K.mT, seen)
+    return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), seen)
 
 
 class MultiHeadAttention(nn.Module):
@@ -275,7 +275,7 @@ class FeedForward(nn.Module):
         self.W_2 = linear(config.d_ff, config.d_model, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.W_2(self.W_1(x).relu_())
+        return self.W_2(self.W_1(x).relu())  # `relu_` is slower: autograd copies a view that is changed
 
 
 # ---------------------------------------------------------------------------------------------------------------------

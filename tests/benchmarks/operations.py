@@ -1,9 +1,9 @@
-"""Softmax, attention, dropout and loss in the project's forms beside torch's, forward and backward.
+"""Softmax, products, attention, dropout, the FFN and loss in the project's forms beside torch's, forward and backward.
 
-    python tests/benchmarks/operations.py [--scale demo] [--length 11] [--rounds 5]
+    python tests/benchmarks/operations.py [--scale demo] [--heads 8] [--length 11] [--rounds 5]
 
-The sizes are those of the scale's base, with as many sentences of this length as a batch holds. The rates are calls per
-second of the processor, on one thread.
+The sizes are those of the scale's base, with as many sentences of this length as a batch holds, and d_k = d_model / h. The
+rates are calls per second of the processor, on one thread.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from rounds import compare, warm_up
 from torch import Tensor, nn
 
 from transformer_pl.config import sizes
-from transformer_pl.kernels import Dropout, softmax
-from transformer_pl.levels import resolve, scale_level
+from transformer_pl.kernels import Dropout, product, softmax
+from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.loss import projected_loss, smoothed_loss
-from transformer_pl.model import Mask, ScaledDotProductAttention, SharedEmbedding
+from transformer_pl.model import FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
 from transformer_pl.runtime import memory
 
 CALLS = 40  # a round
@@ -28,12 +28,14 @@ CALLS = 40  # a round
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", default="demo")
+    parser.add_argument("--heads", type=int, default=8, help="h (%(default)s)")
     parser.add_argument("--length", type=int, default=11, help="tokens of a sentence (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_freed()
-    config = resolve([scale_level(options.scale)])
+    sets = {"model.h": options.heads, "model.d_k": 512 // options.heads, "model.d_v": 512 // options.heads}
+    config = resolve([scale_level(options.scale), Level("--heads", sets)])
     model, length = sizes(config.model, config.data.vocab_size), options.length
     B = config.data.batch_tokens // length
     Q, K, V = (leaf(B, length, model.h, d).transpose(1, 2) for d in (model.d_k, model.d_k, model.d_v))
@@ -41,11 +43,13 @@ def main() -> None:
     mask = Mask(torch.ones(B, length, dtype=torch.bool), causal=True)
     seen, target = mask.dense(Q, K), torch.randint(4, model.vocab_size, (B, length))
     embedding, dropout = SharedEmbedding(model, None), Dropout(model.p_drop)
-    attention = ScaledDotProductAttention(model, "decoder")
+    attention, ffn = ScaledDotProductAttention(model, "decoder"), FeedForward(model, "decoder")
     pairs: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         "softmax": (lambda: scores.masked_fill(~seen, -1e30).softmax(-1), lambda: softmax(scores, seen)),
+        "products Q K^T": (lambda: Q @ K.mT, lambda: product(Q, K.mT)),
         "attention": (lambda: F.scaled_dot_product_attention(Q, K, V, seen), lambda: attention(Q, K, V, mask)),
         "dropout": (lambda: F.dropout(x, model.p_drop), lambda: dropout(x)),
+        "FFN, ReLU in place or not": (lambda: ffn.W_2(ffn.W_1(x).relu_()), lambda: ffn(x)),
         "projection and loss": (
             lambda: smoothed_loss(embedding.logits(x), target, config.optim.eps_ls),
             lambda: projected_loss(embedding, x, target, config.optim.eps_ls),

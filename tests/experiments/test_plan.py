@@ -22,6 +22,7 @@ from transformer_pl.experiments.plan_table import print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.terminal import UNBROKEN, command_console, counted
+from transformer_pl.trials.identity import CORE_REVISION
 
 PRE = "model.residual=ablations.pre_norm.PreNormResidual"
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
@@ -298,7 +299,9 @@ def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     one.trial.folder.rename(one.trial.folder.with_name("demo-h=1-s1-0123456789ab"))
     for state in ("new", "running"):  # what has begun is not new
         reasons = [line for line in printed(tmp_path, 200, content=TABLE3_A) if line.startswith("new, unlike")]
-        assert reasons == ["new, unlike a finished trial (core revision 1 -> 2): h=1 s1"] * (state == "new")
+        assert reasons == [f"new, unlike a finished trial (core revision 1 -> {CORE_REVISION}): h=1 s1"] * (
+            state == "new"
+        )
         one.trial.make()
         one.trial.set_status("running")
 

@@ -11,7 +11,7 @@ from transformer_pl.config import CORPUS, COUNTS, KEYS, SIZE_NAMES, SLOTS, Confi
 
 # Of the trainer's keys, these change a result: precision its numbers, the others which numbers are measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample", "trainer.tokenised_bleu")
-CORE_REVISION = 2  # raised whenever the core's numerics change: older results are then no longer reused
+CORE_REVISION = 3  # raised whenever the core's numerics change: older results are then no longer reused
 
 
 def config_difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
