@@ -2,8 +2,8 @@
 
     python tests/benchmarks/operations.py [--scale demo] [--heads 8] [--length 11] [--rounds 5]
 
-The sizes are those of the scale's base, with as many sentences of this length as a batch holds, and d_k = d_model / h. The
-rates are calls per second of the processor, on one thread.
+The sizes are those of the scale's base, with as many sentences of this length as a batch holds, and d_k = d_model / h.
+The rates are calls per second of the processor, on one thread.
 """
 
 import argparse
