@@ -102,11 +102,17 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
 
 @contextmanager
 def _unfused() -> Iterator[None]:
-    """On a CPU, turn off the kernels whose operations torch does not count."""
+    """On a CPU, turn off the kernels whose operations torch does not count, and those that compute with zeros."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that there is no Intel GPU
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
-            yield
+    from transformer_pl import kernels
+
+    small, kernels.SMALL = kernels.SMALL, 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns that there is no Intel GPU
+            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        kernels.SMALL = small
