@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from rounds import compare, warm_up
 from torch import Tensor, nn
 
-from transformer_pl.config import sizes
+from transformer_pl.config import Model, sizes
 from transformer_pl.kernels import Dropout, product, softmax
 from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.loss import projected_loss, smoothed_loss
@@ -28,14 +28,15 @@ CALLS = 40  # a round
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", default="demo")
-    parser.add_argument("--heads", type=int, default=8, help="h (%(default)s)")
+    parser.add_argument("--heads", type=int, default=Model().h, help="h (%(default)s)")
     parser.add_argument("--length", type=int, default=11, help="tokens of a sentence (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_freed()
-    sets = {"model.h": options.heads, "model.d_k": 512 // options.heads, "model.d_v": 512 // options.heads}
-    config = resolve([scale_level(options.scale), Level("--heads", sets)])
+    d_k = Model().d_model // options.heads
+    heads = Level("--heads", {"model.h": options.heads, "model.d_k": d_k, "model.d_v": d_k})
+    config = resolve([scale_level(options.scale), heads])
     model, length = sizes(config.model, config.data.vocab_size), options.length
     B = config.data.batch_tokens // length
     Q, K, V = (leaf(B, length, model.h, d).transpose(1, 2) for d in (model.d_k, model.d_k, model.d_v))
