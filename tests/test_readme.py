@@ -253,6 +253,14 @@ def copy_trials(words):
     return subprocess.run(["cp", "-a", source, target]).returncode
 
 
+def list_archive(words):
+    """Its trials would be among those of the other commands: their names alone."""
+    archive, folder, target = words
+    names = subprocess.run(["tar", "tf", archive], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert folder == "-C" and target == "runs" and all(name.startswith("trials/") for name in names)
+    return 0
+
+
 def parse_pip(words):
     """It needs a network: its parser, the constraints file and the extra."""
     with warnings.catch_warnings():  # pip's own
@@ -308,6 +316,7 @@ RULES = {  # the first words of a command: what it comes to here
     "pytest": parse_pytest,
     "coverage": parse_coverage,
     "cp -a": copy_trials,
+    "tar xf": list_archive,
 }
 NEEDS = {  # what may be missing here; then the command says so
     "--sampler cma-es": "pip install cmaes",

@@ -3,9 +3,9 @@
     python tests/benchmarks/growth.py [d_model] [length] [vocabulary] [corpus] [trials] [--clock cpu]
     python tests/benchmarks/growth.py corpus --sizes 1000000,4500000
 
-Each axis is a table and a figure in --out. The model is that of scale multi30k, with one size changed. It is trained in
-fp32 on random tokens without padding, about --tokens in a batch. The corpus is synthetic. The trials are made up, five
-seeds in each row; the commands on them find the index of a command before.
+Each axis is a table and a figure in --out. The model has d_model 256 and 3 + 3 layers, with one size changed. It is
+trained in fp32 on random tokens without padding, about --tokens in a batch. The corpus is synthetic. The trials are
+made up, five seeds in each row; the commands on them find the index of a command before.
 """
 
 import argparse

@@ -1,0 +1,52 @@
+"""The table of sweeps/README.md at scale multi30k is that of the trials in sweeps/results."""
+
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.reporting.table import table_of
+from transformer_pl.trials.identity import Identity
+from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
+
+ROOT = Path(__file__).parents[2]
+HEADING = "## Table 3 (A) at scale multi30k\n"
+COMMAND = re.compile(r"^    python -m transformer_pl.sweep (\S+) --scale multi30k --seeds (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Those of the trials in the archives of scale multi30k."""
+    runs = tmp_path_factory.mktemp("runs")
+    for archive in (ROOT / "sweeps" / "results").glob("multi30k_*.tar.xz"):
+        with tarfile.open(archive) as files:
+            files.extractall(runs, filter="data")
+    return finished_results(runs)
+
+
+def test_the_table_is_that_of_the_trials(results, tmp_path):
+    section = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
+    file, seeds = COMMAND.search(section).groups()
+    sweep = read_sweep(ROOT / file, "multi30k", seeds.split(","))
+    planned = []
+    for number, row in enumerate(sweep.rows):
+        for config in row.configs:
+            (result,) = (one for one in results if config.flat().items() <= one["config"].items())
+            planned.append(
+                PlannedTrial(number, "", config, Identity({}), Trial(result["folder"]), Prepared(tmp_path / "no text"))
+            )
+    printed = [line for line in section.splitlines() if line.startswith("| ")]
+    assert printed == table_of(sweep, planned).markdown().splitlines()[: len(printed)]
+    assert len(printed) == len(sweep.rows) + 2
+
+
+def test_the_trials_say_nothing_of_the_machine_but_its_kind(results):
+    """No path of a home or of a runs folder elsewhere."""
+    for result in results:
+        for file in result["folder"].iterdir():
+            assert not re.search(r"/(home|root|tmp|work|Users)/", file.read_text(encoding="utf-8")), file
