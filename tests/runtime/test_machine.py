@@ -17,7 +17,7 @@ from transformer_pl import sweep
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime import machine
+from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.training import fit
 
@@ -146,6 +146,30 @@ def test_fp32_is_fp32_on_a_gpu_too(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     fit.start_libraries()
     assert not torch.backends.cudnn.allow_tf32
+
+
+def test_more_compiled_products_are_kept_than_onednn_keeps_by_default():
+    """It would compile the first of 1,200 shapes anew."""
+    script = """
+import torch
+from transformer_pl.training import fit
+fit.start_libraries()
+for rows in [*range(1, 1201), 1]:
+    torch.zeros(rows, 8).to_mkldnn()
+"""
+    variables = {**os.environ, "ONEDNN_VERBOSE": "profile_create"}
+    variables.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY", None)
+    run = subprocess.run([sys.executable, "-c", script], env=variables, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    created = [line for line in run.stdout.splitlines() if ",create:" in line]
+    assert len(created) == 1201
+    assert "create:cache_hit" in created[-1]
+
+
+def test_a_chosen_number_of_compiled_products_stays(monkeypatch):
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+    memory.keep_compiled_products()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
 
 
 def test_what_is_finished_needs_no_gpu(tmp_path):

@@ -205,9 +205,10 @@ def use_threads(config: Config, trial: Trial) -> int:
 
 
 def start_libraries() -> None:
-    """Set what torch and Lightning do by default: fp32 stays fp32, memory is kept, and noise is silenced."""
+    """Set what torch and Lightning do by default: fp32 stays fp32, memory and code are kept, and noise is silenced."""
     torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
     memory.keep_freed()
+    memory.keep_compiled_products()
     torch.set_flush_denormal(True)  # numbers below 1e-38 make a product of matrices up to 25 times as slow
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
