@@ -253,6 +253,12 @@ def copy_trials(words):
     return subprocess.run(["cp", "-a", source, target]).returncode
 
 
+def make_folder(words):
+    (folder,) = words
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return 0
+
+
 def list_archive(words):
     """Its trials would be among those of the other commands: their names alone."""
     archive, folder, target = words
@@ -316,6 +322,7 @@ RULES = {  # the first words of a command: what it comes to here
     "pytest": parse_pytest,
     "coverage": parse_coverage,
     "cp -a": copy_trials,
+    "mkdir -p": make_folder,
     "tar xf": list_archive,
 }
 NEEDS = {  # what may be missing here; then the command says so
