@@ -17,7 +17,8 @@ from transformer_pl import sweep
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime import machine, memory
+from transformer_pl.runtime import machine
+from transformer_pl.runtime.environment import keep_compiled_products
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.training import fit
 
@@ -168,7 +169,7 @@ for rows in [*range(1, 1201), 1]:
 
 def test_a_chosen_number_of_compiled_products_stays(monkeypatch):
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
-    memory.keep_compiled_products()
+    keep_compiled_products()
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
 
 

@@ -22,6 +22,15 @@ def avoid_spinning_threads() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def keep_compiled_products() -> None:
+    """Let oneDNN keep the code of 4,096 products, unless the user chose otherwise. Call it before the first product.
+
+    It compiles a product of bfloat16 matrices for each shape. A training at scale multi30k has 3,000 shapes, and by
+    default oneDNN keeps 1,024 of them. With all of them a training of base takes 2.7 GB and not 2.3.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
+
+
 def chosen_thread_count() -> int | None:
     """The number of threads that the user, or the sweep that started this process, has set; None where nobody has."""
     number = os.environ.get("OMP_NUM_THREADS", "")

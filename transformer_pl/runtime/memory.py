@@ -1,4 +1,4 @@
-"""How much memory a process takes, and what glibc and oneDNN keep of it. Outside Linux glibc's functions do nothing.
+"""How much memory a process takes, and how glibc keeps it. Outside Linux these functions do nothing.
 
 By default glibc returns the memory of every large tensor to the system, which must clear each page before the next
 tensor gets it: a third of a training step on a CPU. If glibc keeps the memory, the heap slowly grows, because tensors
@@ -6,7 +6,6 @@ of many shapes fragment it. So free memory is returned at every validation.
 """
 
 import ctypes
-import os
 import re
 import resource
 from contextlib import suppress
@@ -22,15 +21,6 @@ def keep_freed() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def keep_compiled_products() -> None:
-    """Let oneDNN keep the code of 4,096 products, unless the user chose otherwise. Call it before the first product.
-
-    It compiles a product of bfloat16 matrices for each shape. A training at scale multi30k has 3,000 shapes, and by
-    default oneDNN keeps 1,024 of them. With all of them a training of base takes 2.7 GB and not 2.3.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
 
 
 def return_to_system() -> None:

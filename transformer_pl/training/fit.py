@@ -18,7 +18,7 @@ from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.energy import EnergyMeter, device_counters
-from transformer_pl.runtime.environment import chosen_thread_count, set_thread_count
+from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
 from transformer_pl.runtime.errors import InputError, message_of, warn
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
@@ -208,7 +208,7 @@ def start_libraries() -> None:
     """Set what torch and Lightning do by default: fp32 stays fp32, memory and code are kept, and noise is silenced."""
     torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
     memory.keep_freed()
-    memory.keep_compiled_products()
+    keep_compiled_products()
     torch.set_flush_denormal(True)  # numbers below 1e-38 make a product of matrices up to 25 times as slow
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
