@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -337,7 +338,7 @@ def test_every_trial_of_a_sweep_is_the_same_under_the_agent(path):
 
 
 def test_a_finished_trial_tells_the_agent_s_run_what_it_resulted_in(smoke, tmp_path):
-    runs, _ = smoke
+    runs = shutil.copytree(smoke[0], tmp_path / "runs", symlinks=True)  # the agent adds a W&B run
     sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
     values = {key: completed["value"] for key, completed in sweep["parameters"].items() if "value" in completed}
     words = [*agents(sweep, **values, variant="model.h=4"), f"--runs={runs}"]
