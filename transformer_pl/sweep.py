@@ -161,7 +161,7 @@ class GridCommand:
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
         self.launcher.allot([one.config.trainer for one in missing], len(missing))
-        for line in long_note(plan, missing, self.launcher.cpu_cores()):
+        for line in long_note(plan, missing, self.launcher.cpu_cores(), self.launcher.slots):
             say(self.console, line)
         if self.options.plan and missing:
             self.allot(missing)

@@ -282,13 +282,14 @@ def test_a_plan_that_is_hopeless_on_this_machine_says_so(tmp_path, cores, weeks)
     estimates = estimate_costs(trials, [])
     flops = 1.2 * WEEK * 2 * CORE_RATE / len(trials)
     costly = {row: one._replace(cost=one.cost._replace(flops=flops)) for row, one in estimates.items()}
-    notes = long_note(Plan(TABLE3_A, trials, costly), trials, cores)
+    notes = long_note(Plan(TABLE3_A, trials, costly), trials, cores, 1)
     said = [f"too long for this machine: at least {weeks}"] * bool(weeks)
     assert [note.partition(" on ")[0] for note in notes] == said
     timed_ones = {row: one._replace(seconds=YEAR / 4) for row, one in estimates.items()}
-    (note,) = long_note(Plan(TABLE3_A._replace(scale="wmt14"), trials, timed_ones), trials, 4)
-    assert note.startswith("too long for this machine: about 2.5 years on 4 CPU cores; ") and "--scale demo" in note
-    assert long_note(Plan(TABLE3_A, trials, timed_ones), trials[:0], 4) == []  # nothing is left to do
+    for at_once, years in ((1, "2.5 years"), (2, "1.2 years")):
+        (note,) = long_note(Plan(TABLE3_A._replace(scale="wmt14"), trials, timed_ones), trials, 4, at_once)
+        assert note.startswith(f"too long for this machine: about {years} on 4 CPU cores; ") and "--scale demo" in note
+    assert long_note(Plan(TABLE3_A, trials, timed_ones), trials[:0], 4, 1) == []  # nothing is left to do
 
 
 def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):

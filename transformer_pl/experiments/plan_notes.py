@@ -14,10 +14,7 @@ from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.convergence import FALLEN, LIMIT, Convergence, of_seeds, of_trial
 from transformer_pl.trials.identity import row_identity
 
-MUCH_LARGER, MUCH_FASTER = (
-    1.5,
-    1.25,
-)  # ratios of the largest row to the smallest: of parameters and depth, of peak rates
+MUCH_LARGER, MUCH_FASTER = 1.5, 1.25  # ratios of the largest row to the smallest: of size and depth, of peak rates
 WEEK, YEAR = 7 * 86_400.0, 365 * 86_400.0  # seconds
 CORE_RATE = 100e9  # FLOP/s of a CPU core, more than any sustains in a training
 RETUNE = "--retune optim.lr_scale,optim.warmup"
@@ -66,15 +63,18 @@ def average_note(plan: Plan) -> list[str]:
     return [f"fewer validations than checkpoints to average: {', '.join(few)}; {remedy}"] if few else []
 
 
-def long_note(plan: Plan, missing: Iterable[PlannedTrial], cpu_cores: int) -> list[str]:
+def long_note(plan: Plan, missing: Iterable[PlannedTrial], cpu_cores: int, at_once: int) -> list[str]:
     """A line where the training left takes longer than a week; none where no CPU of this machine trains.
 
-    missing: the trials left to train. Where no trial tells the time, it is the least that a CPU needs (CORE_RATE).
+    missing: the trials left to train, so many of them at once. Where no trial tells the time, it is the least that a
+    CPU needs (CORE_RATE).
     """
     if not cpu_cores:
         return []
     estimates = [plan.estimates[planned.row] for planned in missing]
-    seconds = sum(one.cost.flops / (cpu_cores * CORE_RATE) if one.seconds is None else one.seconds for one in estimates)
+    seconds = sum(
+        one.cost.flops / (cpu_cores * CORE_RATE) if one.seconds is None else one.seconds / at_once for one in estimates
+    )
     if seconds < WEEK:
         return []
     least = "at least " if any(one.seconds is None for one in estimates) else "about "

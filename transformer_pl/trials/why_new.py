@@ -48,15 +48,24 @@ def describe_inputs(inputs: Mapping[str, Any], other: Mapping[str, Any], trial: 
         elif key == "data":
             differences.append("the text or its preparation changed")
         elif key == "parts":
-            same = [slot for slot in new.keys() & old.keys() if inputs[f"model.{slot}"] == other[f"model.{slot}"]]
-            if any(new[slot] != old[slot] for slot in same):
-                files = changed_files([Component(path=inputs[f"model.{slot}"]) for slot in new], trial.sources)
-                edited = f"{', '.join(map(str, files))} {'were' if len(files) > 1 else 'was'} edited"
-                differences.append(f"{edited} since {trial.folder.name}")
+            edited = {part for part in new.keys() & old.keys() if new[part] != old[part]}
+            edited = {part for part in edited if inputs[_key_of(part)] == other[_key_of(part)]}
+            names = [inputs["data.task"]] if "task" in edited else []  # a trial keeps no copy of its task
+            if edited - {"task"}:
+                components = [Component(path=inputs[_key_of(part)]) for part in new if part != "task"]
+                names += map(str, changed_files(components, trial.sources))
+            if names:
+                verb = "were" if len(names) > 1 else "was"
+                differences.append(f"{', '.join(names)} {verb} edited since {trial.folder.name}")
         else:
             name = key.removeprefix("effective.")
             differences.append(f"{name} {_shown(key, old)} -> {_shown(key, new)}")
     return differences
+
+
+def _key_of(part: str) -> str:
+    """The key that names a part with code of its own: a slot of the model, or the task."""
+    return "data.task" if part == "task" else f"model.{part}"
 
 
 def _shown(key: str, value: Any) -> Any:
