@@ -605,6 +605,9 @@ def test_every_row_is_tried_at_so_many_points(rows, tell):
         assert f"{2 * budget} trials, {2 * budget} to train" in tell(sweep.main, *words, "--plan")[1]
         with pytest.raises(InputError, match=f"{2 * budget} of {2 * budget} trials are missing"):
             tell(report.main, *words)
+    for main in (sweep.main, report.main):
+        with pytest.raises(InputError, match="--budget: is for --retune"):
+            tell(main, path, "--runs", runs, "--budget", 3)
 
 
 @binds("sweep --schema")

@@ -88,7 +88,7 @@ def test_long_names_are_refused_in_a_short_message(file, tmp_path, length):
         lambda: sweep.main([TABLE3, "--plan", runs, f"--set=data.path=/{name}"]),
     ):
         assert "File name too long" in (said := message(run)) and len(said) < LONG, said
-    assert "must mean one finished trial" in (said := message(translate.main, [name, runs])) and len(said) < LONG
+    assert "must name one finished trial" in (said := message(translate.main, [name, runs])) and len(said) < LONG
     assert len(message(partial(trial, f"--model.{name}=1"))) < LONG + 100 + len(str(list(KEYS)))
 
 

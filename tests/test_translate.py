@@ -39,7 +39,7 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
         assert completed.returncode == 0, completed.stderr
         assert completed.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
     assert (
-        "the embedded corpus" in completed.stderr and "20 steps" in completed.stderr and "en to de" in completed.stderr
+        "the synthetic corpus" in completed.stderr and "20 steps" in completed.stderr and "en to de" in completed.stderr
     )
 
 

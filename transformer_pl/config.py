@@ -162,7 +162,8 @@ class Data(Section):
         description="subwords in the shared vocabulary, special tokens included (Section 5.1)",
     )
     batch_tokens: Count = Field(
-        default=25_000, description="tokens per language in the global batch, padding included (Section 5.1)"
+        default=25_000,
+        description="source tokens, and as many target tokens, in the global batch, padding included (Section 5.1)",
     )
     max_length: Count = Field(
         default=256, description="tokens per sentence, end token included; longer training pairs are dropped"
@@ -227,7 +228,9 @@ class Trainer(Section):
         description="minutes between checkpoints, where no validation comes first; 0: at every step",
     )
     log_every: Count = Field(default=50, description="steps between logged values of the training loss")
-    eval_tokens: Count = Field(default=4096, description="tokens per language in an evaluation batch, padding included")
+    eval_tokens: Count = Field(
+        default=4096, description="source tokens, and as many target tokens, in an evaluation batch, padding included"
+    )
     bleu_sample: Natural = Field(
         default=0, description="sentences translated at every validation, for val/bleu_sample; 0: none"
     )

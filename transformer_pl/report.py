@@ -12,6 +12,7 @@ from transformer_pl.experiments.cli import (
     add_retune_options,
     add_storage_option,
     add_sweep_options,
+    complete_retune_options,
     make_folder,
     refuse_options,
     sweep_file,
@@ -96,7 +97,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table.add_argument(
         "--test",
         choices=("t", "randomisation"),
-        help="the test of differences to base (t; randomisation where rows have one seed)",
+        help="the significance test of differences from base (t; randomisation where rows have one seed)",
     )
     table.add_argument(
         "--against", type=folder_name, metavar="DIR", help="another runs folder, to compare the same rows"
@@ -109,6 +110,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
         "that one device sustains (the paper takes 9.5 for a P100)",
     )
     options = parser.parse_args(argv)
+    complete_retune_options(options)
     for flag, folder in (("--runs", options.runs), ("--against", options.against)):
         if folder and not folder.is_dir():
             raise InputError(f"{flag} {folder}: must be a runs folder of the sweep, but there is no such folder")

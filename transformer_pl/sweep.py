@@ -20,6 +20,7 @@ from transformer_pl.experiments.cli import (
     add_retune_options,
     add_storage_option,
     add_sweep_options,
+    complete_retune_options,
     kept_options,
     make_folder,
     other_table,
@@ -68,7 +69,7 @@ examples:
   python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
   python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   real text, one trial at a time
 
-exit codes: 0 done; 1 a trial failed or diverged; 2 the input is wrong, nothing was started; 130, 143 stopped
+exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 the input is wrong, nothing was started; 130, 143 stopped
 """
 
 
@@ -147,9 +148,11 @@ class GridCommand:
         missing = self.trials_to_train(trials)
         self.launcher.check([planned.config.trainer for planned in missing])
         check_models((row.configs[0] for row in sweep.rows), self.options.runs)
+        self.launcher.allot([one.config.trainer for one in missing], len(missing))
         texts = [(planned.config.data, planned.prepared) for planned in missing]
         lines: list[str] = []  # of texts that are not prepared here; else `train` prepares them
         if self.options.measure:
+            measure.check_measurable(missing, self.launcher.threads)
             prepare_texts([data for data, _ in texts], self.options.runs, self.console)
         elif self.options.plan:
             lines = survey_texts(texts, self.console)
@@ -160,11 +163,10 @@ class GridCommand:
         print_plan(plan, missing, self.console, self.options.compare)
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
-        self.launcher.allot([one.config.trainer for one in missing], len(missing))
         for line in long_note(plan, missing, self.launcher.cpu_cores(), self.launcher.slots):
             say(self.console, line)
         if self.options.plan and missing:
-            self.allot(missing)
+            say(self.console, self.launcher.describe(missing))
             for line in self.launcher.preview(longest_first(missing, estimates), self.argv(sweep)):
                 say(self.console, line)
         index_of(self.options.runs).save()
@@ -174,7 +176,6 @@ class GridCommand:
         self, sweep: Sweep, missing: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]
     ) -> dict[int, CostEstimate]:
         """The estimates, with times that are measured here. Nothing of it stays but the prepared text."""
-        self.launcher.allot([one.config.trainer for one in missing], len(missing))
         return measure.measured(
             estimates,
             missing,
@@ -182,11 +183,6 @@ class GridCommand:
             self.launcher.threads,
             lambda line: say(self.console, line),
         )
-
-    def allot(self, missing: Sequence[PlannedTrial]) -> None:
-        """Let the launcher decide on what these trials run, and print that."""
-        self.launcher.allot([one.config.trainer for one in missing], len(missing))
-        say(self.console, self.launcher.describe(missing))
 
     def argv(self, sweep: Sweep) -> Callable[[PlannedTrial], list[str]]:
         return lambda planned: argv(sweep, planned, self.options.runs, self.options.rerun)
@@ -221,7 +217,8 @@ class GridCommand:
         return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
 
     def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
-        self.allot(missing)
+        self.launcher.allot([one.config.trainer for one in missing], len(missing))
+        say(self.console, self.launcher.describe(missing))
         cached = len(plan.trials) - len(missing)
         with ProgressView(self.console, missing, cached, self.launcher.slots, plan.estimates) as view:
             launch(queue, self.argv(plan.sweep), self.launcher, view)
@@ -269,7 +266,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_trusted_option(run)
     table = parser.add_argument_group("what is printed")
     add_beside_option(table)
-    table.add_argument("--compare", choices=COMPARED, help="adds to the plan how far each row is from base in this")
+    table.add_argument("--compare", choices=COMPARED, help="adds a column to the plan: how far each row is from base")
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
     search.add_argument(
         "--sampler",
@@ -289,6 +286,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
     folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
+    complete_retune_options(options)
     if sum((options.file is not None, options.list, options.clean, options.schema is not None)) != 1:
         parser.error("one of FILE, --list, --clean and --schema must be given")
     return options

@@ -1,4 +1,4 @@
-"""The seam between the framework and a task: what is read, and what is scored.
+"""The interface between the framework and a task: what is read, and what is scored.
 
 `data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
 """
@@ -66,6 +66,16 @@ class Task(ABC):
     @abstractmethod
     def score_one(self, hypothesis: str, reference: str) -> float:
         """The measure of a single sentence."""
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of its scores on the validation set, the measure's first."""
+        return [f"val/{name}" for name in (self.measure.name, *self.others)]
+
+    @property
+    def sample_metric(self) -> str:
+        """The name of the measure of a few sentences during training (`trainer.bleu_sample`)."""
+        return f"val/{self.measure.name}_sample"
 
     def sides(self, data: "Data") -> tuple[str, str]:
         """What people call source and target."""

@@ -45,6 +45,7 @@ from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.version import project_version
+from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
@@ -85,7 +86,7 @@ def main(argv: list[str]) -> int:
         try:
             return train(run, options.rerun)
         except Lost as lost:
-            print(f"error: {lost}; what this one has done since is dropped", file=sys.stderr)
+            print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
             return 1
 
 
@@ -213,7 +214,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
             with component_code(), closing(fit.energy_meter(run.config)) as meter:
                 result = _train_and_evaluate(run, prepared, rerun, meter)
         except Stopped:
-            trial.set_status("stopped")
+            with suppress(OSError):  # a full disk must not change the exit code
+                trial.set_status("stopped")
             raise
         except Diverged as error:
             with suppress(OSError):
@@ -255,7 +257,6 @@ def _record_failure(run: TrialRun, error: Exception) -> None:
 def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: EnergyMeter) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     from transformer_pl.evaluation.evaluate_trial import evaluate_trial
-    from transformer_pl.training.bleu_sample import sample_metric
     from transformer_pl.training.fit import fit, reuse_weights
 
     started, config, trial = time.perf_counter(), run.config, run.trial
@@ -269,7 +270,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: E
     try:
         evaluation = evaluate_trial(config, trial, prepared)
         metrics = evaluation.metrics
-        sample = sample_metric(config)
+        sample = task_of(config.data).sample_metric
         sampled = [line[sample] for line in trial.metrics() if sample in line]
         metrics |= {sample: sampled[-1]} if sampled else {}
         converged = convergence(trial.metrics(), config.steps)

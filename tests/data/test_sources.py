@@ -7,18 +7,18 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.errors import InputError
 
 
-def test_without_a_place_the_corpus_is_the_embedded_one():
+def test_without_a_place_the_corpus_is_the_synthetic_one():
     opened = open_corpus(Data())
     assert opened.fingerprint == {"corpus": "embedded", "version": synthetic.VERSION}
     assert list(opened.pairs("val")) == [tuple(pair) for pair in synthetic.pairs("val")]
 
 
-def test_the_embedded_corpus_turns_round():
+def test_the_synthetic_corpus_turns_round():
     turned = open_corpus(Data(source="de", target="en"))
     assert list(turned.pairs("val")) == [(de, en) for en, de in synthetic.pairs("val")]
 
 
-def test_the_embedded_corpus_knows_two_languages():
+def test_the_synthetic_corpus_knows_two_languages():
     with pytest.raises(InputError, match=r"data\.source = en, data\.target = fr: must be en and de"):
         open_corpus(Data(target="fr"))
 

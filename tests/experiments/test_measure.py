@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers import ROOT
 
-from transformer_pl.experiments.measure import EVERY, FIRST, _times, measured
+from transformer_pl.experiments.measure import EVERY, FIRST, _times, check_measurable, measured
 from transformer_pl.experiments.plan import estimate_costs, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
@@ -28,8 +28,18 @@ def test_trials_of_other_machines_cannot_be_measured_and_finished_ones_need_not(
     trials = plan_trials(SWEEP, tmp_path)
     estimates = estimate_costs(trials, [])
     with pytest.raises(InputError, match="the trials are trained elsewhere"):
-        measured(estimates, trials, lambda planned, runs: [], lambda one: None, print)
+        check_measurable(trials, lambda one: None)
+    check_measurable(trials, lambda one: 1)
+    check_measurable([], lambda one: None)
     assert measured(estimates, [], lambda planned, runs: [], lambda one: 1, print) == estimates
+
+
+def test_a_trial_that_is_too_short_is_refused_before_anything_is_trained(tmp_path):
+    """With the number of its steps, which `optim.duration` multiplies."""
+    sets = {"optim.max_steps": "10", "optim.duration": "1.9"}
+    short = plan_trials(read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets=sets), tmp_path)
+    with pytest.raises(InputError, match=r"h=1 s1: must have at least 20 steps to be timed, but has 19 \(optim\.max_"):
+        check_measurable(short, lambda one: 1)
 
 
 def test_only_training_lines_from_the_first_step_on_are_timed(tmp_path):

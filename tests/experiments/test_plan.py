@@ -299,8 +299,8 @@ def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     (one.trial.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
     one.trial.folder.rename(one.trial.folder.with_name("demo-h=1-s1-0123456789ab"))
     for state in ("new", "running"):  # what has begun is not new
-        reasons = [line for line in printed(tmp_path, 200, content=TABLE3_A) if line.startswith("new, unlike")]
-        reason = f"new, unlike a finished trial (core revision 1 -> {CORE_REVISION}): h=1 s1"
+        reasons = [line for line in printed(tmp_path, 200, content=TABLE3_A) if line.startswith("to be trained")]
+        reason = f"to be trained, because a finished trial differs (core revision 1 -> {CORE_REVISION}): h=1 s1"
         assert reasons == [reason] * (state == "new")
         one.trial.make()
         one.trial.set_status("running")

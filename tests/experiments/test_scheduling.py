@@ -71,6 +71,11 @@ def test_how_a_trial_has_ended(planned, ended, result, state, ending, words):
 
 
 class Pruning(GridQueue):
+    heartbeats = 0
+
+    def give_heartbeat(self):
+        self.heartbeats += 1
+
     def watch(self, planned):
         return True
 
@@ -94,7 +99,7 @@ def test_a_trial_that_is_pruned_is_asked_to_end_and_killed_if_it_does_not(planne
 
 
 def test_a_queued_trial_is_not_shown_as_running(planned, monkeypatch):
-    """Nor can it be pruned: it has reported nothing. One that ends at once is shown, too."""
+    """Nor can it be pruned: it has reported nothing. It has heartbeats all the same. One that ends at once is shown."""
     monkeypatch.setattr(Training, "begun", lambda self: self.runs is not True)
     scheduler, _, launcher, view = made(planned[:2], slots=2)
     scheduler.queue = Pruning(planned[:2])
@@ -102,6 +107,7 @@ def test_a_queued_trial_is_not_shown_as_running(planned, monkeypatch):
     scheduler.poll()
     first, second = launcher.started
     assert not view.shown and not first.asked and len(scheduler.running) == 2
+    assert scheduler.queue.heartbeats == 1
     first.runs, second.ended = "on a node", CRASHED
     scheduler.poll()
     assert view.shown == [one.name for one in planned[:2]]

@@ -83,7 +83,7 @@ def test_right_sweeps_are_valid(sweep):
         (GRID, ("parameters", "model.p_drop"), {"value": 1}),
         (GRID, ("parameters", "model.ffn"), {"value": "GatedFeedForward"}),
         (GRID, ("parameters", "trainer.precision"), {"value": "64"}),
-        (SEARCH, ("metric", "name"), "val/blue"),
+        (SEARCH, ("metric", "name"), "blue"),
         (SEARCH, ("run_cap",), 0),
         (SEARCH, ("parameters", "optim.lr_scale"), {"min": 0.1}),
         (SEARCH, ("parameters", "optim.lr_scales"), {"min": 0.1, "max": 1}),

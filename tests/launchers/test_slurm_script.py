@@ -12,7 +12,7 @@ from lightning.fabric.plugins.environments import SLURMEnvironment
 from tiny_trials import TINY
 
 from transformer_pl.config import Trainer
-from transformer_pl.launchers import slurm_queue, slurm_script
+from transformer_pl.launchers import slurm, slurm_queue, slurm_script
 from transformer_pl.launchers.slurm import SlurmLauncher, SlurmTraining
 from transformer_pl.launchers.slurm_queue import QueuedTask
 from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, batch_script
@@ -36,6 +36,8 @@ def resources(folder, text):
         ("cpus-per-task: 0", "cpus-per-task = 0: Input should be greater than or equal to 1"),
         ("partition: 'long --wrap=x'", "partition = long --wrap=x: must be one word without quotes"),
         ("mem: 8", "mem = 8: Input should be a valid string"),
+        ("gpus-per-node: a100", "gpus-per-node = a100: must be a number, or a type and a number such as a100:4"),
+        ("gpus-per-node: -1", "gpus-per-node = -1: must be a number, or a type and a number"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path, text, message):
@@ -104,6 +106,48 @@ def test_how_a_job_has_ended_is_told(tmp_path, state, reason, words):
     ended = SlurmTraining(launcher, planned).poll()
     assert not ended.ok and ended.how.startswith(f"in SLURM's job 7_2 {words}")
     assert ended.how.endswith(f"), which printed to {tmp_path / 'printed.txt'}")
+
+
+def test_what_slurm_does_not_take_now_is_submitted_later_unless_it_is_the_first(tmp_path, monkeypatch, capsys):
+    """By programs in the place of SLURM's. A search submits trial by trial, while others run."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    folder, clock = tmp_path / "runs" / "sweeps" / "grid" / "slurm", [1000.0]
+    monkeypatch.setattr(slurm.time, "monotonic", lambda: clock[0])
+
+    def program(name, *lines):
+        (tmp_path / name).write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        (tmp_path / name).chmod(0o755)
+
+    first, second, *_ = planned_trials(tmp_path / "runs", {}, {})
+    refused = "echo 'sbatch: error: Batch job submission failed: Job violates a limit' >&2; exit 1"
+    program("squeue")
+    program("scontrol", "echo 'MaxArraySize            = 1001'")
+    program("sbatch", refused)
+    launcher = SlurmLauncher(tmp_path / "runs", folder.parent)
+    launcher.start(first, ["--seed=1"], None)
+    with pytest.raises(InputError, match="cannot be submitted: sbatch: Batch job submission failed"):
+        launcher.submit()
+    program("sbatch", "echo 7")
+    launcher.submit()
+    assert not launcher.is_waiting(first) and launcher.task(first).job == "7"
+    program("sbatch", refused)
+    launcher.start(second, ["--seed=1"], None)
+    launcher.submit()
+    assert launcher.is_waiting(second) and "SLURM does not take 1 trial now" in capsys.readouterr().err
+    program("sbatch", "echo 8")
+    launcher.submit()
+    assert launcher.is_waiting(second)  # not asked again so soon
+    clock[0] += 60
+    launcher.submit()
+    assert not launcher.is_waiting(second) and launcher.task(second).job == "8"
+
+
+def test_a_package_that_the_trials_need_must_be_on_this_machine(tmp_path, monkeypatch):
+    launcher, trainer = SlurmLauncher(tmp_path, tmp_path / "sweep"), Trainer(tokenised_bleu=True)
+    launcher.check([trainer])
+    monkeypatch.setitem(sys.modules, "sacremoses", None)  # as where it is not installed
+    with pytest.raises(InputError, match="needs the package sacremoses"):
+        launcher.check([trainer])
 
 
 def test_tasks_that_were_cancelled_before_they_began_have_no_number(tmp_path, monkeypatch):

@@ -565,7 +565,7 @@ def test_no_star_is_without_the_mark_where_base_still_falls():
 def test_rows_that_have_converged_have_no_mark():
     table = build_table(ended(measured([0.0, 0.3]), FLAT, FLAT), config())
     assert "†" not in table.markdown()
-    assert any("No row is known not to have converged (2 rows measured)" in note for note in table.notes)
+    assert any("All rows have converged, as far as this was measured (2 rows)" in note for note in table.notes)
     assert any("by at most 1%" in note for note in table.notes)
     assert not any("onverged" in note for note in build_table([row(config(), None)], config()).notes)
 

@@ -63,7 +63,7 @@ def test_the_report_holds_the_table_the_curves_by_row_and_the_axes_of_a_search(s
         [],
     ]
     table, pictures = results[1]
-    assert '"val": "results"' in json.dumps(table) and pictures["config"]["mediaKeys"] == ["Differences to base"]
+    assert '"val": "results"' in json.dumps(table) and pictures["config"]["mediaKeys"] == ["Differences from base"]
     for panel, metric in zip(curves[1], ("val/ppl", "train/loss"), strict=True):
         drawn = panel["config"]
         assert (drawn["xAxis"], drawn["metrics"], drawn["groupBy"]) == ("step", [metric], "row.value")

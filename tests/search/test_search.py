@@ -38,6 +38,7 @@ from transformer_pl.trials.trial import Trial
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
 SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400}
 SMALLER = {"model.N": 2}  # where nothing has to happen while a trial runs
+PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 SPACE = {"model.h": {"values": [3, 4, 8]}, "model.p_drop": {"min": 0.0, "max": 0.3}}
 
 
@@ -120,13 +121,13 @@ def test_all_mistakes_of_a_file_are_reported_at_once(write, tmp_path):
             "model.p_drop": {"distribution": "normal", "mu": 0},
             "seed": {"values": [1, 2]},
         },
-        metric={"name": "val/blue", "goal": "maximise"},
+        metric={"name": "blue", "goal": "maximise"},
         run_cap=0,
         early_terminate={"type": "envelope"},
     )
     finished = command("sweep", path, "--runs", tmp_path / "runs")
     assert finished.returncode == 2 and not (tmp_path / "runs").exists()
-    for words in ("model.hh: no such key", "mu: Optuna has nothing like it", "val/blue: no such metric", "run_cap = 0"):
+    for words in ("model.hh: no such key", "mu: Optuna has nothing like it", "blue: no such metric", "run_cap = 0"):
         assert words in finished.stderr
     assert "parameters.seed" in finished.stderr and "must be of type: hyperband" in finished.stderr
 
@@ -164,6 +165,10 @@ def test_a_mistake_of_a_search_is_named(keys, seeds, mistake):
             "on the schedule",
         ),
         ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "needs trainer.bleu_sample"),
+        ({"metric": {"name": "val/blue", "goal": "maximize"}}, "val/blue: no such metric; did you mean val/bleu?"),
+        ({"metric": {"name": "val/f1", "goal": "maximize"}}, "val/f1: no such metric"),
+        (PARSING | {"metric": {"name": "val/bleu", "goal": "maximize"}}, "val/bleu: no such metric"),
+        (PARSING | {"metric": {"name": "val/f1_sample", "goal": "maximize"}}, "needs trainer.bleu_sample"),
         ({"space": {"model.h": {"values": [8, "abc"]}}}, "model.h = abc: must be a valid"),
         ({"space": {"model.h": {"values": [8, [4]]}}}, "each value must be a number, text"),
         ({"space": {"variant": {"values": ["base", "model.hh=3"]}}}, "model.hh = 3: no such key"),
@@ -298,6 +303,8 @@ def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
     planned = command("sweep", path, "--runs", runs, "--plan").stdout.splitlines()
     assert [line.split()[0] for line in planned if line.endswith(": done")] == ["#0", "#1"]
     assert not any("to train" in line for line in planned)
+    refused = command("sweep", path, "--runs", runs, "--plan", "--storage", "postgresql://nobody@127.0.0.1:1/none")
+    assert refused.returncode == 2 and "--storage postgresql://nobody@127.0.0.1:1/none" in refused.stderr
     for result in finished_results(runs):
         steps = [json.loads(line)["step"] for line in (result["folder"] / "metrics.jsonl").read_text().splitlines()]
         assert result["steps"] == 200 and steps == sorted(steps)

@@ -28,7 +28,7 @@ from transformer_pl.runtime.passwords import PASSWORD
 from transformer_pl.runtime.processes import is_dead, process_id
 from transformer_pl.search import storage
 from transformer_pl.search.space import read_search
-from transformer_pl.search.states import counted_trials
+from transformer_pl.search.states import counted_trials, trials_left
 from transformer_pl.search.storage import Unreachable, create_study
 from transformer_pl.search.study import RETRY_DRAW_S, SearchQueue
 from transformer_pl.trials.runs_folder import finished_results
@@ -335,6 +335,25 @@ def test_repeated_draws_do_not_count_and_end_the_search_in_a_space_that_is_too_s
     assert queue.waits() is None
     repeats = [trial for trial in queue.study.get_trials() if "repeats" in trial.user_attrs]
     assert len(repeats) == 10 and all(trial.value == 2.0 for trial in repeats)
+
+
+def test_the_trials_that_are_left_are_counted(tmp_path):
+    """Failed ones are trained again, whatever the cap."""
+    space = {"model.p_drop": {"min": 0.0, "max": 0.3}}
+    queue = queue_of(tmp_path, space=space, run_cap=4)
+
+    def count(run_cap):
+        return trials_left(queue.study.get_trials(), run_cap)
+
+    assert count(4) == 4
+    finish(queue, queue.next(set()))
+    queue.ended(queue.next(set()), "failed")
+    finish(queue, queue.next(set()))
+    assert [count(4), count(3), count(2), count(1)] == [2, 1, 1, 1]
+    again = queue_of(tmp_path, space=space, run_cap=2)  # enqueues the failed one
+    assert [count(4), count(2)] == [2, 1]
+    again.ended(again.next(set()), "failed")
+    assert [count(4), count(2)] == [2, 1]
 
 
 def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twice(tmp_path, clock):

@@ -417,7 +417,7 @@ def test_a_sweep_and_its_report_are_seen_in_a_browser(compatible_server, browser
         page.get_by_text(name, exact=True).first.wait_for()
     page.get_by_text("smoke@demo", exact=True).first.click()
     page.get_by_text("Media", exact=True).first.click()
-    page.get_by_text("Differences to base").first.wait_for()
+    page.get_by_text("Differences from base").first.wait_for()
     page.wait_for_function("Array.from(document.images).filter(one => one.naturalWidth > 0).length >= 3")
 
 

@@ -280,6 +280,22 @@ def test_a_folder_with_a_file_of_others_in_it_stays_whole(failed, runs, monkeypa
     assert "removed 2" in output and not any(folder.exists() for folder in failed.values())
 
 
+def test_what_cannot_be_removed_is_named_and_the_rest_is_removed(failed, runs, monkeypatch):
+    remove = shutil.rmtree
+
+    def refuse(path, *options, **more):
+        if path == failed["trials"]:
+            raise PermissionError(13, "Permission denied")
+        remove(path, *options, **more)
+
+    monkeypatch.setattr(cleaning.shutil, "rmtree", refuse)
+    monkeypatch.setattr("builtins.input", lambda: "y")
+    output = io.StringIO()
+    assert cleaning.clean(runs, Console(file=output, width=200)) == 1
+    assert failed.pop("trials").exists() and not any(folder.exists() for folder in failed.values())
+    assert "Permission denied" in output.getvalue() and "removed 2" in output.getvalue()
+
+
 def test_a_file_that_comes_while_the_question_waits_stays(failed, runs, monkeypatch):
     def answer():
         write(failed["trials"] / "notes.md", "mine")

@@ -138,7 +138,7 @@ def test_one_damaged_result_stops_no_command(runs, capsys, name):
 def test_a_damaged_trial_cannot_be_translated_with(runs, capsys):
     path = the(runs, "h=4").folder / "result.json"
     path.write_bytes(b"{}")
-    with pytest.raises(InputError, match="must mean one finished trial"):
+    with pytest.raises(InputError, match="must name one finished trial"):
         translate.main(["demo-h-4", f"--runs={runs}"])
     assert f"warning: {path}: cannot be read: " in capsys.readouterr().err
 

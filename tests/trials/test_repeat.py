@@ -158,8 +158,8 @@ def test_it_is_repeated_in_another_runs_folder(copied, tmp_path, runs):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("result.json", None, "TRIAL .* must mean one finished trial under .* but means none"),
-        ("result.json", "flipped", "TRIAL .* must mean one finished trial"),
+        ("result.json", None, "TRIAL .* must name one finished trial under .* but none matches"),
+        ("result.json", "flipped", "TRIAL .* must name one finished trial"),
         ("env.json", None, r"env\.json: must be what the trial recorded, .*, but: No such file or directory; repeat"),
         ("env.json", "{", r"env\.json: must be what the trial recorded"),
         ("env.json", '{"packages": 3}', r"env\.json: must be what the trial recorded, .*, but: packages: .*; repeat"),
@@ -183,7 +183,7 @@ def test_a_trial_that_is_not_finished_or_damaged_is_refused(copied, tmp_path, na
 @pytest.mark.parametrize("name", ["nothing", "a/b", "x" * 5000, "\0"])
 def test_an_unknown_trial_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="must mean one finished trial under runs, but means none"):
+    with pytest.raises(InputError, match="must name one finished trial under runs, but none matches"):
         main([f"--from={name}", "--runs=again"])
     assert not os.listdir(tmp_path)
 

@@ -26,9 +26,9 @@ class Subject(NamedTuple):
     target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
 
 
-def small_model(config: Sizes, seed: int = SEED, p_drop: float = 0.0) -> Subject:
-    """A model with these components and sizes, but two layers per stack, and random sentences."""
-    config = config._replace(N=2, p_drop=p_drop)
+def small_model(config: Sizes, seed: int = SEED) -> Subject:
+    """A model with these components and sizes, but two layers per stack and no dropout, and random sentences."""
+    config = config._replace(N=2, p_drop=0.0)
     torch.manual_seed(seed)
     model = Transformer(config)
     with torch.no_grad():

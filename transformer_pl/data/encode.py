@@ -26,7 +26,7 @@ from transformer_pl.runtime.files import put_in_place, read_json, sha256, write_
 if TYPE_CHECKING:
     from transformer_pl.config import Data
 
-LANGUAGES = ("source", "target")
+SIDES = ("source", "target")
 LOCK = "lock"  # file of an unfinished folder: held by the process that works in it
 CHUNK = 10_000  # pairs in memory at a time
 SAVED_EVERY = 20  # chunks between two notes of how far the arrays are
@@ -150,7 +150,7 @@ def _encode_split(
     with ExitStack() as stack:  # closes every file, also where closing one of them finds the disk full
         writers = [
             stack.enter_context(closing(_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION, sizes)))
-            for side in LANGUAGES
+            for side in SIDES
         ]
         pairs = itertools.islice(pairs, done, None)
         for number in itertools.count(1):
@@ -163,7 +163,7 @@ def _encode_split(
             crash_point("a text: after a chunk of it")
             saved = [writer.saved() for writer in writers] if number % SAVED_EVERY == 0 else []
             note(done, {file: size for files in saved for file, size in files.items()})
-        return {f"{side}_pieces": writer.finish() for side, writer in zip(LANGUAGES, writers, strict=True)}
+        return {f"{side}_pieces": writer.finish() for side, writer in zip(SIDES, writers, strict=True)}
 
 
 class _Writer:

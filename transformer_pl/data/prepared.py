@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, PositiveInt
 
 from transformer_pl.data.corpus import SPLITS
-from transformer_pl.data.encode import LANGUAGES
+from transformer_pl.data.encode import SIDES
 from transformer_pl.data.selection import EVALUATION
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
@@ -102,7 +102,7 @@ class Prepared:
         return counts[f"{side}_pieces"] / counts["pairs"] + 1
 
     def split(self, name: str) -> Split:
-        return Split(*(self._tokens(name, side) for side in LANGUAGES))
+        return Split(*(self._tokens(name, side) for side in SIDES))
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""

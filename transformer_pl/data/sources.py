@@ -1,4 +1,4 @@
-"""Where text comes from (Section 5.1): the embedded corpus, a folder, or a dataset of the hub.
+"""Where text comes from (Section 5.1): the synthetic corpus, a folder, or a dataset of the hub.
 
 A corpus is read as a stream, as often as needed. An error in it names the file and the line.
 """
@@ -34,7 +34,7 @@ def parallel_text(data: "Data") -> Corpus:
     if data.path is not None:
         return folder_corpus(at_home(data.path), data)
     if data.hub is None:
-        return _embedded(data)
+        return _synthetic(data)
     copy = local_copy(data)
     return folder_corpus(copy, data) if copy else hub_corpus(data)
 
@@ -64,13 +64,13 @@ def _shortened(corpus: Corpus, count: int) -> Corpus:
     )
 
 
-def _embedded(data: "Data") -> Corpus:
+def _synthetic(data: "Data") -> Corpus:
     from transformer_pl.data import synthetic
 
     if {data.source, data.target} != {"en", "de"}:
         raise InputError(
             f"data.source = {data.source}, data.target = {data.target}: must be en and de, the languages of the "
-            f"embedded corpus; name your own text with data.path=FOLDER"
+            f"synthetic corpus; name your own text with data.path=FOLDER"
         )
 
     def pairs(split: str) -> Iterator[Pair]:
@@ -78,4 +78,4 @@ def _embedded(data: "Data") -> Corpus:
         return ((de, en) if from_german else (en, de) for en, de in synthetic.pairs(split))
 
     fingerprint = {"corpus": "embedded", "version": synthetic.VERSION}
-    return Corpus(fingerprint, f"the embedded corpus, version {synthetic.VERSION}", pairs)
+    return Corpus(fingerprint, f"the synthetic corpus, version {synthetic.VERSION}", pairs)

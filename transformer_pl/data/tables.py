@@ -31,8 +31,6 @@ def table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
                 yield pair
         except InputError:
             raise
-        except StopIteration:  # the library raises this for an empty file
-            pass
         except BROKEN as error:
             raise InputError(f"{path}: cannot be read as {kind}: {one_line(error)}; mend the file") from None
         if not rows:

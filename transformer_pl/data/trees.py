@@ -31,7 +31,7 @@ TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
 def treebank(data: "Data") -> Corpus:
-    """The trees that `data` names: of a folder, or of the embedded corpus. They are not read yet.
+    """The trees that `data` names: of a folder, or of the synthetic corpus. They are not read yet.
 
     Raises an InputError if something is missing or ambiguous. `pairs` raises one for text that is no tree.
     """
@@ -42,11 +42,11 @@ def treebank(data: "Data") -> Corpus:
     from transformer_pl.data import synthetic
 
     def pairs(split: str) -> Iterator[Pair]:
-        place = f"the embedded corpus, {split}"
+        place = f"the synthetic corpus, {split}"
         return read_trees(iter(synthetic.trees(split)), place)
 
     fingerprint = {"corpus": "embedded trees", "version": synthetic.VERSION, "linearising": LINEARISING}
-    return Corpus(fingerprint, f"the trees of the embedded corpus, version {synthetic.VERSION}", pairs)
+    return Corpus(fingerprint, f"the trees of the synthetic corpus, version {synthetic.VERSION}", pairs)
 
 
 def _folder(folder: Path, data: "Data") -> Corpus:

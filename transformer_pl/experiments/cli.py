@@ -23,6 +23,7 @@ from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.trials.names import as_folder, sweep_title
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
+BUDGET = 8  # tries per row of --retune
 SHIPPED = Path(__file__).parents[1] / "sweeps"  # the sweep files that come with the package
 
 
@@ -81,10 +82,16 @@ def add_retune_options(group: Options) -> None:
     group.add_argument(
         "--budget",
         type=whole_number(2, ": base's own values are one try"),
-        default=8,
         metavar="K",
-        help="for --retune: tries per row (%(default)s)",
+        help=f"for --retune: tries per row ({BUDGET})",
     )
+
+
+def complete_retune_options(options: argparse.Namespace) -> None:
+    """Fill in the default of --budget. Raises an InputError where it is given without --retune."""
+    if not options.retune:
+        refuse_options(options, ["budget"], "is for --retune, which is not given")
+    options.budget = options.budget or BUDGET
 
 
 def add_beside_option(group: Options) -> None:

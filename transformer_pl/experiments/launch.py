@@ -81,6 +81,7 @@ class _Scheduler:
 
     def poll(self) -> None:
         """Look at every running trial: has it ended, is it to end early, has it taken too long to do so?"""
+        self.queue.give_heartbeat()
         for trial_id, running in list(self.running.items()):
             ended = running.training.poll()
             if running.training.begun() or ended:
@@ -93,22 +94,29 @@ class _Scheduler:
                 self.shown.remove(trial_id)
                 if not ended.ok and running.lease and running.lease.is_lost:
                     self.queue.hold(running.planned)
-                    self.view.waits_again(running.planned, "taken over by another command: no sign of life from here")
+                    why = "taken over by another command, as this one gave no sign of life"
+                    self.view.waits_again(running.planned, why)
                     continue
-                if running.lease:
-                    running.lease.release()  # its process may have been killed
-                ending = _ending(ended, running)
-                if ending == "failed" and trial_id not in self.split and _has_run_short_of_memory(running):
-                    self._try_again(running.planned)
-                    continue
-                self.queue.ended(running.planned, ending)
-                self.view.ended(running.planned, ending, _describe_ending(ending, running.planned, ended))
+                try:
+                    self._take_note(running, ended)
+                finally:
+                    if running.lease:
+                        running.lease.release()  # its process may have been killed
             elif running.deadline is not None:
                 if time.monotonic() > running.deadline:
                     running.training.kill()
             elif trial_id in self.shown and self.queue.watch(running.planned):
                 self.running[trial_id] = running._replace(deadline=time.monotonic() + GRACE_S)
                 running.training.terminate()
+
+    def _take_note(self, running: RunningTrial, ended: Ended) -> None:
+        """Tell the queue and the view how a trial has ended, or try it once more. It still has its lease."""
+        planned, ending = running.planned, _ending(ended, running)
+        if ending == "failed" and planned.identity.trial not in self.split and _has_run_short_of_memory(running):
+            self._try_again(planned)
+            return
+        self.queue.ended(planned, ending)
+        self.view.ended(planned, ending, _describe_ending(ending, planned, ended))
 
     def stop_all(self, ask: Callable[[str], bool]) -> None:
         if self.running:

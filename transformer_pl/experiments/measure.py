@@ -29,17 +29,30 @@ def measured(
 
     It trains each such row for LAST steps, one after the other, in a folder that is removed. The text must be prepared.
 
-    argv: the arguments of `train` for a trial and a runs folder. threads: of each process of a trial; None where it is
-    not trained on this machine. Raises an InputError there, and where a row ends before its last step.
+    argv: the arguments of `train` for a trial and a runs folder. threads: of each process of a trial. Raises an
+    InputError where a row ends before its last step.
     """
     rows = {planned.row: planned for planned in reversed(list(missing))}
     for row, planned in sorted(rows.items()):
-        if (each := threads(planned)) is None:
-            raise InputError("--measure: measures this machine, but the trials are trained elsewhere; leave it out")
         say(f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
-        seconds = planned.config.steps * _seconds_a_step(planned, argv, each)
+        seconds = planned.config.steps * _seconds_a_step(planned, argv, threads(planned) or 1)
         estimates = estimates | {row: estimates[row]._replace(seconds=seconds, by_flops=False)}
     return estimates
+
+
+def check_measurable(missing: Iterable[PlannedTrial], threads: Callable[[PlannedTrial], int | None]) -> None:
+    """Raise an InputError for trials that are trained elsewhere, and for trials that are too short to be timed.
+
+    threads: of each process of a trial; None where it is not trained on this machine.
+    """
+    for planned in missing:
+        if threads(planned) is None:
+            raise InputError("--measure: measures this machine, but the trials are trained elsewhere; leave it out")
+        if planned.config.steps < FIRST + EVERY:
+            raise InputError(
+                f"--measure: {planned.name}: must have at least {FIRST + EVERY} steps to be timed, but has "
+                f"{planned.config.steps} (optim.max_steps times optim.duration); train it instead"
+            )
 
 
 def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], list[str]], threads: int) -> float:
@@ -70,10 +83,6 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-    if len(times) < 2:
-        raise InputError(
-            f"--measure: optim.max_steps = {planned.config.steps}: must be at least {FIRST + EVERY}; train it instead"
-        )
     first, *_, final = sorted(times)
     return (times[final] - times[first]) / (final - first)
 

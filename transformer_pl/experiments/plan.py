@@ -45,7 +45,7 @@ class CostEstimate(NamedTuple):
 
     cost: Cost
     assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the text is not prepared yet
-    seconds: float | None  # by finished trials; None: no trial measured it
+    seconds: float | None  # by finished trials, or by --measure; None: not known
     by_flops: bool  # `seconds` is scaled by FLOPs, as no finished trial differs in its seed alone
 
 

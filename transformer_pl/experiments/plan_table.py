@@ -56,7 +56,7 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, co
     new = {planned.name: planned.identity.inputs for planned, state in named if state == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
-        say(console, f"new, unlike a finished trial ({reason}): {', '.join(names)}")
+        say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
 
 
 def _narrowest(console: Console, table: Table) -> int:

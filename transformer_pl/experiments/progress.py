@@ -40,14 +40,16 @@ class SearchCounts(NamedTuple):
     undrawn: int  # trials that are still to be drawn
 
 
-class RunningTrial(NamedTuple):
+class ShownTrial(NamedTuple):
+    """A trial that the view shows as running."""
+
     planned: PlannedTrial
     started: float  # on the monotonic clock, in seconds
     started_at: float  # the date, as in metrics.jsonl: seconds since 1970
     resumed: bool  # if so, its time here is not its time in all
 
 
-def read_progress(running: RunningTrial) -> Progress | None:
+def read_progress(running: ShownTrial) -> Progress | None:
     """By the last lines of metrics.jsonl since the trial was started; None before the first of them."""
     trial, steps = running.planned.trial, running.planned.config.steps
     lines = trial.metrics(last=4 * RECENT)
@@ -84,7 +86,7 @@ class ProgressView:
     ):
         self.search = search
         self.console, self.cached, self.workers, self.estimates = console, cached, workers, estimates
-        self.waiting, self.running = list(trials), dict[str, RunningTrial]()  # by the trial's id
+        self.waiting, self.running = list(trials), dict[str, ShownTrial]()  # by the trial's id
         self._elsewhere, self._looked_s = list[PlannedTrial](), -math.inf  # of those that wait; when that was looked up
         self.done = self.diverged = self.failed = 0
         self.waits: str | None = None  # what the queue waits for while nothing runs, or the launcher
@@ -105,7 +107,7 @@ class ProgressView:
         if planned in self.waiting:
             self.waiting.remove(planned)
         resumed = bool(planned.trial.metrics(last=1))
-        self.running[planned.identity.trial] = RunningTrial(planned, time.monotonic(), time.time(), resumed)
+        self.running[planned.identity.trial] = ShownTrial(planned, time.monotonic(), time.time(), resumed)
 
     def ended(self, planned: PlannedTrial, ending: str, description: str) -> None:
         """Count a trial that ended and print its line. ending: as in launch.py; description: for people."""
@@ -180,7 +182,7 @@ class ProgressView:
         worker_ends += [0.0] * (self.workers - len(worker_ends))
         elsewhere = self.elsewhere()
         for planned in elsewhere:
-            at = read_progress(RunningTrial(planned, now, 0.0, resumed=True))
+            at = read_progress(ShownTrial(planned, now, 0.0, resumed=True))
             worker_ends.append(durations[planned.row] if at is None or at.seconds_left is None else at.seconds_left)
         heapq.heapify(worker_ends)
         to_start = [durations[planned.row] for planned in self.waiting if planned not in elsewhere]
@@ -247,7 +249,7 @@ class ProgressView:
         return summary + (f", about {format_duration(left)} left" if left else "")
 
 
-def _progress_cells(running: RunningTrial, progress: Progress | None) -> list[str]:
+def _progress_cells(running: ShownTrial, progress: Progress | None) -> list[str]:
     """Four cells: step, loss, tokens per second, time left. Before the first steps, the first says what is done."""
     planned = running.planned
     if not progress:
@@ -261,7 +263,7 @@ def _progress_cells(running: RunningTrial, progress: Progress | None) -> list[st
     return [f"{progress.step}/{steps}", f"loss {progress.loss:.3f}", f"{progress.tokens_per_s:.0f} tokens/s", left]
 
 
-def _beginning(running: RunningTrial) -> str:
+def _beginning(running: ShownTrial) -> str:
     """What a trial does that has not logged a step here. It states that it runs once its libraries are imported."""
     status = running.planned.trial.status()
     if status.get("time", 0.0) < running.started_at:  # of an earlier command

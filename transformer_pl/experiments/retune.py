@@ -104,8 +104,7 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
 
 def _goals(sweep: Sweep) -> list[str]:
     """The metrics that can decide: the scores of the sweep's task, and the loss."""
-    task = task_of(sweep.base.data)
-    return [f"val/{name}" for name in (task.measure.name, *task.others)] + list(MINIMISED)
+    return [*task_of(sweep.base.data).metrics, *MINIMISED]
 
 
 def _why_not_tunable(key: str, sweep: Sweep) -> str | None:

@@ -12,10 +12,10 @@ from transformer_pl import components
 from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, is_section, nominal_sizes, unknown_key
 from transformer_pl.experiments.trial_config import as_trained, trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, resolve, scale_level
+from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule
 from transformer_pl.runtime.yaml_file import read_yaml
-from transformer_pl.training.wandb_process import PROJECT
 from transformer_pl.trials.identity import describe_difference, row_identity
 
 # W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").

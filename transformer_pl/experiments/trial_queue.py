@@ -27,6 +27,9 @@ class TrialQueue(Protocol):
     def waits(self) -> str | None:
         """What the queue waits for when nothing runs and nothing can be started; None if everything is done."""
 
+    def give_heartbeat(self) -> None:
+        """Called at every poll: tells other commands that this one lives."""
+
     def watch(self, planned: PlannedTrial) -> bool:
         """Called at every poll of a running trial; True asks the trial to end early, which prunes it."""
 
@@ -79,6 +82,9 @@ class GridQueue:
         more = [f"{len(theirs) - MOST_NAMED} more"] if len(theirs) > MOST_NAMED else []
         which = f": {', '.join(named + more)}" if named else ""
         return f"waiting for another command, which trains {len(self.waiting)} of these{which}"
+
+    def give_heartbeat(self) -> None:
+        """None is needed: the lease of a trial has one."""
 
     def watch(self, planned: PlannedTrial) -> bool:
         return False

@@ -49,7 +49,7 @@ class Training(Protocol):
 
 
 class Launcher(Protocol):
-    """Where a command trains its trials. An InputError of any method ends the command before anything is started."""
+    """Where a command trains its trials. An InputError of a method ends the command before anything is started."""
 
     slots: int  # how many trials it takes at once, set by `allot`
     shares: bool  # whether some of them share the memory of a device, set by `allot`

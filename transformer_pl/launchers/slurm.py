@@ -26,6 +26,7 @@ from transformer_pl.launchers.slurm_script import Resources, Task, asked_hours, 
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import locked_file, write_atomically
 from transformer_pl.runtime.lease import Lease
+from transformer_pl.runtime.machine import missing_packages
 from transformer_pl.runtime.signals import Stopped, install_handler, raise_stopped
 from transformer_pl.runtime.terminal import counted
 
@@ -86,6 +87,7 @@ class SlurmLauncher:
         self._tasks: dict[str, QueuedTask] | None = None  # by the trial's id, as last told; None: never asked
         self._queued: str | None = None  # why some are, as last told
         self._began = self._asked = time.monotonic()
+        self._has_submitted, self._submit_from = False, self._began  # when SLURM may be asked to take more
 
     def check(self, trainers: Iterable[Trainer]) -> None:
         trainers, gpus = list(trainers), self.resources.gpus
@@ -107,7 +109,7 @@ class SlurmLauncher:
                     f"trainer.devices = {trainer.devices}: must be the number of GPUs that the file of --slurm asks "
                     f"for on each node, {gpus}; change one of them"
                 )
-        if mistakes:
+        if mistakes := [*mistakes, *missing_packages(trainers)]:
             raise InputError(*mistakes)
 
     @contextmanager
@@ -171,7 +173,8 @@ class SlurmLauncher:
         return SlurmTraining(self, planned)
 
     def submit(self) -> None:
-        if not self._waiting:
+        """Raises an InputError where SLURM refuses the first array; later ones are tried again until it takes them."""
+        if not self._waiting or time.monotonic() < self._submit_from:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked_file(self.runs / "sweeps" / "slurm.lock"):
@@ -184,7 +187,14 @@ class SlurmLauncher:
                 for chunk in _chunks(new, min(LARGEST_ARRAY, int(size[1]) if size else LARGEST_ARRAY)):
                     self._submit(chunk)
             except Unreachable as error:
-                raise InputError(f"--launcher slurm: trials cannot be submitted: {error}; {self._remedy()}") from None
+                if not self._has_submitted:
+                    raise InputError(
+                        f"--launcher slurm: trials cannot be submitted: {error}; {self._remedy()}"
+                    ) from None
+                trials = counted(len(self._waiting), "trial")
+                warn(f"SLURM does not take {trials} now ({error}); its jobs go on, and this command tries again")
+                self._submit_from = time.monotonic() + ASK_S[1]
+                return
         self._waiting.clear()
         self._asked = 0.0
 
@@ -240,6 +250,7 @@ class SlurmLauncher:
         trials = [planned.identity.trial for planned, _ in chunk]
         write_record(self.folder, name, trials)
         job = answer(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
+        self._has_submitted = True
         assert self._tasks is not None
         for number, trial_id in enumerate(trials):
             self._tasks[trial_id] = QueuedTask(job, number, "PENDING", "", self.folder / f"{name}.{number}.txt")

@@ -103,7 +103,7 @@ def answer(words: list[str]) -> str:
 def queued_trials(runs: Path) -> dict[str, str]:
     """The trials whose tasks are not over, by id: `queued`, or `running`, also before they have imported torch.
 
-    None, with a warning, where SLURM does not answer.
+    Empty, with a warning, where SLURM does not answer.
     """
     try:
         tasks = queued_tasks(runs)

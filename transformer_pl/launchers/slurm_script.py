@@ -33,6 +33,12 @@ def _time(text: str) -> str:
     return text
 
 
+def _gpus(value: int | str) -> int | str:
+    if not re.fullmatch(r"([\w.-]+:)?[0-9]+", str(value)):
+        raise ValueError("must be a number, or a type and a number such as a100:4")
+    return value
+
+
 Word = Annotated[str, AfterValidator(_word)]
 
 
@@ -52,7 +58,7 @@ class Resources(BaseModel):
     time: Annotated[str, AfterValidator(_time)] | None = None
     mem: Word | None = None  # of each node
     cpus_per_task: int = Field(default=1, ge=1, le=1024)  # of each process of a trial
-    gpus_per_node: int | Word | None = None
+    gpus_per_node: Annotated[int | str, AfterValidator(_gpus)] | None = None
     gres: Word | None = None  # such as gpu:2, where --gpus-per-node does not exist
 
     @classmethod

@@ -14,7 +14,7 @@ FEWEST_ROWS = 3
 
 
 class RankCorrelation(NamedTuple):
-    """Spearman's correlation of our differences to base with the paper's."""
+    """Spearman's correlation of our differences from base with the paper's."""
 
     value: float
     rows: int
@@ -55,7 +55,7 @@ def describe_agreement(rows: Sequence[TableRow]) -> list[str]:
     assert paper is not None
     published_values: tuple[tuple[str, str, Callable[[PublishedRow], float | None]], ...] = (
         (measure.title, f"val/{measure.name}", paper.difference),
-        ("PPL", "val/ppl", lambda row: row.ppl),  # ranked like its difference to base
+        ("PPL", "val/ppl", lambda row: row.ppl),  # ranked like its difference from base
     )
     for name, metric, published_value in published_values:
         known = [
@@ -71,4 +71,4 @@ def describe_agreement(rows: Sequence[TableRow]) -> list[str]:
                 parts.append(rank_correlation(scores, values).describe(name))
     if not parts:
         return []
-    return [f"Rank correlation (Spearman) of our differences to base with the paper's: {', '.join(parts)}."]
+    return [f"Rank correlation (Spearman) of our differences from base with the paper's: {', '.join(parts)}."]

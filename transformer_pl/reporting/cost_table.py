@@ -9,7 +9,7 @@ from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import cells
 from transformer_pl.reporting.notes import scale_notes
-from transformer_pl.reporting.published import Beside, PublishedRow, is_own_text, read_costs
+from transformer_pl.reporting.published import Beside, PublishedRow, hides_paper, read_costs
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, mean, read_rows
 from transformer_pl.task import task_of
@@ -46,8 +46,7 @@ def build_cost_table(
     names: of the rows. tflops: the rate, in 10^12 operations a second, that one of their devices sustains. beside: as
     in `build_table`.
     """
-    hidden = beside == "none" or (beside is None and is_own_text(base.data))
-    paper = None if hidden else read_costs(base.data)
+    paper = None if hides_paper(beside, base.data) else read_costs(base.data)
     measure = task_of(base.data).measure
     records, texts = [], []
     for name, results in zip(names, rows, strict=True):

@@ -9,8 +9,8 @@ from one law, a scaled inverse chi-square with d0 degrees of freedom around s0^2
 Taken as it is, this finds differences that are not there where spreads differ (reporting/README.md has the figures). So
 three things are more cautious here. The rows' spreads are taken to differ as much as is likely at most: d0 comes from
 the upper 60 % bound of the variance of log s^2, not from its estimate. No row gets a smaller variance than its own. And
-a difference has the law of Behrens and Fisher, in which the variances of the two rows are uncertain each on its own, in
-place of a t law with the degrees of freedom of Satterthwaite.
+a difference follows the Behrens-Fisher distribution, in which the variances of the two rows are uncertain each on its
+own, in place of a t law with the degrees of freedom of Satterthwaite.
 """
 
 import math

@@ -75,8 +75,8 @@ def scale_notes(config: Config) -> list[str]:
     averaged = f"; the last {config.averaged} checkpoints averaged" if config.averaged > 1 else ""
     return [
         sizes or "Model sizes are the paper's.",
-        f"Training: {config.steps:,} steps; {data.batch_tokens:,} tokens of each side in a batch; vocabulary "
-        f"{data.vocab_size:,}; text: {text}{averaged}.",
+        f"Training: {config.steps:,} steps; {data.batch_tokens:,} source and as many target tokens in a batch; "
+        f"vocabulary {data.vocab_size:,}; text: {text}{averaged}.",
     ]
 
 
@@ -103,7 +103,7 @@ def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
     notes = [
         f"Columns `paper`: {paper.source}.",
         *([f"Also printed there: {others}."] if others else []),
-        "The paper's text and model sizes are not those of this table: compare differences to base, not values.",
+        "The paper's text and model sizes are not those of this table: compare differences from base, not values.",
     ]
     if any(row.is_base and row.label == "base" for row in rows):
         notes += describe_agreement(rows)
@@ -212,7 +212,7 @@ def convergence_notes(rows: Sequence[RowResults]) -> list[str]:
             f"{FALLEN:.0%} of the steps."
         ]
     elif known:
-        notes += [f"No row is known not to have converged ({counted(len(known), 'row')} measured)."]
+        notes += [f"All rows have converged, as far as this was measured ({counted(len(known), 'row')})."]
     if known:
         notes += [
             f"Converged: over the last {FALLEN:.0%} of the steps the validation perplexity, on the mean of the seeds, "
@@ -254,7 +254,7 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     notes = [f"95 %: confidence interval for {drawn}, not corrected for the number of rows."]
     if several_seeds and any(row_mean.variance_by_seeds is None for row_mean in row_means):
         notes.append(
-            "Where a row has one finished seed, its interval covers other sentences only, and its difference to base "
+            "Where a row has one finished seed, its interval covers other sentences only, and its difference from base "
             "is not tested."
         )
     if not differences:
@@ -297,6 +297,6 @@ def _undecided_note(rows: Sequence[TableRow]) -> list[str]:
     )
     return [
         f"Undecided rows: {undecided} (p is not below {ALPHA:g}).",
-        f"Seeds per row needed to detect a true difference in four of five experiments, if {title}'s standard "
+        f"Seeds per row needed to detect a true difference with a power of 80 %, if {title}'s standard "
         f"deviation between seeds is {between_seeds:.1f}: {by_gap}.",
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.render import Table
-from transformer_pl.trials.trial import write_atomically
+from transformer_pl.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from transformer_pl.reporting.plots import Drawing

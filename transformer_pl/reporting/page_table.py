@@ -167,7 +167,8 @@ def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
         column(
             "p own",
             lambda row: cells.own_p_value(row.score),
-            "p by the spread of a row between its own seeds alone. For p and for the intervals all rows tell of it.",
+            "p, with the variance between seeds estimated from this row and base alone. p and the intervals use the "
+            "seeds of all rows.",
         ),
         column(
             "P(better)",

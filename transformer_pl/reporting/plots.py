@@ -66,7 +66,7 @@ def save(figure: Figure, path: Path) -> Path:
 def forest(
     rows: Sequence[Point], paper: Mapping[str, float], measure: str, provisional: Collection[str] = ()
 ) -> Figure:
-    """Forest plot: differences to base with their intervals, filled circles where significant; crosses: the paper's.
+    """Forest plot: differences from base with their intervals, filled circles where significant; crosses: the paper's.
 
     provisional: the names of rows whose difference more steps may change; they are marked.
     """
@@ -81,7 +81,7 @@ def forest(
         if row.name in paper:
             axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel=f"{measure}, difference to base (95 %; filled: significant)", ylim=(heights.sum(), 0))
+    axes.set(xlabel=f"{measure}, difference from base (95 %; filled: significant)", ylim=(heights.sum(), 0))
     axes.set_yticks(centres, names, fontsize=NAME_SIZE)
     axes.tick_params(axis="y", length=0)
     add_legend(axes)

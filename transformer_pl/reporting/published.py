@@ -64,6 +64,11 @@ def read_costs(data: Data) -> PublishedTable | None:
     return PublishedTable.model_validate(table) if table else None
 
 
+def hides_paper(beside: Beside | None, data: Data) -> bool:
+    """Whether a row stands without the paper's numbers: by default where its text is the user's own."""
+    return beside == "none" or (beside is None and is_own_text(data))
+
+
 def is_own_text(data: Data) -> bool:
     """Whether the text is the user's own: a folder, or a dataset or a language that no shipped scale has.
 

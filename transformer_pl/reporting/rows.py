@@ -10,7 +10,7 @@ from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.regime import Regime, regime
 from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, is_own_text, read_published
+from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, hides_paper, read_published
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
@@ -189,8 +189,7 @@ def make_table_rows(
     table_rows = []
     compared = compare_with_base(rows, base_row, randomise)
     for row, is_base, (score, loss) in zip(rows, are_base, compared, strict=True):
-        hides_paper = beside == "none" or (beside is None and is_own_text(row.config.data))
-        published = None if hides_paper or not paper else paper.find(row.config)
+        published = None if hides_paper(beside, row.config.data) or not paper else paper.find(row.config)
         if published is base_published and not is_base:  # differs from base in its training alone: not in the paper
             published = None
         table_rows.append(TableRow(row, row_settings(row.config), published, is_base, base_row, score, loss))

@@ -218,7 +218,7 @@ def compare_rows(
     variances that are moderated over the rows where there are enough (see moderation.py). With `randomise`, or where
     both rows have one seed, they are tested by approximate randomisation of sentences.
 
-    There is no difference to base where the row was measured on other sentences; where one row has one seed and the
+    There is no difference from base where the row was measured on other sentences; where one row has one seed and the
     other several, since nothing is known of the variation of that one; and, with `randomise`, where their numbers of
     seeds differ.
     """

@@ -68,7 +68,7 @@ def _difference_plot(sweep: Sweep, table: Table) -> Figures:
     if any(point.name in marked for point in differences):
         explanation += PROVISIONAL
     forest = plots.forest(differences, published, measure.title, marked)
-    return {"differences": Drawing("Differences to base", forest, explanation)}
+    return {"differences": Drawing("Differences from base", forest, explanation)}
 
 
 def _learning_curves(

@@ -59,7 +59,7 @@ class WandbReport:
             panels = [
                 library.WeavePanelSummaryTable(table_name="results", layout=library.Layout(w=WIDTH, h=10)),
                 library.MediaBrowser(
-                    media_keys=["Differences to base"], num_columns=1, layout=library.Layout(y=10, w=WIDTH, h=12)
+                    media_keys=["Differences from base"], num_columns=1, layout=library.Layout(y=10, w=WIDTH, h=12)
                 ),
             ]
             blocks += [library.H2("Results"), _grid(library, _runset(library, "report", [self.folder]), panels)]

@@ -43,6 +43,7 @@ def set_thread_count(threads: int) -> None:
 
 
 SWEEP, ROW = "TRANSFORMER_PL_SWEEP", "TRANSFORMER_PL_ROW"  # variables: see `sweep_and_row`
+PROJECT = "transformer-pl"  # of W&B, unless a sweep file names another
 
 
 def set_wandb_group(group: str, project: str, sweep: str) -> None:

@@ -272,7 +272,7 @@ class Lease:
 
     def _lost(self) -> Lost:
         self.claim = self.claim._replace(state=FREE)  # no more signs of life, and nothing to release
-        return Lost(f"{self.claims.folder}: another process has taken this over, as this one gave no sign of life")
+        return Lost(f"{self.claims.folder}: another process works here now, as this one gave no sign of life")
 
     def beat(self) -> None:
         """Give a sign of life, or raise Lost. Where it cannot be written, the next may."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from transformer_pl.runtime.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from transformer_pl.config import Trainer
 
 # Variables by which Lightning knows that srun, torchrun, LSF, MPI or a person has started this command on every node
@@ -94,11 +96,16 @@ def accelerator(trainer: "Trainer", gpus: int) -> str:
             f"trainer.devices = {trainer.devices}: must be at most the number of GPUs that torch finds here, {gpus}; "
             "lower it, or choose trainer.accelerator=cpu"
         )
-    if trainer.tokenised_bleu and find_spec("sacremoses") is None:
-        mistakes.append(
-            "trainer.tokenised_bleu = True: needs the package sacremoses, which is not here; pip install -c "
-            "constraints.txt -e '.[wmt]', or set it to False"
-        )
-    if mistakes:
+    if mistakes := [*mistakes, *missing_packages([trainer])]:
         raise InputError(*mistakes)
     return "cuda" if gpus else "cpu"
+
+
+def missing_packages(trainers: "Iterable[Trainer]") -> list[str]:
+    """A message for each optional package that these trainer sections need and that is not installed."""
+    if any(trainer.tokenised_bleu for trainer in trainers) and find_spec("sacremoses") is None:
+        return [
+            "trainer.tokenised_bleu = True: needs the package sacremoses, which is not here; pip install -c "
+            "constraints.txt -e '.[wmt]', or set it to False"
+        ]
+    return []

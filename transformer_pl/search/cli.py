@@ -4,10 +4,12 @@ Imports optuna, which takes a quarter of a second: import this module only where
 """
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
@@ -30,7 +32,7 @@ from transformer_pl.search import samplers, storage
 from transformer_pl.search.page import write_search_page
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, print_search, read_search
-from transformer_pl.search.states import counted_trials, states_of, trial_name
+from transformer_pl.search.states import states_of, trial_name, trials_left
 from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.runs_folder import check_writable, runs_lock
 
@@ -60,13 +62,14 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         study = storage.create_study(search, folder, options.storage, sampler, pruner)
         make_folder(folder)
         try:
-            with launcher.opened(search.run_cap - len(counted_trials(study))):
+            with launcher.opened(trials_left(study.get_trials(deepcopy=False), search.run_cap)):
                 prepare_texts([search.base.data], options.runs, console)
                 exit_code = _train(search, study, folder, options, console, launcher)
-        except storage.Unreachable as error:
-            say(console, f"the study cannot be reached: {error}; the same command resumes it")
+            results = SearchResults(search, study, options.runs)
+        except (storage.Unreachable, *storage.DATABASE_ERRORS) as error:
+            reason = storage.first_line(error)
+            say(console, f"the study cannot be reached: {reason}; the same command resumes it")
             return 1
-        results = SearchResults(search, study, options.runs)
         if not results.records:
             return exit_code
         exit_code = _publish(results, folder, exit_code, options, console)
@@ -93,20 +96,13 @@ def _print_plan(
     lines = survey_texts([(data, prepared)], console)
     print_search(search, console)
     launcher.allot(search.trainers(), search.run_cap, is_search=True)
-    drawn = _drawn_trials(search, folder, options.storage)
-    missing = search.run_cap - len(drawn)
-    for line in (*drawn, *lines, *([launcher.describe([], missing)] if missing > 0 else [])):
+    trials: list[FrozenTrial] = []
+    with suppress(storage.NotSearched):
+        trials = storage.find_study(search, folder, options.storage).get_trials(deepcopy=False)
+    known, left = states_of(trials), trials_left(trials, search.run_cap)
+    drawn = [f"{trial_name(one)}: {known[one.number].value}" for one in trials if known[one.number].counts]
+    for line in (*drawn, *lines, *([launcher.describe([], left)] if left else [])):
         say(console, line)
-
-
-def _drawn_trials(search: Search, folder: Path, url: str | None) -> list[str]:
-    """A line for each trial of the study that counts; none where nothing was searched yet."""
-    try:
-        trials = storage.find_study(search, folder, url).get_trials(deepcopy=False)
-    except InputError:
-        return []
-    known = states_of(trials)
-    return [f"{trial_name(one)}: {known[one.number].value}" for one in trials if known[one.number].counts]
 
 
 def _train(
@@ -120,10 +116,10 @@ def _train(
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
     queue = SearchQueue(search, study, options.runs)
     set_wandb_group(search.name, search.project, folder.name)
-    missing = search.run_cap - len(counted_trials(study))
-    launcher.allot(search.trainers(), missing, is_search=True)
-    if missing:
-        say(console, launcher.describe([], missing))
+    left = trials_left(study.get_trials(deepcopy=False), search.run_cap)
+    launcher.allot(search.trainers(), left, is_search=True)
+    if left:
+        say(console, launcher.describe([], left))
     try:
         with ProgressView(console, [], 0, launcher.slots, queue.estimates, queue.counts) as view:
             launch(queue, lambda planned: queue.argv(planned, options.runs), launcher, view)

@@ -23,7 +23,7 @@ SHOWN_TRIALS = 4  # whose translations and attention the page shows beside the b
 def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     """Return figures with their explanations, by file name: history, parallel coordinates, importances, and so on.
 
-    None where no trial has a finite value.
+    Empty where no trial has a finite value.
     """
     search, figures = results.search, dict[str, Drawing]()
     measured = sorted((trial for trial in results.trials if trial.values), key=shown_number)

@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler
 
 from transformer_pl.levels import parse_scalar
 from transformer_pl.runtime.errors import InputError, suggestion
-from transformer_pl.search.space import SCHEDULED, Search
+from transformer_pl.search.space import SCHEDULED, Search, is_scheduled
 from transformer_pl.search.states import VALID_CONFIG
 
 SAMPLERS = {
@@ -41,9 +41,9 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
 
     Raises an InputError where no goal is measured during training.
     """
-    if words and words[0] != "none" and not (len(search.goals) == 1 and search.goals.keys() <= set(SCHEDULED)):
+    if words and words[0] != "none" and not is_scheduled(search.goals):
         raise InputError(
-            f"--pruner {words[0]}: needs one metric that is logged on the schedule ({', '.join(SCHEDULED)}), but "
+            f"--pruner {words[0]}: needs one metric that is logged on the schedule ({SCHEDULED}), but "
             f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
         )
     if words or search.early is None:

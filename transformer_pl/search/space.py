@@ -1,6 +1,6 @@
 """The sweep file of a search: its fixed keys, its space, its goals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -10,9 +10,10 @@ from rich.console import Console
 from transformer_pl.components import untrusted_components
 from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_key
 from transformer_pl.experiments.plan_notes import outside_note
-from transformer_pl.experiments.sweep_file import row_levels, top_level_mistakes
+from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
+from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search.distributions import (
@@ -24,11 +25,11 @@ from transformer_pl.search.distributions import (
     describe,
     distribution,
 )
-from transformer_pl.training.wandb_process import PROJECT
+from transformer_pl.task import task_of
 
-SCHEDULED = ("val/ppl", "val/loss", "val/bleu_sample")  # metrics of every validation, which a pruner can use
-FINAL = ("val/bleu", "val/chrf", "params", "flops")  # metrics of a finished trial
-OWN_PARAMETERS = ("scale", "seed", "variant")  # parameters that are no keys of the config
+LOSSES = ("val/ppl", "val/loss")  # metrics of every validation
+OF_MODEL = ("params", "flops")  # what a model costs
+SCHEDULED = "val/ppl, val/loss, val/bleu_sample"  # metrics that a pruner can use, for messages; see `is_scheduled`
 Direction = Literal["minimize", "maximize"]
 
 
@@ -130,6 +131,11 @@ def read_search(
     return search
 
 
+def is_scheduled(goals: Iterable[str]) -> bool:
+    """Whether there is one goal, and every validation measures it: a loss, or the score of a sample."""
+    return [name in LOSSES or name.endswith("_sample") for name in goals] == [True]
+
+
 class _SearchReader:
     """Reads the sections of a sweep file one by one, and collects the mistakes of all of them."""
 
@@ -160,10 +166,9 @@ class _SearchReader:
         for metric in metrics if isinstance(metrics, list) else [metrics]:
             name = metric.get("name") if isinstance(metric, dict) else None
             direction = metric.get("goal", "minimize") if isinstance(metric, dict) else None
-            if name not in (*SCHEDULED, *FINAL):
-                self._mistake(
-                    f"metric.name = {shown(name)}: no such metric{suggestion(shown(name), (*SCHEDULED, *FINAL))}"
-                )
+            if not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
+                names = (*LOSSES, "val/bleu", *OF_MODEL)
+                self._mistake(f"metric.name = {shown(name)}: no such metric{suggestion(shown(name), names)}")
             elif direction not in ("minimize", "maximize"):
                 self._mistake(f"metric.goal = {shown(direction)}: must be minimize or maximize")
             else:
@@ -178,9 +183,9 @@ class _SearchReader:
         if not isinstance(section, dict) or section.get("type") != "hyperband":
             self._mistake(f"early_terminate = {shown(section)}: must be of type: hyperband")
             return None
-        if len(goals) > 1 or not goals.keys() <= set(SCHEDULED):
+        if not is_scheduled(goals):
             self._mistake(
-                f"early_terminate: needs one metric that is logged on the schedule ({', '.join(SCHEDULED)}), "
+                f"early_terminate: needs one metric that is logged on the schedule ({SCHEDULED}), "
                 f"but metric.name = {', '.join(goals)}; search for one of these, or take it out"
             )
         minimums = {"min_iter": 1, "max_iter": 1, "s": 1, "eta": 2}
@@ -223,8 +228,8 @@ class _SearchReader:
 
     def _distribution(self, key: Any, parameter: Any) -> Distribution | None:
         """Read one parameter; None for a mistake."""
-        if not isinstance(key, str) or not (is_known_key(key) or key in OWN_PARAMETERS):
-            self._mistake(f"parameters.{key}: {unknown_key(str(key), parameter, [*KEYS, *OWN_PARAMETERS])}")
+        if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
+            self._mistake(f"parameters.{key}: {unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS])}")
             return None
         try:
             if not isinstance(parameter, dict):
@@ -265,13 +270,19 @@ def _mistakes_of_base(search: Search) -> list[str]:
         for key, value in search.base_draw.items()
         if not contains(search.space[key], value)
     ]
-    base = search.base
-    if "val/bleu_sample" in search.goals and not base.trainer.bleu_sample:
+    base, task = search.base, task_of(search.base.data)
+    known = [*LOSSES, *task.metrics, task.sample_metric, *OF_MODEL]
+    mistakes += [
+        f"{search.path}: metric.name = {name}: no such metric{suggestion(name, known)}"
+        for name in search.goals
+        if name not in known
+    ]
+    if task.sample_metric in search.goals and not base.trainer.bleu_sample:
         mistakes.append(
-            f"{search.path}: metric.name = val/bleu_sample: needs trainer.bleu_sample, its number of sentences; add it "
-            "to parameters, such as trainer.bleu_sample: {value: 100}"
+            f"{search.path}: metric.name = {task.sample_metric}: needs trainer.bleu_sample, its number of sentences; "
+            "add it to parameters, such as trainer.bleu_sample: {value: 100}"
         )
-    if base.steps < base.trainer.val_every and (search.early or "val/bleu_sample" in search.goals):
+    if base.steps < base.trainer.val_every and (search.early or task.sample_metric in search.goals):
         mistakes.append(
             f"{search.path}: trainer.val_every = {base.trainer.val_every}: must be at most the {base.steps} steps of a "
             "trial, or no trial is validated before its end"

@@ -23,6 +23,8 @@ RETRY_OF = "again"  # the number of the trial that this one trains again
 FIRST = "first"  # the number of the first of a row of trials that train one another again
 DEATHS = "died"  # how many processes have died of this trial and of those that it retries
 
+RETRIES = 1  # of a trial whose process died
+
 # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not.
 VALID_CONFIG = "laws"
 
@@ -93,6 +95,19 @@ def counted_trials(study: optuna.Study) -> list[FrozenTrial]:
     trials = study.get_trials(deepcopy=False)
     states = states_of(trials)
     return [trial for trial in trials if states[trial.number].counts]
+
+
+def trials_left(trials: Sequence[FrozenTrial], run_cap: int) -> int:
+    """How many trials the next command trains: up to `run_cap`, and what is trained again whatever the cap.
+
+    trials: all of the study.
+    """
+    known = states_of(trials)
+    waiting = sum(RETRY_OF in trial.user_attrs for trial in trials if known[trial.number] == State.WAITING)
+    failed = [trial for trial in trials if known[trial.number] == State.FAILED]
+    again = sum(trial.user_attrs.get(DEATHS, 0) <= RETRIES for trial in failed)
+    ended = sum(state.counts for state in known.values()) - again
+    return max(waiting + again, run_cap - ended)
 
 
 def trial_name(trial: Trial | FrozenTrial) -> str:

@@ -23,11 +23,16 @@ from transformer_pl.search.space import Search
 
 JOURNAL = "study.journal"
 DESCRIPTION = "search"  # user attribute of a study, as stored: what all its trials have in common
-UNANSWERED = (StorageInternalError, SQLAlchemyError, OSError)  # raised while a storage does not answer
+DATABASE_ERRORS = (StorageInternalError, SQLAlchemyError)
+UNANSWERED = (*DATABASE_ERRORS, OSError)  # raised while a storage does not answer
 PATIENCE_S = 60.0  # for a storage that does not answer
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # the sweep prints what becomes of each trial
 
 T = TypeVar("T")
+
+
+class NotSearched(InputError):
+    """There is no study of a search yet."""
 
 
 class Unreachable(Exception):
@@ -102,8 +107,8 @@ def create_study(
 
 
 def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
-    """Load the study of a search. Raises an InputError where there is none."""
-    missing = InputError(
+    """Load the study of a search. Raises NotSearched where there is none, and an InputError where it cannot be read."""
+    missing = NotSearched(
         f"{search.path}: must have been searched in {display_url(url, folder)}, but was not; run it first"
     )
     if url is None and not (folder / JOURNAL).exists():

@@ -35,7 +35,6 @@ from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.runs_folder import finished_results
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
-RETRIES = 1  # of a trial whose process died
 REPEATS_PER_TRIAL = 2  # times run_cap: after so many repeated draws, the space is taken to have no more trials
 
 
@@ -109,7 +108,6 @@ class SearchQueue:
     def waits(self) -> str | None:
         """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
         try:
-            self.give_heartbeat()
             if self.held:
                 return f"{self.held.planned.name}: waiting for another process, which trains it"
             if others := self._trials_of_others():
@@ -119,10 +117,14 @@ class SearchQueue:
             self.patience.unanswered(error)
             return "waiting for the storage of the study, which does not answer"
 
+    def give_heartbeat(self) -> None:
+        """Of every trial that this process has drawn, queued ones too; none while the storage does not answer."""
+        with suppress(*UNANSWERED):
+            self.heartbeats.beat(draw.trial for draw in self.own_draws())
+
     def watch(self, planned: PlannedTrial) -> bool:
         """Report new validations to the pruner; True if it wants the trial to end."""
         with suppress(*UNANSWERED, UpdateFinishedTrialError):  # ask again next time; or another process took it over
-            self.give_heartbeat()
             return len(self.search.goals) == 1 and self._should_prune(self.draws[planned.trial.folder.name])
         return False
 
@@ -311,19 +313,16 @@ class SearchQueue:
         for orphan in self.heartbeats.orphans(self._trials_of_others()):
             self.put_back(orphan, deaths=1)
 
-    def give_heartbeat(self) -> None:
-        self.heartbeats.beat(draw.trial for draw in self.own_draws())
-
     def put_back(self, trial: Trial | FrozenTrial, deaths: int = 0) -> None:
         """End a trial and enqueue its retry, unless another process has told its outcome."""
         if self._tell(trial.number, state=TrialState.FAIL):
             self._enqueue_retry(trial, deaths)
 
     def _enqueue_retry(self, trial: Trial | FrozenTrial, deaths: int) -> None:
-        """Enqueue a trial with the same values; not if more than RETRIES processes have died of it."""
+        """Enqueue a trial with the same values; not if more than states.RETRIES processes have died of it."""
         attributes: Mapping[str, Any] = trial.user_attrs
         deaths += attributes.get(states.DEATHS, 0)
-        if deaths > RETRIES:
+        if deaths > states.RETRIES:
             return
         kept = {states.BASE: True} if states.BASE in attributes else {}
         first = attributes.get(states.FIRST, trial.number)

@@ -17,7 +17,7 @@ class Parsing(Task):
     measure = Measure("f1", "F1", 3, f1)
     others = {"precision": "precision", "recall": "recall"}
     described = "F1 is of labelled brackets, by evalb's rules (COLLINS.prm; malformed outputs are repaired),"
-    text = "the trees of the embedded synthetic corpus"
+    text = "the trees of the synthetic corpus"
     published = "table4"
 
     def corpus(self, data: Data) -> Corpus:

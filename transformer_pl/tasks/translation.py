@@ -32,7 +32,7 @@ class Translation(Task):
     measure = Measure("bleu", "BLEU", 10, bleu)
     others = {"chrf": "chrF"}
     described = "BLEU is sacreBLEU"
-    text = "the embedded synthetic corpus"
+    text = "the synthetic corpus"
     published = "table3"
     costs = "table2"
 

@@ -13,11 +13,6 @@ from transformer_pl.task import task_of
 from transformer_pl.trials.divergence import diverged_if_not_finite
 
 
-def sample_metric(config: Config) -> str:
-    """The name of the sample's score: val/bleu_sample of a translation."""
-    return f"val/{task_of(config.data).measure.name}_sample"
-
-
 class BleuSample(L.Callback):
     """Translates `trainer.bleu_sample` evenly spaced sentences of the validation set, with a beam of 1.
 
@@ -41,4 +36,4 @@ class BleuSample(L.Callback):
         task = task_of(self.config.data)
         score = task.score(hypotheses, self.references, self.config).metrics[task.measure.name]
         assert trainer.logger is not None
-        trainer.logger.log_metrics({sample_metric(self.config): score}, trainer.global_step)
+        trainer.logger.log_metrics({task.sample_metric: score}, trainer.global_step)

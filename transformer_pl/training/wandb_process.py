@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.network import responds, why_unreachable
 from transformer_pl.runtime.signals import kill
 
-PROJECT = "transformer-pl"
 RUN_ID = "wandb/run-id"  # in the folder of a trial or of a sweep
 PIPE_BYTES = 1 << 20
 END_S = 4.5  # seconds that W&B gets at the end of a trial; with KILLED_S less than the 5 s that the README promises
@@ -49,6 +49,7 @@ class WandbRun:
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=[answer])
         except OSError as error:
+            os.close(self._answer)
             print(f"W&B: not started ({error}); everything is on disk", flush=True)
             return
         finally:

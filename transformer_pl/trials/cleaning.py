@@ -114,13 +114,18 @@ def clean(runs: Path, console: Console) -> int:
         return 0
     still_removable = set(find_removable(runs))  # the user may have taken long to answer
     waste = [item for item in waste if item in still_removable]
+    removed = 0
     for item in waste:
-        if item.path.is_dir():
-            shutil.rmtree(item.path)
-        else:
-            item.path.unlink(missing_ok=True)
-    console.print(f"removed {len(waste)}")
-    return 0
+        try:
+            if item.path.is_dir():
+                shutil.rmtree(item.path)
+            else:
+                item.path.unlink(missing_ok=True)
+            removed += 1
+        except OSError as error:  # such as another user's folder
+            say(console, f"left alone: {item.path.relative_to(runs)} ({item.reason}): {error.strerror or error}")
+    console.print(f"removed {removed}")
+    return int(removed < len(waste))
 
 
 def find_removable(runs: Path) -> list[Removable]:

@@ -90,9 +90,11 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     if len(matching) == 1:
         return matching[0]
     listed = "".join(f"{LISTED}{r['folder'].name}" for r in (matching or results)[:20])
-    constraint = "must mean one finished trial"
+    constraint = "must name one finished trial"
     if matching:
-        raise InputError(f"TRIAL {name}: {constraint}, but means {len(matching)}; name more of one:{listed}")
+        raise InputError(
+            f"TRIAL {name}: {constraint}, but {len(matching)} match; give a longer part of the name:{listed}"
+        )
     raise InputError(
-        f"TRIAL {name}: {constraint} under {runs}, but means none" + (f"; there are:{listed}" if listed else "")
+        f"TRIAL {name}: {constraint} under {runs}, but none matches" + (f"; finished are:{listed}" if listed else "")
     )
