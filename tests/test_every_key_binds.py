@@ -812,7 +812,7 @@ def test_the_options_of_translate(rows, tmp_path, tell):
     assert len(set(said.values())) == 3 and {len(text.splitlines()) for text in said.values()} == {2}
     best = tell(translate.main, "--runs", runs, *words["--beam"])[1].splitlines()
     assert [line.partition("\t")[0] for line in best] == ["1"] * 5 + ["2"] * 5
-    with pytest.raises(InputError, match="means none"):
+    with pytest.raises(InputError, match="none matches"):
         tell(translate.main, "--runs", tmp_path, *words["plain"])
 
 

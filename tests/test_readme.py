@@ -116,6 +116,8 @@ PLACEHOLDERS = {
     "DIR": "runs",
     "ID": "abc123",
     "NAME@SCALE": "search-regularisation@demo",
+    "FOLDER": "text",
+    "postgresql://USER@HOST/DATABASE": "sqlite:///study.db",
 }
 
 
@@ -142,6 +144,9 @@ def workplace(tmp_path_factory):
     for path in (folder / "texts" / "news").glob("*.de"):
         path.rename(path.with_suffix(".fr"))
     (folder / "my_ablation.py").write_text(example("python", "class NoPosition"))
+    (folder / "copying.py").write_text(
+        example("python", "class Copying", ROOT / "transformer_pl" / "tasks" / "README.md")
+    )
     (folder / "alibi.py").write_text(example("python", "class Alibi", SLOTS))
     (folder / "alibi.yaml").write_text(example("yaml", "name: alibi", SLOTS))
     with pytest.MonkeyPatch.context() as patch, in_a_command():
@@ -335,7 +340,8 @@ NEEDS = {  # what may be missing here; then the command says so
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_a_readme_works(command, here, monkeypatch):
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]
-    words = [word.replace("NAME@SCALE", PLACEHOLDERS["NAME@SCALE"]) for word in words]
+    for name in ("NAME@SCALE", "FOLDER"):  # parts of words
+        words = [word.replace(name, PLACEHOLDERS[name]) for word in words]
     if words[0] == "transformer-pl" and words[1] in COMMANDS:
         words = ["python", "-m", f"transformer_pl.{words[1]}", *words[2:]]
     if words[0] == "taskset":

@@ -87,8 +87,8 @@ def test_typed_lines_are_answered_one_by_one(smoke, trial):
 @pytest.mark.parametrize(
     ("argv", "law"),
     [
-        (["nothing-like-it"], "means none"),
-        (["demo"], "means 4"),
+        (["nothing-like-it"], "none matches"),
+        (["demo"], "4 match"),
         (["h-4", "missing.txt"], "missing.txt"),
         (["h-4", "--beam", "0"], "decode.beam = 0"),
         (["h-4", "--beam", "2", "--n-best", "3"], "--n-best 3: must be at most"),

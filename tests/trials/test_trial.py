@@ -131,7 +131,7 @@ def test_a_trial_that_was_taken_over_is_written_to_no_more(tmp_path):
             lambda: trial.save_sentences("val", [], "bleu", [], [], []),
             lambda: trial.finish(a_result()),
         ):
-            with pytest.raises(Lost, match="another process has taken this over"):
+            with pytest.raises(Lost, match="another process works here now"):
                 write()
     assert {path: path.read_bytes() for path in before} == before
     assert {path.name for path in trial.folder.iterdir()} == {"claim.1", "claim.2", "status.json"}
@@ -151,7 +151,7 @@ def test_training_that_was_taken_over_ends_without_a_trace(tmp_path, capsys, mon
 
     monkeypatch.setattr(TrialLogger, "log_metrics", log_metrics)
     code, trial = train(runs, {})
-    assert code == 1 and "another process has taken this over" in capsys.readouterr().err
+    assert code == 1 and "another process works here now" in capsys.readouterr().err
     assert contents(trial.folder) == seen and seen and trial.result() is None
 
 
