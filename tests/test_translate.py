@@ -1,5 +1,6 @@
 """Translating with a trained trial, as a user does."""
 
+import codecs
 import json
 import os
 import pty
@@ -44,8 +45,8 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
 
 
 def test_a_line_is_what_ends_with_a_newline(smoke, trial, tmp_path):
-    """A carriage return within it is a character, and at its end none."""
-    (tmp_path / "in.txt").write_bytes(b"a man\ra dog\na cat\n")
+    """A carriage return within it is a character, and at its end none. Nor is the byte order mark of a file."""
+    (tmp_path / "in.txt").write_bytes(codecs.BOM_UTF8 + b"a man\ra dog\na cat\n")
     completed = command("translate", trial.folder, tmp_path / "in.txt", "--n-best", 1)
     assert [line.split("\t")[0] for line in completed.stdout.splitlines()] == ["1", "2"], completed.stderr
     piped = printed(trial.folder, "--n-best", 1, text="a man\ra dog\na cat\n")

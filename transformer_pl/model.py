@@ -319,5 +319,6 @@ class SinusoidalPosition(nn.Module):
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """x (B, L, d_model) plus the encoding of positions start to start + L."""
         stop = start + x.shape[1]
-        inside = stop <= len(self.table)
-        return x + (self.table[start:stop] if inside else self.encoding(start, stop, x.shape[2], x.device))
+        if stop <= len(self.table):
+            return x + self.table[start:stop]
+        return x + self.encoding(start, stop, x.shape[2], x.device).type_as(self.table)

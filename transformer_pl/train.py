@@ -194,6 +194,8 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     fit.start_libraries()
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
         fit.use_threads(run.config, run.trial)
+        if fit.trained_elsewhere(run, rerun):  # rank 0 does not train either
+            return 0
         with suppress(Stopped, Diverged):  # rank 0 reports these; it would be killed if this process ended in error
             fit.fit(run, prepared, EnergyMeter())
         return 0
@@ -257,7 +259,7 @@ def _record_failure(run: TrialRun, error: Exception) -> None:
 def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: EnergyMeter) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     from transformer_pl.evaluation.evaluate_trial import evaluate_trial
-    from transformer_pl.training.fit import fit, reuse_weights
+    from transformer_pl.training.fit import fit, reuse_weights, trained_elsewhere
 
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
@@ -265,8 +267,8 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: E
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)
     cost = _cost(run, prepared)
-    begun = rerun or (trial.folder / "checkpoints").exists()
-    logger, training = (None if begun else reuse_weights(run)) or fit(run, prepared, meter)
+    earlier = trained_elsewhere(run, rerun)
+    logger, training = reuse_weights(run, earlier) if earlier else fit(run, prepared, meter)
     try:
         evaluation = evaluate_trial(config, trial, prepared)
         metrics = evaluation.metrics

@@ -113,7 +113,7 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
     if file:
         try:
             check_regular(file)
-            text = file.read_bytes().decode()
+            text = file.read_bytes().decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; mend it") from None

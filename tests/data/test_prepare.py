@@ -15,6 +15,7 @@ from transformer_pl.data import encode as module
 from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.selection import select
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 
@@ -287,6 +288,8 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
         name: n for name, n in splits["train"].items() if name in ("blank", "long", "uneven", "repeated")
     } == left_out
     assert (splits["train"]["pairs"], splits["val"]["pairs"], splits["test"]["pairs"]) == (len(used), 2, 1)
+    words = (sum(len(MIXED["train"][i][side].split()) for i in used) for side in (0, 1))
+    assert select("train", in_memory(MIXED), Data(**keys)).words == tuple(words)
 
 
 def test_cleaned_text_is_another_text():

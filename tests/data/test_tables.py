@@ -1,3 +1,4 @@
+import codecs
 import gzip
 import json
 
@@ -106,3 +107,6 @@ def test_a_list_of_rows_over_several_lines(tables):
     assert read(opened(folder)) == PAIRS
     (folder / "test.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert read(opened(folder)) == PAIRS
+    for text in (json.dumps(rows), json.dumps(rows, indent=2), "".join(f"{json.dumps(row)}\n" for row in rows)):
+        (folder / "test.json").write_bytes(codecs.BOM_UTF8 + text.encode())
+        assert read(opened(folder)) == PAIRS

@@ -50,6 +50,15 @@ def test_the_formula_is_what_is_built_and_counted(keys):
     assert found.flops == pytest.approx(flops, rel=1e-3)
 
 
+def test_a_training_costs_about_the_same_whatever_its_mean_length_is_rounded_to():
+    """A batch has as many tokens, whether the mean length is just above a half or just below."""
+    for length in range(10, 14):
+        below, above = (
+            training_cost(built_from(BASE), 10, 512, mean, mean).flops for mean in (length + 0.4, length + 0.6)
+        )
+        assert above == pytest.approx(below, rel=0.01)
+
+
 # The column of Table 3 in millions, where it prints a number.
 PRINTED = [
     ({}, 65),

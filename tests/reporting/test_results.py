@@ -1,4 +1,4 @@
-"""The table of sweeps/README.md at scale multi30k is that of the trials in sweeps/results."""
+"""The tables of sweeps/README.md at scale multi30k are those of the trials in sweeps/results."""
 
 import re
 import tarfile
@@ -34,9 +34,16 @@ def chosen(config):
     return {key: value for key, value in config.flat().items() if key != "trainer.threads"}.items()
 
 
-def test_the_table_is_that_of_the_trials(results, tmp_path):
+def tables():
+    """Of each table of the section: the sweep file and the seeds of the command above it, and its lines."""
     section = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
-    file, seeds = COMMAND.search(section).groups()
+    _, *parts = COMMAND.split(section)
+    for file, seeds, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        yield file, seeds, [line for line in text.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.parametrize(("file", "seeds", "printed"), [pytest.param(*table, id=table[1]) for table in tables()])
+def test_a_table_is_that_of_the_trials(results, tmp_path, file, seeds, printed):
     sweep = read_sweep(ROOT / file, "multi30k", seeds.split(","))
     planned, no_text = [], Prepared(tmp_path)
     for number, row in enumerate(sweep.rows):
@@ -44,7 +51,6 @@ def test_the_table_is_that_of_the_trials(results, tmp_path):
             folders = [one["folder"] for one in results if chosen(config) <= one["config"].items()]
             (folder,) = folders or [tmp_path / "not trained"]
             planned.append(PlannedTrial(number, "", config, Identity({}), Trial(folder), no_text))
-    printed = [line for line in section.splitlines() if line.startswith("| ")]
     assert printed == table_of(sweep, planned).markdown().splitlines()[: len(printed)]
     assert len(printed) == len(sweep.rows) + 2
 

@@ -395,6 +395,9 @@ def test_the_own_p_stands_beside_the_moderated_one():
     assert any("moderated variances" in note for note in table.notes)
     four = build_table(rows[:4], config())
     assert "p own" not in names(four) and not any("moderated" in note for note in four.notes)
+    randomised = build_table(rows, config(), randomise=True)
+    assert "p own" not in names(randomised) and any(note.startswith("Intervals use the") for note in randomised.notes)
+    assert "p own" not in names(build_table(scaled(rows, [0.1] * 5), config()))  # none is compared
 
 
 def test_one_seed_is_tested_over_sentences_only():
@@ -596,6 +599,8 @@ def test_a_text_of_one_s_own_is_not_shown_beside_the_paper(keys):
     assert sum("--beside paper" in note for note in notes) == 1 and not any("Columns `paper`" in note for note in notes)
     table = build_table(rows, rows[0].config, beside="paper")
     assert column(table, "row") == ["base", "(A)"] and column(table, "paper BLEU") == ["25.8", "24.9"]
+    others = [row(config(model__N=10, **keys), 60.0), row(config(model__N=10, model__h=1, **keys), 59.0)]
+    assert not any("--beside paper" in note for note in build_table(others, others[0].config).notes)  # none is there
 
 
 @pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
@@ -609,6 +614,11 @@ def test_differing_text_or_vocabulary_has_a_note():
     other = row(config(data__path="elsewhere"), 61.0)
     table = build_table([row(config(), 60.0), other], config())
     assert any("different text" in note for note in table.notes) and "Δ BLEU" not in names(table)
+    rows = measured([0.0, 0.3])  # as where the training text differs alone: the references are the same
+    rows[1] = rows[1]._replace(config=config(data__path="elsewhere"))
+    table = build_table(rows, config())
+    assert not {"Δ BLEU", "Δ 95 %", "p", "P(better)"} & {*names(table)} and "*" not in table.markdown()
+    assert read_csv(table)[1]["val/bleu.difference.low"] == ""
     table = build_table([row(config(), 60.0), row(config(data__vocab_size=900), 61.0)], config())
     assert any("different vocabularies" in note for note in table.notes) and column(table, "Δ BLEU") == ["", "+1.0"]
 

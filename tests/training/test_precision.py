@@ -63,6 +63,36 @@ def test_the_masters_are_back_after_an_error():
     assert {tensor.dtype for tensor in (*loss.parameters(), *loss.buffers())} == {torch.float32}
 
 
+def test_sentences_beyond_the_table_of_positions_are_computed_in_bfloat16_too():
+    loss = Loss()
+    loss.source = torch.randint(4, 9, (2, 520))
+    stepped(loss)
+    assert loss.dtype == torch.bfloat16
+
+
+class Counting(Loss):
+    """Counts its steps in buffers, by each way to change one."""
+
+    def __init__(self):
+        super().__init__()
+        for name, dtype in (("added", torch.float32), ("assigned", torch.float32), ("whole", torch.int64)):
+            self.register_buffer(name, torch.zeros((), dtype=dtype))
+
+    def forward(self):
+        self.added += 1
+        self.assigned = self.assigned + 1
+        self.whole = self.whole + 1
+        return super().forward()
+
+
+def test_what_a_step_changes_in_a_buffer_stays():
+    loss = Counting()
+    for _ in range(3):
+        stepped(loss)
+    assert [loss.added.item(), loss.assigned.item(), loss.whole.item()] == [3, 3, 3]
+    assert [loss.added.dtype, loss.assigned.dtype, loss.whole.dtype] == [torch.float32, torch.float32, torch.int64]
+
+
 @every_component
 def test_every_component_learns_about_the_same(keys):
     loss = Loss(keys)

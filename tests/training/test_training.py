@@ -12,8 +12,10 @@ import lightning as L
 import numpy as np
 import pytest
 import sacrebleu
+import tiny_trials
 import torch
 from helpers import flip, little_text, shared_text, wait_for
+from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.config import Decode
 from transformer_pl.data.batches import collate
@@ -465,6 +467,21 @@ def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted, monke
     (third,) = set((runs / "trials").iterdir()) - {first, second}
     (third / "weights.pt").unlink()
     assert "differs only in decoding" not in train_on(runs, "--decode.alpha=0.3")
+
+
+def test_no_rank_waits_for_a_training_that_rank_0_does_not_begin(tmp_path, monkeypatch):
+    """Where srun or torchrun starts them. Ranks are joined as the training begins."""
+
+    def joins(*of_the_training):
+        raise AssertionError("waits for rank 0")
+
+    runs = tmp_path / "runs"
+    assert tiny_trials.train(runs, {})[0] == 0
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    monkeypatch.setattr("transformer_pl.training.fit.fit", joins)
+    assert tiny_trials.train(runs, {"decode.alpha": 0.1})[0] == 0
+    with pytest.raises(AssertionError, match="waits for rank 0"):
+        tiny_trials.train(runs, {"decode.alpha": 0.1, "model.h": 4})
 
 
 @pytest.mark.parametrize("content", [b"", b"text", bytes(100)])

@@ -45,7 +45,8 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     A pair that is left out counts for the first reason that holds: `blank` (an empty sentence), `long` (over
     data.most_words), `uneven` (over data.most_ratio), `repeated` (data.unique).
     """
-    kept, digests, left_out, words = bytearray(), array("Q"), {"blank": 0}, [0, 0]
+    kept, digests, left_out, words = bytearray(), array("Q"), {"blank": 0}, (0, 0)
+    lengths_of_kept = array("L")  # source, target, source, ...; where pairs may be repeated
     for number, (source, target) in enumerate(corpus.pairs(name)):
         if number % COUNTED_EVERY == 0:
             on_progress("reading the text", number, None)
@@ -58,11 +59,15 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
         if reason:
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
-        words = [words[0] + lengths[0], words[1] + lengths[1]]
+        words = words[0] + lengths[0], words[1] + lengths[1]
         if data.unique and name not in EVALUATION:
+            lengths_of_kept.extend(lengths)
             digests.append(int.from_bytes(blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()))
     if digests:
-        left_out["repeated"] = _drop_repeated(kept, digests)
+        first = _drop_repeated(kept, digests)
+        left_out["repeated"] = len(digests) - len(first)
+        source_words, target_words = np.asarray(lengths_of_kept).reshape(-1, 2)[first].sum(0).tolist()
+        words = source_words, target_words
     counts = {"pairs": sum(kept)} | left_out
     if not counts["pairs"]:
         what, remedy = "with text in both languages", "give another text"
@@ -71,7 +76,7 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
         raise InputError(
             f"{corpus.describe}: {name} must hold a pair {what}, but none of its {len(kept)} pairs has; {remedy}"
         )
-    return Selection(counts, (words[0], words[1]), None if name in EVALUATION else bytes(kept))
+    return Selection(counts, words, None if name in EVALUATION else bytes(kept))
 
 
 def check_counts(counts: dict[str, dict[str, int]], data: "Data", describe: str) -> None:
@@ -99,8 +104,8 @@ def _reason(source: int, target: int, data: "Data") -> str | None:
     return None
 
 
-def _drop_repeated(kept: bytearray, digests: array) -> int:
-    """Of kept pairs with equal digests keep only the first; return how many are left out.
+def _drop_repeated(kept: bytearray, digests: array) -> np.ndarray:
+    """Of kept pairs with equal digests keep only the first; return which of the kept ones stay.
 
     Two different pairs among n have the same digest with a probability of n² / 2⁶⁵: one in a million for 6 million.
     """
@@ -109,4 +114,4 @@ def _drop_repeated(kept: bytearray, digests: array) -> int:
     stays[first] = 1
     flags = np.frombuffer(kept, dtype=np.uint8)
     flags[flags == 1] = stays
-    return len(digests) - len(first)
+    return first

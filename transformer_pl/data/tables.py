@@ -1,5 +1,6 @@
 """Sentence pairs in tables: json, jsonl and parquet files, and the datasets of the hub. An error names the row."""
 
+import codecs
 import itertools
 import json
 import zlib
@@ -66,7 +67,7 @@ def _json_chunks(path: Path) -> Iterator[dict[str, list]]:
 
 def _json_rows(path: Path) -> Iterator[Any]:
     with opened(path) as file:
-        is_list = ".json" in path.suffixes and file.read(1000).lstrip().startswith(b"[")
+        is_list = ".json" in path.suffixes and file.read(1000).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
     if not is_list:
         yield from (json.loads(line) for line in lines(path) if line.strip())
         return
@@ -74,7 +75,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
         text = file.read(LARGEST_LIST + 1)
     if len(text) > LARGEST_LIST:
         raise InputError(f"{path}: a list must have at most {LARGEST_LIST:,} bytes; write an object a line, as .jsonl")
-    yield from json.loads(text.decode())
+    yield from json.loads(text.decode("utf-8-sig"))
 
 
 def row_pairs(chunks: Iterator[dict[str, list]], data: "Data", place: str) -> Iterator[Pair]:

@@ -32,10 +32,11 @@ def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cos
 def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
     """The cost of a training of `steps` batches, each with `batch_tokens` tokens per language.
 
-    source and target: mean tokens per sentence. A backward pass costs two forward passes.
+    source and target: mean tokens per sentence, which are rounded. A backward pass costs two forward passes.
     """
-    params, forward = forward_cost(config, 1, round(source), round(target))
-    return Cost(params, 3 * steps * forward * batch_tokens / max(source, target))
+    lengths = max(1, round(source)), max(1, round(target))
+    params, forward = forward_cost(config, 1, *lengths)
+    return Cost(params, 3 * steps * forward * batch_tokens / max(lengths))
 
 
 def short_number(number: float, digits: int = 3) -> str:

@@ -92,7 +92,8 @@ def _regime_notes(rows: Sequence[TableRow]) -> list[str]:
 def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
     if not any(row.published for row in rows):
         own = next((row.results.config.data for row in rows if is_own_text(row.results.config.data)), None)
-        if own is None or beside:
+        paper = published_table([row.results for row in rows])
+        if own is None or beside or not (paper and any(paper.find(row.results.config) for row in rows)):
             return []
         return [
             f"Without the paper's numbers: the text, {own.path or own.hub}, is your own. --beside paper shows them."
@@ -266,9 +267,9 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
     notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
     if any(difference.parts for difference in differences):
+        what, own = ("Intervals", "") if randomise else ("Intervals and p", " p own: by each row's own variance.")
         notes.append(
-            "Intervals and p use the variances of all rows between seeds (moderated variances, after Smyth 2004). p "
-            "own: by each row's own variance."
+            f"{what} use the variances of all rows between seeds (moderated variances, after Smyth 2004).{own}"
         )
     notes.append(f"P(better): probability that the row's true {rows[0].results.measure.title} is above base's.")
     return notes + (_undecided_note(rows) if by_seeds else [])

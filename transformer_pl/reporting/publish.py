@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
@@ -68,5 +69,5 @@ class Publisher:
 def mention_offline_runs(folders: Iterable[Path], runs: Path, console: Console) -> None:
     """Print how to upload the W&B runs that were kept offline, if there are any."""
     if any(any(folder.glob("wandb/offline-run-*")) for folder in folders):
-        upload = f"wandb sync {runs}/*/*/wandb/offline-run-*"
+        upload = f"wandb sync {quote(str(runs))}/*/*/wandb/offline-run-*"
         say(console, f"W&B: kept offline; to upload: {upload}")

@@ -201,7 +201,8 @@ def compare_with_base(
 ) -> list[tuple["RowComparison | None", "RowComparison | None"]]:
     """The statistics of each row's score and of its loss; None where a row has no sentence statistics.
 
-    Rows that are not trained enough, like base, are not tested: they have no p-value.
+    Rows that are not trained enough, like base, are not tested: they have no p-value. Rows that were measured on other
+    text have no difference either.
     """
     if all(row.sentences is None for row in rows):
         return [(None, None)] * len(rows)
@@ -210,14 +211,18 @@ def compare_with_base(
     base_index = next((i for i, row in enumerate(rows) if row is base), None)
     sentences = [row.sentences for row in rows]
     untrained = [base is not None and row is not base and are_untrained(row, base) for row in rows]
-    tested = [None if alone else of_row for of_row, alone in zip(sentences, untrained, strict=True)]
+    other_text = [base is not None and text_settings(row.config) != text_settings(base.config) for row in rows]
+    apart = [one or other for one, other in zip(untrained, other_text, strict=True)]
+    tested = [None if alone else of_row for of_row, alone in zip(sentences, apart, strict=True)]
     by_metric = []
     for metric in (stats.of_measure(rows[0].measure), stats.LOSS):
         compared = stats.compare_rows(tested, base_index, metric, randomise)
-        if any(untrained):
-            untested = stats.compare_rows(sentences, base_index, metric)
-            without_test = [row and row._replace(p_value=None) for row in untested]
-            compared = [b if alone else a for a, b, alone in zip(compared, without_test, untrained, strict=True)]
+        untested = stats.compare_rows(sentences, base_index, metric) if any(apart) else compared
+        for index, row in enumerate(untested):
+            if apart[index]:
+                compared[index] = row and row._replace(
+                    difference=None if other_text[index] else row.difference, p_value=None, own_p_value=None
+                )
         by_metric.append(compared)
     return list(zip(*by_metric, strict=True))
 

@@ -240,7 +240,7 @@ def compare_rows(
             most = metric.highest - metric.lowest
             to_base = difference(row_sample, base_sample, prior).within(-most, most)
             p_value = to_base.p_value
-            if to_base.parts:
+            if to_base.parts and not randomise:
                 own = difference(row_sample, base_sample).p_value
             if randomise or len(row) == 1:
                 p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)

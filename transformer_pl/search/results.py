@@ -239,7 +239,7 @@ class SearchResults:
 
 def _interval(measure: Interval, sentences: np.ndarray | None) -> tuple[float, float] | None:
     """Return the 95 % interval of a metric for other sentences and the same seed. sentences: (n, k + 2)."""
-    if sentences is None:
+    if sentences is None or len(sentences) < 2:
         return None
     scores = sentences[None, :, measure.metric.columns]
     estimate = stats.estimate(stats.sample(scores, measure.metric.score))

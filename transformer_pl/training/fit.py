@@ -112,21 +112,28 @@ def _draw_dropout_by_rank(trainer: L.Trainer, module: L.LightningModule) -> None
         torch.manual_seed(module.config.seed + trainer.global_rank)
 
 
-def reuse_weights(run: TrialRun) -> tuple[TrialLogger, TrainingSummary] | None:
-    """Hard-link the weights of a finished trial that differs from this one only in decoding; None without one.
+def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
+    """The result of a finished trial that differs from this one only in decoding; None without one.
 
-    A trial whose weights or metrics are damaged is skipped with a warning.
+    None also where this one has begun to train, or is to be trained again. A trial whose weights or metrics are damaged
+    is skipped with a warning.
     """
+    if rerun or (run.trial.folder / "checkpoints").exists():
+        return None
     for result in finished_results(run.runs):
         same_weights = result["weights_id"] == run.identity.weights and result["id"] != run.identity.trial
-        if not same_weights or not (result["folder"] / "weights.pt").exists() or not _is_intact(result):
-            continue
-        print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
-        run.trial.link(result["folder"], *SHARED_FILES)
-        logger = TrialLogger(run.trial.folder, run.config.steps, **run.labels())
-        logger.start(run.config.steps)
-        return logger, TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
+        if same_weights and (result["folder"] / "weights.pt").exists() and _is_intact(result):
+            return result
     return None
+
+
+def reuse_weights(run: TrialRun, result: dict[str, Any]) -> tuple[TrialLogger, TrainingSummary]:
+    """Hard-link the weights of the trial of a result that `trained_elsewhere` has found."""
+    print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
+    run.trial.link(result["folder"], *SHARED_FILES)
+    logger = TrialLogger(run.trial.folder, run.config.steps, **run.labels())
+    logger.start(run.config.steps)
+    return logger, TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
 
 
 def _is_intact(result: dict[str, Any]) -> bool:

@@ -24,7 +24,10 @@ class MasterWeights(Precision):
 
     @contextmanager
     def train_step_context(self) -> Iterator[None]:
-        """Within it, the weights and buffers of the module are their bfloat16 copies: one copy of a shared weight."""
+        """Within it, the weights and buffers of the module are their bfloat16 copies: one copy of a shared weight.
+
+        What a step has changed in a buffer stays.
+        """
         copies: dict[Tensor, Tensor] = {}
         masters: list[tuple[Any, str, Tensor]] = []
         for part in self.module.modules():
@@ -39,4 +42,11 @@ class MasterWeights(Precision):
             yield
         finally:
             for tensors, name, master in masters:
+                copy, now = copies.get(master, master), tensors[name]
                 tensors[name] = master
+                if isinstance(master, nn.Parameter):
+                    continue
+                if now is not copy:  # a buffer that was assigned anew
+                    tensors[name] = now if now is None else now.detach().to(master.dtype)
+                elif copy is not master and copy._version:  # one that was changed in place
+                    master.copy_(copy)

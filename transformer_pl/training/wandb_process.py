@@ -20,6 +20,7 @@ import time
 import uuid
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -216,7 +217,7 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     if mode == "offline" and job_type != "report":  # the sweep's command says it of the report and all trials at once
-        print(f"W&B: offline ({reason}); later: wandb sync {folder}/wandb/offline-run-*", flush=True)
+        print(f"W&B: offline ({reason}); later: wandb sync {quote(folder)}/wandb/offline-run-*", flush=True)
     return run
 
 
