@@ -1,13 +1,18 @@
 """The check command: what it prints of each property, and how it finds the slot."""
 
+import re
+import shlex
+
 import pytest
 import tiny_trials
 
 from transformer_pl.check import main
 from transformer_pl.checks.calls import slot_of
 from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.checks.run import check_model
 from transformer_pl.components import import_component
 from transformer_pl.config import SLOTS, Model
+from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 
 OWN = """
@@ -53,6 +58,15 @@ def check(module):
             return main([*words])
 
     return run
+
+
+def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_path):
+    """With the component's options: without them nothing is broken."""
+    keys = {"model.attention": "stranger.Temperature", "model.attention.forgets": True}
+    with pytest.raises(InputError) as caught:
+        check_model(resolve([Level("test", keys)]).model, 40, tmp_path)
+    command = re.search(r"run `python -m transformer_pl\.check (.*?)`", str(caught.value))[1]
+    assert check(*shlex.split(command)) == 2 and check("stranger.Temperature") == 0
 
 
 def test_each_property_is_stated(check, capsys):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 from pydantic import BaseModel
@@ -114,9 +115,12 @@ def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
         f"model.{slot} = {component.path} ({definition_place(import_component(component.path))})"
         for slot, component in breaking.items()
     )
+    first = next(iter(breaking.values()))
+    options = (f"{option}={value}" for option, value in first.options.items())
+    command = join(["python", "-m", "transformer_pl.check", first.path, *options])
     return (
-        f"{places}: must keep the property {name}, but {how}; for an explanation run `python -m transformer_pl.check "
-        f'{next(iter(breaking.values())).path}`; to declare an exception write `exempt = {{"{name}": "the reason"}}` '
+        f"{places}: must keep the property {name}, but {how}; for an explanation run `{command}`"
+        f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` '
         "in the class"
     )
 
