@@ -610,6 +610,15 @@ def test_a_shipped_scale_is_shown_beside_the_paper(scale):
     assert column(build_table(rows, rows[0].config, beside="none"), "row") == ["base", ""]
 
 
+def test_sizes_that_are_not_the_papers_are_named():
+    (note,) = [
+        n for n in build_table([row(config(), 60.0)], config()).notes if n.startswith("Model sizes are the paper's")
+    ]
+    assert "but for" not in note and "multiplied by width" in note
+    (note,) = [n for n in build_table([row(config(model__N=4), 60.0)], None).notes if "but for" in n]
+    assert note.startswith("Model sizes are the paper's, but for N 4 (not 6), multiplied by width")
+
+
 def test_differing_text_or_vocabulary_has_a_note():
     other = row(config(data__path="elsewhere"), 61.0)
     table = build_table([row(config(), 60.0), other], config())

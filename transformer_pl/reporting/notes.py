@@ -4,11 +4,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from transformer_pl.config import Config, effective_sizes
+from transformer_pl.config import SIZE_NAMES, Config, effective_sizes, nominal_sizes
 from transformer_pl.experiments.regime import describe_regime
 from transformer_pl.reporting.agreement import describe_agreement
 from transformer_pl.reporting.cells import UNCONVERGED
-from transformer_pl.reporting.published import Beside, is_own_text
+from transformer_pl.reporting.published import Beside, is_own_text, read_published
 from transformer_pl.reporting.rows import (
     ALPHA,
     LEARNED,
@@ -70,11 +70,17 @@ def scale_notes(config: Config) -> list[str]:
         for factor, size in (("width", "d_model"), ("depth", "N"))
         if getattr(model, factor) != 1
     ]
-    sizes = f"Model sizes are the paper's, multiplied by {' and '.join(factors)}." if factors else ""
+    paper = read_published(task_of(data).published)
+    ours, theirs = nominal_sizes(model), nominal_sizes(paper.rows[0].config.model if paper else Config().model)
+    others = [
+        f"{name} {ours[key]} (not {theirs[key]})" for name in SIZE_NAMES if ours[key := f"model.{name}"] != theirs[key]
+    ]
+    but = f", but for {', '.join(others)}" if others else ""
+    times = f", multiplied by {' and '.join(factors)}" if factors else ""
     text = data.path or data.hub or task_of(data).text
     averaged = f"; the last {config.averaged} checkpoints averaged" if config.averaged > 1 else ""
     return [
-        sizes or "Model sizes are the paper's.",
+        f"Model sizes are the paper's{but}{times}.",
         f"Training: {config.steps:,} steps; {data.batch_tokens:,} source and as many target tokens in a batch; "
         f"vocabulary {data.vocab_size:,}; text: {text}{averaged}.",
     ]
