@@ -49,4 +49,4 @@ class MasterWeights(Precision):
                 if now is not copy:  # a buffer that was assigned anew
                     tensors[name] = now if now is None else now.detach().to(master.dtype)
                 elif copy is not master and copy._version:  # one that was changed in place
-                    master.copy_(copy)
+                    master.copy_(copy.detach())
