@@ -46,7 +46,7 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     data.most_words), `uneven` (over data.most_ratio), `repeated` (data.unique).
     """
     kept, digests, left_out, words = bytearray(), array("Q"), {"blank": 0}, (0, 0)
-    lengths_of_kept = array("L")  # source, target, source, ...; where pairs may be repeated
+    lengths_of_kept = array("I")  # source, target, source, ...; where pairs may be repeated
     for number, (source, target) in enumerate(corpus.pairs(name)):
         if number % COUNTED_EVERY == 0:
             on_progress("reading the text", number, None)

@@ -96,15 +96,14 @@ def _regime_notes(rows: Sequence[TableRow]) -> list[str]:
 
 
 def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
+    paper = published_table([row.results for row in rows])
     if not any(row.published for row in rows):
         own = next((row.results.config.data for row in rows if is_own_text(row.results.config.data)), None)
-        paper = published_table([row.results for row in rows])
         if own is None or beside or not (paper and any(paper.find(row.results.config) for row in rows)):
             return []
         return [
             f"Without the paper's numbers: the text, {own.path or own.hub}, is your own. --beside paper shows them."
         ]
-    paper = published_table([row.results for row in rows])
     assert paper is not None
     others = ", ".join(f"{row.label} {row.score:.1f}" for row in paper.others if row.score is not None)
     notes = [
