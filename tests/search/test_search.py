@@ -147,6 +147,12 @@ def test_all_mistakes_of_a_file_are_reported_at_once(write, tmp_path):
         ({"space": {}}, None, "parameters: some key must have values or a range to search, but none has"),
         ({"space": {"scale": {"values": ["demo", "small"]}}}, None, "must be one value in a search"),
         ({"space": {"model.h": 4}}, None, "parameters.model.h = 4: must map to {value: ...}"),
+        ({"metrics": [{"name": "val/ppl"}]}, None, "metric and metrics: must not both be given"),
+        (
+            {"metric": None, "metrics": [{"name": "val/ppl"}, {"name": "val/ppl", "goal": "maximize"}]},
+            None,
+            "metric.name = val/ppl: must be given once",
+        ),
     ],
 )
 def test_a_mistake_of_a_search_is_named(keys, seeds, mistake):
@@ -205,10 +211,30 @@ def test_set_cannot_change_the_seed_of_a_search(write):
 
 
 @pytest.mark.parametrize(
+    ("space", "key"),
+    [(SPACE, "model.h"), ({"variant": {"values": ["base", "model.N=2 model.h=4"]}}, "model.h")],
+    ids=["a key", "in a variant"],
+)
+def test_set_cannot_fix_what_a_search_draws(write, space, key):
+    path = write(space=space)
+    with pytest.raises(InputError, match=rf"--set {key}=4: must be a key that the search does not draw"):
+        read(path, {key: "4"})
+    assert read(path, {"model.d_ff": "1024"}).base.model.d_ff == 1024
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers(write):
+    space = {"optim.eps": {"values": ["1e-9", "1e-8"]}, "optim.lr_scale": {"min": "1e-1", "max": "1e0"}}
+    search = read(write(space=space))
+    assert search.space["optim.eps"].choices == (1e-9, 1e-8)
+    assert (search.space["optim.lr_scale"].low, search.space["optim.lr_scale"].high) == (0.1, 1.0)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["nope"], "--sampler nope: no such one; did you mean tpe?"),
         (["tpe", "bogus=1"], "bogus"),
+        (["tpe", "seed=1", "seed=2"], "--sampler tpe seed=1 seed=2: seed must be given once"),
         pytest.param(
             *(["cma-es"], "pip install cmaes"),
             marks=pytest.mark.skipif(bool(find_spec("cmaes")), reason="cmaes is here"),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import optuna
@@ -29,8 +29,8 @@ from transformer_pl.runtime.processes import is_dead, process_id
 from transformer_pl.search import storage
 from transformer_pl.search.space import read_search
 from transformer_pl.search.states import counted_trials, trials_left
-from transformer_pl.search.storage import Unreachable, create_study
-from transformer_pl.search.study import RETRY_DRAW_S, SearchQueue
+from transformer_pl.search.storage import Unreachable, create_study, find_study
+from transformer_pl.search.study import MOST_HELD, RETRY_DRAW_S, SearchQueue
 from transformer_pl.trials.runs_folder import finished_results
 
 SECRET = "s3cret:of/no@body%{x}"  # in a URL its @ and % must be written in another way, and nothing else
@@ -178,7 +178,7 @@ def alone(search_file, tmp_path, clock):
     kept = create_study(search, folder, None, optuna.samplers.RandomSampler(), None)
     other = kept.ask(search.space)
     other.set_user_attr("process", "another machine 1")
-    return SearchQueue(search, kept, tmp_path / "runs", clock), other
+    return SearchQueue(search, kept, tmp_path / "runs", clock=clock), other
 
 
 def with_state(queue, state):
@@ -274,6 +274,8 @@ def test_a_study_is_of_one_search(search_file, alone, tmp_path):
     search = read_search(search_file, changed, None, None, {})
     with pytest.raises(InputError, match=r"parameters.model.h was None, is .*give the file another `name`"):
         create_study(search, tmp_path / "runs" / "sweeps" / "try@demo", None, None, None)
+    with pytest.raises(InputError, match=r"parameters.model.h was None, is .*give the file another `name`"):
+        find_study(search, tmp_path / "runs" / "sweeps" / "try@demo", None)
 
 
 MUST = "--storage: must be a URL that Optuna takes, such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:///"
@@ -317,7 +319,7 @@ def queue_of(folder, clock=time.monotonic, **keys):
     study_folder.mkdir(parents=True, exist_ok=True)
     search = read_search(folder / "search.yaml", content(**keys), None, None, {})
     study = create_study(search, study_folder, None, optuna.samplers.RandomSampler(seed=1), None)
-    return SearchQueue(search, study, folder / "runs", clock)
+    return SearchQueue(search, study, folder / "runs", clock=clock)
 
 
 def finish(queue, planned):
@@ -354,6 +356,52 @@ def test_the_trials_that_are_left_are_counted(tmp_path):
     assert [count(4), count(2)] == [2, 1]
     again.ended(again.next(set()), "failed")
     assert [count(4), count(2)] == [2, 1]
+
+
+def test_trials_of_a_process_that_died_are_left(tmp_path):
+    """It may train each of them once more; the sampler draws others in place of the rest."""
+    queue = queue_of(tmp_path, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, run_cap=3)
+    for deaths in (0, 1):
+        queue.next(set())
+        queue.own_draws()[-1].trial.set_user_attr("died", deaths)
+    assert trials_left(queue.study.get_trials(), 3) == 1
+    dead = subprocess.Popen(["true"])
+    name = process_id(dead.pid)
+    dead.wait()
+    for draw in queue.own_draws():
+        draw.trial.set_user_attr("process", name)
+    assert trials_left(queue.study.get_trials(), 3) == 2
+
+
+def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path, clock):
+    """As a grid that trains base."""
+    queue = queue_of(tmp_path, clock, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, run_cap=9)
+    base = queue.draw()
+    queue.put_back(base.trial)
+    with closing(base.planned.trial.take_lease()):
+        planned = queue.next(set())
+        assert planned is not None and planned.trial.folder != base.planned.trial.folder
+        assert [draw.planned.trial.folder for draw in queue.held] == [base.planned.trial.folder]
+    assert queue.next(set()).trial.folder == base.planned.trial.folder and not queue.held
+
+
+def test_a_search_draws_few_trials_that_have_to_wait(tmp_path, clock):
+    queue = queue_of(tmp_path, clock, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, run_cap=9)
+    queue._has_to_wait = lambda draw, taken: True
+    for _ in range(3):
+        assert queue.next(set()) is None
+        clock.now += RETRY_DRAW_S
+    assert len(queue.held) == MOST_HELD
+
+
+def test_a_job_that_an_earlier_command_started_is_attached(tmp_path):
+    queue = queue_of(tmp_path, run_cap=9)
+    queue._is_attached = lambda planned: True
+    base = queue.draw()
+    queue.put_back(base.trial)
+    with closing(base.planned.trial.take_lease()):
+        planned = queue.next(set())
+        assert planned is not None and planned.trial.locked()
 
 
 def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twice(tmp_path, clock):

@@ -114,7 +114,7 @@ def _train(
     launcher: Launcher,
 ) -> int:
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
-    queue = SearchQueue(search, study, options.runs)
+    queue = SearchQueue(search, study, options.runs, lambda planned: launcher.attach(planned) is not None)
     set_wandb_group(search.name, search.project, folder.name)
     left = trials_left(study.get_trials(deepcopy=False), search.run_cap)
     launcher.allot(search.trainers(), left, is_search=True)
@@ -127,6 +127,9 @@ def _train(
         queue.stopped()
         console.print(stopped)
         return stopped.exit_code
+    except InputError:  # SLURM refuses the first array
+        queue.stopped()
+        raise
     return 0
 
 

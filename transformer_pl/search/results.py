@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +13,13 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from transformer_pl.config import without_section
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import short_number
+from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.reporting import stats
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import states, statistics
 from transformer_pl.search.space import Search
 from transformer_pl.search.states import State, short_value, shown_number, states_of
@@ -89,6 +93,7 @@ class SearchResults:
         best = self._best(complete)
         self.trial_records = [self._record(trial, trial.number in best, runs) for trial in counted]
         self.trial_records.sort(key=self._rank)
+        self.outdated = self._count_outdated(runs)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -126,8 +131,8 @@ class SearchResults:
 
     def _record(self, trial: FrozenTrial, is_best: bool, runs: Path) -> TrialRecord:
         state = self._states[trial.number]
-        folder = trial.user_attrs.get(states.FOLDER)
-        on_disk = Trial(runs / "trials" / folder) if folder else None
+        trial_id = states.trial_id(trial)
+        on_disk = Trial.at(runs, trial_id, lambda: trial.user_attrs[states.FOLDER]) if trial_id else None
         result = (on_disk.result() if on_disk else None) or {}
         values = [] if state == State.DIVERGED else trial.values or []  # the infinity of a diverged trial is for Optuna
         known = result.get("metrics", {}) | {key: result.get(key) for key in ("params", "flops")}
@@ -143,8 +148,20 @@ class SearchResults:
                 for metric in self.metrics
                 if metric in self.with_interval
             },
-            folder=folder,
+            folder=on_disk.folder.name if on_disk else None,
         )
+
+    def _count_outdated(self, runs: Path) -> int:
+        """Count the trained trials whose config is another trial today: the code or the text has changed since."""
+        count = 0
+        with suppress(InputError):  # the text or a component is not here
+            corpus = open_corpus(self.search.base.data)
+            for record in self.trial_records:
+                if record.folder:
+                    config, _ = self.search.config(record.trial.params)
+                    planned = plan_trial(0, "", config, self.search.scale, runs, corpus)
+                    count += planned.identity.trial != states.trial_id(record.trial)
+        return count
 
     def _sentences(self, trial: Trial) -> np.ndarray | None:
         """Return the scores of the validation sentences (n, k + 2), or None if they cannot be read."""
@@ -189,6 +206,11 @@ class SearchResults:
             )
         notes += self._notes_of_statistics(has_diverged=State.DIVERGED.value in counts)
         notes += [f"No interval of a trial: {reason}." for reason in self.unreadable]
+        if self.outdated:
+            notes.append(
+                f"{counted(self.outdated, 'trial')} ran with other code or on other text than there is now, so the "
+                "trials may not compare; to search anew, give the file another `name`."
+            )
         finished = [record for record in self.trial_records if record.state in (BEST, State.DONE.value)]
         if missing := sum(not record.metrics["params"] for record in finished):
             notes.append(

@@ -1,6 +1,7 @@
 """Samplers and pruners: what draws the trials of a study, and what ends them early."""
 
 import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -63,6 +64,8 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
         package = EXTRA_PACKAGES[name]
         raise InputError(f"{flag} {name}: needs the package {package}, which is not here; pip install {package}")
     pairs = [option.partition("=") for option in options]
+    if repeated := [key for key, count in Counter(key for key, _, _ in pairs).items() if count > 1]:
+        raise InputError(f"{flag} {' '.join(words)}: {repeated[0]} must be given once; leave out one of them")
     try:
         return kinds[name](**{key: parse_scalar(value) for key, _, value in pairs})
     except (TypeError, ValueError) as error:

@@ -12,7 +12,16 @@ from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_k
 from transformer_pl.experiments.plan_notes import outside_note
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
+from transformer_pl.levels import (
+    DEFAULT_SCALE,
+    Level,
+    merge,
+    parse_scalar,
+    parse_variant,
+    resolve,
+    scale_level,
+    type_errors,
+)
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted, say
@@ -105,6 +114,7 @@ def read_search(
     fixed, space = reader.parameters()
     if seeds and len(seeds) > 1:
         reader.mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
+    reader.check_sets(space, sets)
     if reader.mistakes:
         raise InputError(*reader.mistakes)
     scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
@@ -161,6 +171,8 @@ class _SearchReader:
 
     def goals(self) -> dict[str, Direction]:
         """Read `metric`, or W&B's `metrics` for several goals."""
+        if "metric" in self.content and "metrics" in self.content:
+            self._mistake("metric and metrics: must not both be given; take one of them out")
         metrics = self.content.get("metrics") or [self.content.get("metric")]
         goals: dict[str, Direction] = {}
         for metric in metrics if isinstance(metrics, list) else [metrics]:
@@ -171,6 +183,8 @@ class _SearchReader:
                 self._mistake(f"metric.name = {shown(name)}: no such metric{suggestion(shown(name), names)}")
             elif direction not in ("minimize", "maximize"):
                 self._mistake(f"metric.goal = {shown(direction)}: must be minimize or maximize")
+            elif name in goals:
+                self._mistake(f"metric.name = {name}: must be given once; take the other one out")
             else:
                 goals[name] = direction
         return goals
@@ -226,6 +240,19 @@ class _SearchReader:
             self._mistake("parameters: some key must have values or a range to search, but none has")
         return fixed, space
 
+    def check_sets(self, space: Mapping[str, Distribution], sets: Mapping[str, str]) -> None:
+        """Refuse keys that the search draws and --set fixes: trials would not be trained with what was drawn."""
+        for key, values in space.items():
+            drawn = [key]
+            if key == "variant" and isinstance(values, CategoricalDistribution):
+                drawn = [name for choice in values.choices for name in parse_variant(str(choice), "variant").values]
+            for name in dict.fromkeys(drawn):
+                if name in sets:
+                    self.mistakes.append(
+                        f"--set {name}={shown(sets[name])}: must be a key that the search does not draw, but "
+                        f"parameters.{key} of {self.path} does; leave it out, or give the file one value"
+                    )
+
     def _distribution(self, key: Any, parameter: Any) -> Distribution | None:
         """Read one parameter; None for a mistake."""
         if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
@@ -234,7 +261,7 @@ class _SearchReader:
         try:
             if not isinstance(parameter, dict):
                 raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-            values = distribution(parameter)
+            values = distribution(_with_numbers(parameter) if type(KEYS.get(key)) in (int, float) else parameter)
         except (ValueError, TypeError) as error:
             self._mistake(f"parameters.{key} = {shown(parameter)}: {error}")
             return None
@@ -248,6 +275,14 @@ class _SearchReader:
             )
             return None
         return values
+
+
+def _with_numbers(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    """Read numbers that YAML takes for text, such as 1e-4."""
+    return {
+        name: list(map(parse_scalar, value)) if isinstance(value, list) else parse_scalar(value)
+        for name, value in parameter.items()
+    }
 
 
 def _invalid_choices(path: Path, key: str, values: Distribution) -> list[str]:

@@ -8,6 +8,7 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.config import without_section
+from transformer_pl.runtime.processes import is_dead
 
 # User attributes of a trial. The stored names stay as they are, so that old studies stay valid.
 BASE = "base"  # True: this is the base, enqueued when the study is created
@@ -106,8 +107,17 @@ def trials_left(trials: Sequence[FrozenTrial], run_cap: int) -> int:
     waiting = sum(RETRY_OF in trial.user_attrs for trial in trials if known[trial.number] == State.WAITING)
     failed = [trial for trial in trials if known[trial.number] == State.FAILED]
     again = sum(trial.user_attrs.get(DEATHS, 0) <= RETRIES for trial in failed)
+    running = [trial for trial in trials if known[trial.number] == State.RUNNING]
+    orphans = [trial for trial in running if is_dead(trial.user_attrs.get(PROCESS, ""))]
+    again += sum(trial.user_attrs.get(DEATHS, 0) < RETRIES for trial in orphans)
     ended = sum(state.counts for state in known.values()) - again
     return max(waiting + again, run_cap - ended)
+
+
+def trial_id(trial: FrozenTrial) -> str | None:
+    """Return the id of what was trained, whatever its folder is called now; None where the config is invalid."""
+    folder = trial.user_attrs.get(FOLDER)
+    return folder and folder.rpartition("-")[2]
 
 
 def trial_name(trial: Trial | FrozenTrial) -> str:

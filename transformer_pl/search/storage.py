@@ -89,25 +89,20 @@ def create_study(
         )
 
     study = _retry_while_created(url, create)
-    description = _describe(search)
-    stored = study.user_attrs.get(DESCRIPTION)
-    if stored is None:
-        study.set_user_attr(DESCRIPTION, description)
+    if DESCRIPTION not in study.user_attrs:
+        study.set_user_attr(DESCRIPTION, _describe(search))
         with warnings.catch_warnings():  # Optuna warns that this function may change
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names(list(search.goals))  # for optuna-dashboard
-    elif stored != description:
-        keys = [key for key in dict.fromkeys([*stored, *description]) if stored.get(key) != description.get(key)]
-        changes = [f"{key} was {stored.get(key)}, is {description.get(key)}" for key in keys]
-        raise InputError(
-            f"{search.path}: must be the search that its study was created for, but {'; '.join(changes)}; undo that, "
-            "or give the file another `name`"
-        )
+    _check_search(study, search)
     return study
 
 
 def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
-    """Load the study of a search. Raises NotSearched where there is none, and an InputError where it cannot be read."""
+    """Load the study of a search.
+
+    Raises NotSearched where there is none, and an InputError where it cannot be read, or has other settings.
+    """
     missing = NotSearched(
         f"{search.path}: must have been searched in {display_url(url, folder)}, but was not; run it first"
     )
@@ -117,11 +112,13 @@ def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
     if full_url is None and (damage := _damage(folder)):
         raise InputError(f"{damage}; the sweep command sets it aside and begins the study anew")
     try:
-        return _retry_while_created(
+        study = _retry_while_created(
             url, lambda: optuna.load_study(study_name=folder.name, storage=_open(full_url, folder))
         )
     except KeyError:
         raise missing from None
+    _check_search(study, search)
+    return study
 
 
 def _with_password(url: str | None) -> str | None:
@@ -197,6 +194,18 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, where there is one of its cause or of the database's driver."""
     cause = error.__cause__ or error
     return (str(getattr(cause, "orig", None) or cause).strip() or type(cause).__name__).splitlines()[0]
+
+
+def _check_search(study: optuna.Study, search: Search) -> None:
+    """Raise an InputError where the study was created for another search; a study that was not described is taken."""
+    description = _describe(search)
+    stored = study.user_attrs.get(DESCRIPTION, description)
+    keys = [key for key in dict.fromkeys([*stored, *description]) if stored.get(key) != description.get(key)]
+    if changes := [f"{key} was {stored.get(key)}, is {description.get(key)}" for key in keys]:
+        raise InputError(
+            f"{search.path}: must be the search that its study was created for, but {'; '.join(changes)}; undo that, "
+            "or give the file another `name`"
+        )
 
 
 def _describe(search: Search) -> dict[str, str]:

@@ -35,6 +35,7 @@ from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.runs_folder import finished_results
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
+MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
 REPEATS_PER_TRIAL = 2  # times run_cap: after so many repeated draws, the space is taken to have no more trials
 
 
@@ -50,17 +51,25 @@ class DrawnTrial:
 
 
 class SearchQueue:
-    """A `TrialQueue` that draws trials from an Optuna study. clock: seconds that only increase.
+    """A `TrialQueue` that draws trials from an Optuna study.
 
-    Raises Unreachable where the storage of the study does not answer for PATIENCE_S.
+    is_attached: whether the launcher has been training a trial since an earlier command. clock: seconds that only
+    increase. Raises Unreachable where the storage of the study does not answer for PATIENCE_S.
     """
 
-    def __init__(self, search: Search, study: optuna.Study, runs: Path, clock: Callable[[], float] = time.monotonic):
-        self.search, self.study, self.runs = search, study, runs
+    def __init__(
+        self,
+        search: Search,
+        study: optuna.Study,
+        runs: Path,
+        is_attached: Callable[[PlannedTrial], bool] = lambda planned: False,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.search, self.study, self.runs, self._is_attached = search, study, runs, is_attached
         self.corpus = open_corpus(search.base.data)
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
-        self.held: DrawnTrial | None = None  # cannot start yet: other training of the same weights is under way
+        self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
         self.heartbeats = Heartbeats(clock)
         self.patience = Patience(clock)
         self._past_results = finished_results(runs)  # for the estimates
@@ -94,12 +103,8 @@ class SearchQueue:
         return None
 
     def hold(self, planned: PlannedTrial) -> None:
-        """Hold a trial that another process has begun to train, until that is over; or put it back, if one is held."""
-        draw = self.draws.pop(planned.trial.folder.name)
-        if self.held:
-            self.put_back(draw.trial)
-        else:
-            self.held = draw
+        """Hold a trial that another process has begun to train, until that is over."""
+        self.held.append(self.draws.pop(planned.trial.folder.name))
 
     def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
         """None: `next` has looked, and the trial's process looks again."""
@@ -109,7 +114,7 @@ class SearchQueue:
         """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
         try:
             if self.held:
-                return f"{self.held.planned.name}: waiting for another process, which trains it"
+                return f"{self.held[0].planned.name}: waiting for another process, which trains it"
             if others := self._trials_of_others():
                 return f"waiting for {counted(len(others), 'trial')} of other processes"
             return "drawing trials that were put back" if self._has_more() else None
@@ -152,7 +157,7 @@ class SearchQueue:
         with suppress(*UNANSWERED, Unreachable):  # then the others miss the heartbeats
             for draw in self.own_draws():
                 self.put_back(draw.trial)
-        self.draws, self.held = {}, None
+        self.draws, self.held = {}, []
 
     def argv(self, planned: PlannedTrial, runs: Path) -> list[str]:
         """Return the command line of `train` for a trial."""
@@ -171,24 +176,41 @@ class SearchQueue:
     # Drawing
 
     def _next_to_train(self, taken: set[str]) -> PlannedTrial | None:
-        """Draw until a trial needs training. None where no more may be drawn, or the drawn one has to wait."""
-        while draw := self.held or self.draw():
-            self.held = None
-            earlier = self._earlier_trial(draw)
-            is_running = earlier is not None and earlier.state == TrialState.RUNNING
-            if draw.planned.identity.weights in taken or draw.planned.trial.locked() or is_running:
-                self.held = draw
-                return None
-            if earlier:
-                draw.trial.set_user_attr(states.REPEATS, earlier.number)
-                values = earlier.values if earlier.state == TrialState.COMPLETE else None
-                self._tell(draw.trial.number, values=values, state=earlier.state)
-                continue
-            self.draws[draw.planned.trial.folder.name] = draw
-            if draw.planned.trial.needs_training():
+        """Look at the held trials, then draw until one needs training.
+
+        None where no more may be drawn, or where MOST_HELD have to wait.
+        """
+        for draw in list(self.held):
+            if not self._has_to_wait(draw, taken):
+                self.held.remove(draw)
+                if self._needs_training(draw):
+                    return draw.planned
+        while len(self.held) < MOST_HELD and (draw := self.draw()):
+            if self._has_to_wait(draw, taken):
+                self.held.append(draw)
+            elif self._needs_training(draw):
                 return draw.planned
-            self.ended(draw.planned, "done" if draw.planned.trial.result() else "diverged")
         return None
+
+    def _has_to_wait(self, draw: DrawnTrial, taken: set[str]) -> bool:
+        """Whether the same config, or the same weights, are being trained, other than by a job that can be attached."""
+        earlier = self._earlier_trial(draw)
+        if draw.planned.identity.weights in taken or (earlier and earlier.state == TrialState.RUNNING):
+            return True
+        return draw.planned.trial.locked() and not self._is_attached(draw.planned)
+
+    def _needs_training(self, draw: DrawnTrial) -> bool:
+        """Whether it is to be trained; if not, the study is told the outcome that is known."""
+        if earlier := self._earlier_trial(draw):
+            draw.trial.set_user_attr(states.REPEATS, earlier.number)
+            values = earlier.values if earlier.state == TrialState.COMPLETE else None
+            self._tell(draw.trial.number, values=values, state=earlier.state)
+            return False
+        self.draws[draw.planned.trial.folder.name] = draw
+        if draw.planned.trial.needs_training():
+            return True
+        self.ended(draw.planned, "done" if draw.planned.trial.result() else "diverged")
+        return False
 
     def draw(self) -> DrawnTrial | None:
         """Draw a trial with a valid config, or return None if no more may be drawn.
@@ -251,9 +273,8 @@ class SearchQueue:
 
     def _earlier_trial(self, draw: DrawnTrial) -> FrozenTrial | None:
         """Return an earlier trial of the same config that runs, or has an outcome to repeat."""
-        folder = draw.planned.trial.folder.name
         for trial in counted_trials(self.study):
-            is_same = trial.user_attrs.get(states.FOLDER) == folder and trial.number < draw.trial.number
+            is_same = states.trial_id(trial) == draw.planned.identity.trial and trial.number < draw.trial.number
             if is_same and trial.state in (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED):
                 return trial
         return None
@@ -301,7 +322,7 @@ class SearchQueue:
 
     def own_draws(self) -> list[DrawnTrial]:
         """Return the trials that this process has drawn and not finished."""
-        return [*self.draws.values(), *([self.held] if self.held else [])]
+        return [*self.draws.values(), *self.held]
 
     def _trials_of_others(self) -> list[FrozenTrial]:
         own = {draw.trial.number for draw in self.own_draws()}
