@@ -38,9 +38,23 @@ class Excused(FeedForward):
     exempt = {"bfloat16_is_close": "it needs more digits"}
 
 
+class NotANumber(FeedForward):
+    def forward(self, x):
+        return super().forward(x) * float("nan")
+
+
 class Odd(nn.Module):
     def forward(self, a, b, c):
         return a
+
+
+class WithoutLogits(nn.Module):
+    def embed(self, ids, site):
+        return ids
+
+
+class WithoutForward(nn.Module):
+    pass
 
 
 class WithoutFinalNorm(nn.Module):
@@ -91,7 +105,29 @@ def test_a_broken_property_is_explained(check, capsys):
 def test_an_exception_is_shown_with_its_reason(check, capsys):
     assert check("stranger.Excused") == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "exempt bfloat16_is_close" in printed and "Not measured: it needs more digits" in printed
+    assert "exempt bfloat16_is_close" in printed and "Not measured: stranger.Excused: it needs more digits" in printed
+
+
+def test_what_is_not_measured_is_not_said_to_hold(check, capsys):
+    """After logits that are not finite, and where another component is exempt."""
+    assert check("stranger.NotANumber") == 2
+    printed = capsys.readouterr().out
+    assert "holds" not in printed and printed.count("Not measured, because the logits are not finite.") == 10
+    assert check("stranger.Temperature", "model.ffn=stranger.Excused") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "exempt bfloat16_is_close" in printed and "stranger.Excused: it needs more digits" in printed
+
+
+def test_the_command_that_a_message_names_has_the_slot_and_the_model(check, tmp_path):
+    keys = {"model.attention": "stranger.Temperature", "model.attention.forgets": True, "model.h": 2}
+    keys |= {"model.ffn": "stranger.Excused", "model.p_drop": 0.3}
+    with pytest.raises(InputError) as caught:
+        check_model(resolve([Level("test", keys)]).model, 40, tmp_path)
+    words = re.search(r"run `python -m transformer_pl\.check (.*?)`", str(caught.value))[1]
+    for word in ("--slot attention", "model.h=2", "model.p_drop=0.3", "forgets=True"):
+        assert word in words
+    assert "Excused" not in words  # it is broken without that, too
+    assert check(*shlex.split(words)) == 2
 
 
 def test_the_sizes_are_those_of_the_scale(check):
@@ -144,6 +180,11 @@ def test_a_slot_is_not_guessed_where_an_argument_is_missing(arguments, slot):
     [
         (["stranger.Odd"], "its slot is not clear from forward.a, b, c.; name it with --slot"),
         (["stranger.Odd", "--slot", "fnn"], "invalid choice"),
+        (
+            ["stranger.WithoutLogits"],
+            r"model.embedding = stranger.WithoutLogits.* must have a method logits\(self, x\)",
+        ),
+        (["stranger.WithoutForward"], r"its slot is not clear from forward\(\); name it with --slot"),
         (["stranger.WithoutFinalNorm"], "model.residual = stranger.WithoutFinalNorm"),
         (["stranger.Temperature", "2"], "must be key=value"),
         (["stranger.Temperature", "start=2", "start=3"], "is set twice"),

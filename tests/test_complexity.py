@@ -139,6 +139,15 @@ def test_tables_of_any_name_lie_in_their_folder(tmp_path):
     assert folder.name == "-of-mine-a-b" and (folder / "complexity.md").exists()
 
 
+def test_a_component_that_does_not_run_is_one_message(tmp_path, module):
+    module(
+        "from transformer_pl.model import FeedForward\n"
+        "class Fails(FeedForward):\n    def forward(self, x):\n        raise ValueError('no')\n"
+    )
+    with pytest.raises(InputError, match=r"model\.ffn = stranger\.Fails .* must run, but fails at .*no"):
+        main(["layers", "--set", "model.ffn=stranger.Fails", "--scale", "demo", "--n", "4", "--runs", str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -153,6 +153,32 @@ def test_a_type_in_quotes_is_a_type_and_what_has_no_name_is_no_option(module):
             components.build(Component(path="stranger.Loose", options={name: 1}), None, None)
 
 
+STAR = """
+class Base:
+    def __init__(self, config, site, window: int = 4):
+        self.given = (config, site, window)
+
+class Star(Base):
+    def __init__(self, *args, temperature: float, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.temperature = temperature
+
+class Site(Base):
+    def __init__(self, config, *args, temperature: float):
+        super().__init__(config, *args)
+        self.temperature = temperature
+"""
+
+
+@pytest.mark.parametrize("name", ["Star", "Site"])
+def test_a_constructor_may_pass_its_arguments_on(module, name):
+    module(STAR)
+    built = components.build(Component(path=f"stranger.{name}", options={"temperature": "2"}), "the config", "cross")
+    assert built.given == ("the config", "cross", 4) and built.temperature == 2.0
+    with pytest.raises(InputError, match="option temperature must be given"):
+        components.build(Component(path=f"stranger.{name}"), "the config", "cross")
+
+
 @pytest.mark.parametrize("declared", ["'Unknown'", "list['Unknown']", "type(len)"])
 def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
     module(f"class Part:\n    def __init__(self, config, site, like: {declared} = None):\n        self.given = like\n")

@@ -10,9 +10,9 @@ import textwrap
 from typing import Any
 
 from transformer_pl.checks.calls import slot_of
-from transformer_pl.checks.run import broken_properties, exempt
+from transformer_pl.checks.run import exempt, measured_properties
 from transformer_pl.components import check_components, import_component
-from transformer_pl.config import SLOTS
+from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.levels import DEFAULT_SCALE, Level, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, text
 from transformer_pl.runtime.environment import trust_project_only
@@ -39,18 +39,22 @@ def main(argv: list[str]) -> int:
         raise InputError(*mistakes)
     vocab_size = 1000  # no property depends on it
     print(f"model.{slot} = {options.component}, at scale {options.scale}{told}\n", flush=True)
-    broken, exempted = broken_properties(model, vocab_size), exempt(getattr(model, slot))
+    measured = measured_properties(model, vocab_size)
+    exempted = {name: f"{one.path}: {why}" for one in not_papers(model).values() for name, why in exempt(one).items()}
     from transformer_pl.checks.properties import PROPERTIES  # imports torch
 
     for name, measure in PROPERTIES.items():
         statement, _, explanation = inspect.cleandoc(measure.__doc__ or "").partition("\n")
-        if name in broken:
-            _print("BROKEN", name, f"{statement}\n{broken[name]}.\n{' '.join(explanation.split())}")
+        if how := measured.get(name):
+            _print("BROKEN", name, f"{statement}\n{how}.\n{' '.join(explanation.split())}")
+        elif name in measured:
+            _print("holds", name, statement)
         elif name in exempted:
             _print("exempt", name, f"{statement}\nNot measured: {exempted[name]}")
         else:
-            _print("holds", name, statement)
-    print(f"\n{len(broken)} of {len(PROPERTIES)} properties are broken" if broken else "\nno property is broken")
+            _print("?", name, f"{statement}\nNot measured, because the logits are not finite.")
+    broken = sum(how is not None for how in measured.values())
+    print(f"\n{broken} of {len(PROPERTIES)} properties are broken" if broken else "\nno property is broken")
     return 2 if broken else 0
 
 

@@ -6,6 +6,7 @@ fixed width d, and fits how the time grows with n. Without --scale the sizes are
 
 import argparse
 
+from transformer_pl.checks.run import check_models
 from transformer_pl.config import sizes
 from transformer_pl.experiments.cli import add_sweep_options, make_folder, sweep_file
 from transformer_pl.experiments.sweep_file import read_sweep
@@ -31,6 +32,7 @@ def main(argv: list[str]) -> int:
     device = table_1.device(options.device)
     sweep = read_sweep(options.file, options.scale or "wmt14", options.seeds, options.set)
     check_writable(options.runs)
+    check_models((row.configs[0] for row in sweep.rows), options.runs)
     folder = options.runs / "complexity" / as_folder(sweep.name)
     make_folder(folder)
     memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation

@@ -165,8 +165,11 @@ def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
         except (TypeError, ValueError):
             path = f"{component_class.__module__}.{component_class.__qualname__}"
             raise InputError(f"{path}: must be a torch.nn.Module, but is built into Python or C; derive one") from None
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    placed = [name for name, p in parameters.items() if p.kind in by_place]
+    given = placed[:2]  # config and site, unless *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: p for name, p in list(parameters.items())[2:] if p.kind not in unnamed}
+    return {name: p for name, p in parameters.items() if name not in given and p.kind not in unnamed}
 
 
 def _file(module: str) -> str:

@@ -85,6 +85,7 @@ def test_every_component_changes_the_logits(keys):
 OWN = """
 import torch
 from torch import nn
+from ablations.attention_biases import AttentionBiases
 from transformer_pl.model import (
     FeedForward,
     MultiHeadSelfAttention,
@@ -93,6 +94,26 @@ from transformer_pl.model import (
     SinusoidalPosition,
     softmax,
 )
+
+
+class MeanOfThePrefix(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.site = site
+        self.W = nn.Linear(config.d_model, config.d_model)
+
+    def forward(self, x, mask, start=0, cache=None):
+        if self.site == "encoder":
+            keys = torch.ones_like(x[..., :1]) if mask.keys is None else mask.keys[..., None]
+            return self.W(x + (x * keys).sum(1, keepdim=True) / keys.sum(1, keepdim=True))
+        total = x.cumsum(1)
+        if cache is not None:
+            total = total + (cache["sum"] if cache else self.zeros(x))
+            cache["sum"] = total[:, -1:]
+        return self.W(total / torch.arange(start + 1, start + 1 + x.shape[1], device=x.device)[:, None])
+
+    def zeros(self, x):
+        return torch.zeros(len(x), 1, x.shape[-1], device=x.device)
 
 
 # These break a property.
@@ -239,6 +260,16 @@ class WeightsForgetTheStart(ScaledDotProductAttention):
         return super().weights(Q, K, mask)
 
 
+class WeightsForgetTheirBias(AttentionBiases):
+    def weights(self, Q, K, mask, start=0):
+        return ScaledDotProductAttention.weights(self, Q, K, mask, start)
+
+
+class CacheOnTheCpu(MeanOfThePrefix):
+    def zeros(self, x):
+        return torch.zeros(len(x), 1, x.shape[-1], device="cpu")
+
+
 class AlwaysDropsOut(FeedForward):
     def forward(self, x):
         return nn.functional.dropout(super().forward(x), 0.1)
@@ -296,6 +327,23 @@ class LargeNegativeScores(ScaledDotProductAttention):
 
     def weights(self, Q, K, mask, start=0):
         return (Q @ K.mT).masked_fill(~mask.dense(Q, K, start), -1e9).softmax(-1)
+
+
+class OneQueryInDecoding(ScaledDotProductAttention):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.site = site
+
+    def forward(self, Q, K, V, mask, start=0):
+        if self.site == "decoder":  # there the keys are never padding, and decoding has one query, the last
+            return nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=start == 0)
+        return super().forward(Q, K, V, mask, start)
+
+
+class NamesItsArguments(MultiHeadSelfAttention):
+    def attend(self, x, K, V, mask, start=0):
+        heads = self.attention(self._heads(self.W_Q(x)), K, V, mask=mask, start=start)
+        return self.W_O(heads.transpose(1, 2).flatten(2))
 
 
 class NoisyInTraining(FeedForward):
@@ -380,15 +428,20 @@ BROKEN = [
         "weights_are_what_attention_computes",
         "at encoder, .* by nan",
     ),
-    ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes", "at decoder with start = 2, the out"),
+    ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes", "at decoder with start = 5, the out"),
+    ("attention.WeightsForgetTheirBias", "weights_are_what_attention_computes", "at encoder, the output differs"),
     ("ffn.AlwaysDropsOut", "evaluation_repeats", "a second evaluation changes the logits of sentence"),
     ("ffn.Unsaved", "saved_weights_are_all", "loading the weights into a new model changes"),
-    ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input", "on another device it fails: .*device"),
+    ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input", "on another device it fails in training: .*device"),
+    ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input", "on another device it fails in decoding: "),
     ("position.PositionsInBfloat16", "bfloat16_is_close", r"they differ by [0-9.]+ standard deviations"),
 ]
 SOUND = [
     "attention.Alibi",
     "attention.LargeNegativeScores",
+    "attention.OneQueryInDecoding",
+    "self_attention.NamesItsArguments",
+    "self_attention.MeanOfThePrefix",
     "ffn.NoisyInTraining",
     "residual.RMSNorm",
     "residual.ReZero",

@@ -40,10 +40,13 @@ def call_mistakes(slot: str, component: type) -> Iterator[str]:
 
 def slot_of(path: str, component: type) -> str:
     """The slot that a component fits, by its methods and their arguments. Raises an InputError where none is clear."""
-    for slot in ("embedding", "residual"):
-        if all(callable(getattr(component, method, None)) for method in CALLS[slot]):
-            return slot
-    names = [name.lower() for name in _names(getattr(component, "forward", component.__call__))[1:]]
+    if any(callable(getattr(component, method, None)) for method in CALLS["embedding"]):
+        return "embedding"
+    if all(callable(getattr(component, method, None)) for method in CALLS["residual"]):
+        return "residual"
+    forward = getattr(component, "forward", component.__call__)
+    is_own = forward.__qualname__ != "_forward_unimplemented"  # that of torch.nn.Module
+    names = [name.lower() for name in _names(forward)[1:]] if is_own else []
     for slot, methods in CALLS.items():
         called = [word.partition("=")[0].lower() for word in methods.get("forward", "").split(", ")]
         if len(names) == len(called) and (names[1:] == called[1:] or slot == "attention"):

@@ -125,7 +125,7 @@ def check_attention_maps(run: DryRun) -> None:
 def check_beam_search(run: DryRun) -> None:
     """Four steps of a beam search run: two hypotheses begin as one, change places, and at last a sentence is done."""
     run.model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         step = CachedSteps(run.model, run.source)
         for length, origin in enumerate(([[0], [1]], [[0, 0], [1, 1]], [[1, 0], [3, 3]], [[3, 2]]), start=1):
             prefixes = torch.full((len(origin), len(origin[0]), length), BOS, device=run.source.device)

@@ -23,6 +23,7 @@ from transformer_pl.checks.subject import (
     logits,
     long_sentence,
     mode_name,
+    move_zeros,
     other_values_at_padding,
     rebuilt,
     small_model,
@@ -168,7 +169,7 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
     target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)  # two hypotheses per sentence
     expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
     for incremental in (True, False) if model.incremental else (False,):
-        with torch.inference_mode(), decoding(model, incremental):
+        with torch.no_grad(), decoding(model, incremental):
             step, hypotheses = CachedSteps(model, subject.source), torch.arange(2 * SENTENCES)
             for t in range(TARGET_LENGTH):
                 pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)  # at step 3 a sentence ends
@@ -193,10 +194,13 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     Q, K = torch.randn(2, config.h, 6, config.d_k), torch.randn(2, config.h, 6, config.d_k)
     V, other = torch.randn(2, 2, config.h, 6, config.d_v)
     keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
-    for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 2), ("cross", 0)):
-        attention, mask = build(config.attention, config, site), Mask(keys, site == "decoder")
+    for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 5), ("cross", 0)):  # decoding has one query
+        attention = build(config.attention, config, site)
         if not callable(getattr(attention, "weights", None)):
             continue
+        if isinstance(attention, nn.Module):
+            move_zeros(attention)
+        mask = Mask(causal=True) if site == "decoder" else Mask(keys)
         with torch.no_grad():
             queries = Q[:, :, start:]
             weights = attention.weights(queries, K, mask, start)
@@ -240,16 +244,31 @@ def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
     """A model that is moved to another device computes there.
 
     Otherwise it fails on a GPU. Usual causes: a tensor in a plain attribute in place of a buffer, or a tensor that is
-    made without `device=x.device`. It is measured without a GPU, on torch's meta device, which computes shapes alone. A
-    component that reads values is not measured.
+    made without `device=x.device`. It is measured without a GPU, on torch's meta device, which computes shapes alone:
+    in training, in evaluation, and in two steps of decoding. What reads values is not measured.
     """
     moved = rebuilt(subject).model.to("meta")
-    try:
-        moved(subject.source.to("meta"), subject.target.to("meta"))
-    except Exception as error:
-        message = message_of(error)
-        if "expected device meta" in message or "same device" in message:
-            return f"on another device it fails: {message.splitlines()[0]}"
+    source, target = subject.source.to("meta"), subject.target.to("meta")
+
+    def decode() -> None:
+        step = CachedSteps(moved, source)
+        for t in (1, 2):
+            step(target[:, None, :t], torch.arange(SENTENCES, device="meta")[:, None])
+
+    for training, run in (
+        (True, lambda: moved(source, target)),
+        (False, lambda: moved(source, target)),
+        (False, decode),
+    ):
+        moved.train(training)
+        try:
+            with torch.no_grad():
+                run()
+        except Exception as error:
+            message = message_of(error)
+            if "expected device meta" in message or "same device" in message:
+                where = "in decoding" if run is decode else mode_name(training)
+                return f"on another device it fails {where}: {message.splitlines()[0]}"
     return None
 
 

@@ -15,11 +15,12 @@ from pydantic import BaseModel
 from transformer_pl.component_sources import source_digests
 from transformer_pl.components import checked_code, definition_place, import_component
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
+from transformer_pl.levels import DEFAULT_SCALE, resolve, scale_level
 from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
 from transformer_pl.runtime.files import read_json, write_json
 
 ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
-CHECKS_REVISION = 2  # raised when a check becomes stricter: then every component is checked anew
+CHECKS_REVISION = 3  # raised when a check becomes stricter: then every component is checked anew
 
 Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
 
@@ -76,9 +77,15 @@ def exempt(component: Component) -> dict[str, str]:
 
 
 def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
-    """How each broken property is broken, by its name, without those that a component is exempt from.
+    """How each broken property is broken, by its name. Raises an InputError for a component that does not run."""
+    return {name: how for name, how in measured_properties(model, vocab_size).items() if how}
 
-    Raises an InputError for a component that does not run.
+
+def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
+    """How each property is broken, by its name; None where it holds.
+
+    Those that a component is exempt from are left out, and all others where the logits are not finite. Raises an
+    InputError for a component that does not run.
     """
     import torch
 
@@ -91,7 +98,7 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
     config = sizes(model, vocab_size)
     device = dry_run(config)
     exempted = {name for component in not_papers(model).values() for name in exempt(component)}
-    broken = {}
+    measured: dict[str, str | None] = {}
     for name, measure in PROPERTIES.items():
         if name not in exempted:
             try:
@@ -101,23 +108,24 @@ def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
             except Exception as error:
                 (message,) = component_failure(config, error).messages
                 raise InputError(f"{message} (while {name} was measured)") from None
-            if how:
-                broken[name] = how
-                if name == "the_logits_are_finite":  # then nothing else can be measured
-                    break
-    return broken
+            measured[name] = how
+            if how and name == "the_logits_are_finite":  # then nothing else can be measured
+                break
+    return measured
 
 
 def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
     """The error for a broken property."""
-    breaking = _breaking_alone(model, vocab_size, name) or not_papers(model)
+    alone = _breaking_alone(model, vocab_size, name)
+    breaking = alone or not_papers(model)
     places = ", ".join(
         f"model.{slot} = {component.path} ({definition_place(import_component(component.path))})"
         for slot, component in breaking.items()
     )
-    first = next(iter(breaking.values()))
-    options = (f"{option}={value}" for option, value in first.options.items())
-    command = join(["python", "-m", "transformer_pl.check", first.path, *options])
+    slot, first = next(iter(breaking.items()))
+    options = [f"{option}={value}" for option, value in first.options.items()]
+    around = _around(_only(model, slot) if alone else model, slot)
+    command = join(["python", "-m", "transformer_pl.check", first.path, *options, *around, "--slot", slot])
     return (
         f"{places}: must keep the property {name}, but {how}; for an explanation run `{command}`"
         f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` '
@@ -125,16 +133,27 @@ def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
     )
 
 
+def _around(model: Model, slot: str) -> list[str]:
+    """The words of the check command for the model around a component: what differs from its default scale."""
+    default = resolve([scale_level(DEFAULT_SCALE)]).flat()
+    flat = Config(model=model).flat()
+    keys = [key for key in flat if key.startswith("model.") and not f"{key}.".startswith(f"model.{slot}.")]
+    return [f"{key}={flat[key]}" for key in keys if flat[key] is not None and flat[key] != default.get(key)]
+
+
 def _breaking_alone(model: Model, vocab_size: int, name: str) -> dict[str, Component]:
     """By slot, the components that break a property also where all others are the paper's."""
     own = not_papers(model)
-    papers = {slot: getattr(Model(), slot) for slot in own}
-    breaking = {}
-    for slot, component in own.items():
-        alone = model.model_copy(update=papers | {slot: component})
-        if len(own) > 1 and name in broken_properties(alone, vocab_size):
-            breaking[slot] = component
-    return breaking
+    if len(own) == 1:
+        return own
+    return {
+        slot: component for slot, component in own.items() if name in broken_properties(_only(model, slot), vocab_size)
+    }
+
+
+def _only(model: Model, slot: str) -> Model:
+    """The model with this component, and the paper's in all other slots."""
+    return model.model_copy(update={other: getattr(Model(), other) for other in not_papers(model) if other != slot})
 
 
 @cache

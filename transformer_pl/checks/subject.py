@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_pl.config import Sizes
 from transformer_pl.data.tokenizer import PAD
@@ -31,9 +31,7 @@ def small_model(config: Sizes, seed: int = SEED) -> Subject:
     config = config._replace(N=2, p_drop=0.0)
     torch.manual_seed(seed)
     model = Transformer(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
+    move_zeros(model)
     source, target = (
         torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
         for length in (SOURCE_LENGTH, TARGET_LENGTH)
@@ -41,6 +39,13 @@ def small_model(config: Sizes, seed: int = SEED) -> Subject:
     source[1, SOURCE_LENGTH - 6 :] = PAD
     target[2, TARGET_LENGTH - 5 :] = PAD
     return Subject(config, model, source, target)
+
+
+@torch.no_grad()
+def move_zeros(module: nn.Module) -> None:
+    """Move the weights that start at zero."""
+    for parameter in module.parameters():
+        parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
 
 
 def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:

@@ -119,11 +119,13 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
         stack, _, rest = name.partition(".")
         if callable(getattr(module, "weights", None)) and rest.endswith("attention.attention"):
 
-            def record(attention: Any, inputs: tuple, site: str = "cross" if "cross" in rest else stack) -> None:
+            def record(
+                attention: Any, inputs: tuple, named: dict, site: str = "cross" if "cross" in rest else stack
+            ) -> None:
                 Q, K, _, *mask_and_start = inputs
-                maps.setdefault(site, []).append(attention.weights(Q, K, *mask_and_start))
+                maps.setdefault(site, []).append(attention.weights(Q, K, *mask_and_start, **named))
 
-            hooks.append(module.register_forward_pre_hook(record))
+            hooks.append(module.register_forward_pre_hook(record, with_kwargs=True))
     try:
         with _evaluating(model) as device:
             model(source.to(device), target.to(device))
@@ -167,7 +169,7 @@ def _evaluating(model: Transformer) -> Iterator[torch.device]:
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode():
+        with torch.no_grad():  # a table that a component extends here must serve training, too
             yield next(model.parameters()).device
     finally:
         model.train(training)
