@@ -61,6 +61,21 @@ def test_the_projected_loss_is_the_smoothed_loss(eps_ls, chunk, block, monkeypat
     assert embedding.unused.grad is None
 
 
+class SumOfTwo(Embedding):
+    def logits(self, x):
+        return F.linear(x, self.weight + self.unused)
+
+
+@pytest.mark.parametrize("chunk", [4, 2048])
+def test_two_weights_whose_gradients_are_one_tensor_get_each_their_own(chunk, monkeypatch):
+    monkeypatch.setattr(loss, "CHUNK", chunk)
+    torch.manual_seed(1)
+    embedding, x, target = SumOfTwo(), torch.randn(5, 4, 8), torch.randint(1, 50, (5, 4))
+    ours = torch.autograd.grad(loss.projected_loss(embedding, x, target, 0.1), embedding.parameters())
+    theirs = torch.autograd.grad(loss.smoothed_loss(embedding.logits(x), target, 0.1), embedding.parameters())
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_the_projected_loss_of_bfloat16_is_close():
     torch.manual_seed(1)
     embedding, x, target = Embedding(), torch.randn(5, 4, 8, requires_grad=True), torch.randint(1, 50, (5, 4))

@@ -204,8 +204,10 @@ class Trainer(Section):
     )
     devices: Processes = Field(default=1, description="processes per node, each with a device of its own")
     num_nodes: Processes = Field(default=1, description="machines that train one trial together")
-    strategy: Literal["auto", "ddp", "fsdp2"] = Field(
-        default="auto", description="how processes share the work; fsdp2 also splits the weights"
+    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = Field(
+        default="auto",
+        description="how processes share the work; fsdp2 also splits the weights; ddp_find_unused_parameters_true is "
+        "for components that use part of their parameters in a step",
     )
     precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
         default="32-true",

@@ -48,7 +48,8 @@ class _ProjectedLoss(torch.autograd.Function):
             gradient, *gradients = torch.autograd.grad(logits, [part, *weights], slope, allow_unused=True)
             losses.append(loss)
             of_x.append(gradient)
-            of_weights = [new if old is None else old.add_(new) for old, new in zip(of_weights, gradients, strict=True)]
+            # Not in place: autograd may return one tensor for two weights.
+            of_weights = [new if old is None else old + new for old, new in zip(of_weights, gradients, strict=True)]
         ctx.save_for_backward(torch.cat(of_x), *of_weights)
         return torch.stack(losses).sum()
 

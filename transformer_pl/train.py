@@ -247,6 +247,8 @@ def _record_failure(run: TrialRun, error: Exception) -> None:
     if ran_out_of_memory(error) and not (trial.folder / "weights.pt").exists():  # while it trained
         details["out_of_memory"] = accumulate
         reason += f"; raise trainer.accumulate, {accumulate}: it splits the batch"
+        if trial.parts_begun() is not None:  # a checkpoint counts parts of batches
+            reason += f". Remove {trial.folder / 'checkpoints'} first, and the trial begins anew"
     with suppress(OSError):
         trial.drop_unfinished()
         trial.set_status("failed", why=reason, **details)

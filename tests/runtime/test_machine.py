@@ -122,7 +122,7 @@ def test_the_paper_s_bleu_needs_its_package(monkeypatch):
         machine.accelerator(asked, 0)
 
 
-ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "fsdp2"]
+ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"]
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-master", "16-mixed"])

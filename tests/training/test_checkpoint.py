@@ -161,6 +161,30 @@ def test_of_fewer_weights_all_are_averaged(tmp_path):
         assert checkpoints.averaged() == {"w": torch.tensor([1 / 2 + step / 2])}
 
 
+def test_whole_numbers_are_not_averaged_but_those_of_the_last(tmp_path):
+    for step, count in ((1, 7), (2, 123456789)):
+        state = {"w": torch.tensor([float(step)]), "count": torch.tensor(count), "byte": torch.tensor(200).byte()}
+        torch.save(state, tmp_path / f"weights.{step:09d}.pt")
+    mean = Checkpoints(tmp_path, 2).averaged()
+    assert (mean["w"].item(), mean["count"].item(), mean["byte"].item()) == (1.5, 123456789, 200)
+
+
+def test_a_checkpoint_of_a_gpu_is_read_without_one(tmp_path, monkeypatch):
+    """The tensors are tagged as those of a GPU, and the random state of one is kept."""
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+    run = Run(Checkpoints(tmp_path, 2))
+    run.to_the_end()
+    torch.save({"global_step": 5, "metrics": {"bytes": 3}, "w": torch.ones(2)}, tmp_path / "tagged.ckpt")
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="CUDA"):
+        torch.load(tmp_path / "tagged.ckpt", weights_only=True)
+    checkpoints = Checkpoints(tmp_path, 2)
+    assert checkpoints.logged_until(tmp_path / "tagged.ckpt") == (5, {"bytes": 3})
+    assert checkpoints.logged_until(None) == (0, None)
+    assert checkpoints.averaged()["w"].device.type == "cpu"
+    checkpoint._restore_random_state(checkpoint._random_state() | {"cuda": torch.zeros(16, dtype=torch.uint8)})
+
+
 def test_weights_that_cannot_be_read_are_set_aside_with_every_checkpoint(tmp_path):
     """No checkpoint can make them again."""
     checkpoints = Checkpoints(tmp_path, 2)

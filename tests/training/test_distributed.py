@@ -15,7 +15,10 @@ import torch
 from forked import running
 from helpers import ROOT, Process, little_text, processes, wait_for
 
+from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.fork_server import ForkedProcess
+from transformer_pl.training.fit import check_shardable
 
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
 SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
@@ -71,6 +74,32 @@ def test_two_processes_train_as_one(text, alone, tmp_path, how):
         for name in one.keys() & {"train/loss", "val/loss", "lr"}:
             assert line[name] == pytest.approx(one[name], abs=1e-5), (line["step"], name)
     assert result["metrics"]["test/loss"] == pytest.approx(expected["metrics"]["test/loss"], abs=1e-5)
+
+
+SKIPPED = """
+import torch
+from transformer_pl.model import FeedForward
+
+class Skipped(FeedForward):
+    def forward(self, x):
+        return x if self.training and torch.rand(()).item() < 0.5 else super().forward(x)
+"""
+
+
+def test_a_component_may_use_part_of_its_parameters_in_a_step(text, tmp_path, monkeypatch):
+    (tmp_path / "skipped.py").write_text(SKIPPED)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    argv = [*PAIR, "--trainer.strategy=ddp_find_unused_parameters_true", "--model.ffn=skipped.Skipped"]
+    result, _ = train(text, tmp_path / "runs", *argv, steps=6)
+    assert result["steps"] == 6
+
+
+def test_fsdp2_refuses_a_parameter_without_a_dimension():
+    layer = torch.nn.Module()
+    layer.alpha = torch.nn.Parameter(torch.zeros(()))
+    check_shardable(resolve([Level("test", {"trainer.strategy": "ddp"})]), layer)
+    with pytest.raises(InputError, match=r"trainer\.strategy = fsdp2: .* but alpha is a single number; make it"):
+        check_shardable(resolve([Level("test", {"trainer.strategy": "fsdp2"})]), layer)
 
 
 COUNTING = """

@@ -120,7 +120,7 @@ def test_validation_on_the_schedule_agrees_with_the_final_one(prepared):
 
 def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothing(prepared):
     learns = {"model__d_model": 32, "model__d_ff": 64, "optim__warmup": 100, "optim__max_steps": 360}
-    settings = config(trainer__bleu_sample=10, decode__extra=3, **learns)
+    settings = config(trainer__bleu_sample=10, decode__extra=3, **learns)  # decoding's keys do not count
     sample = BleuSample(settings, prepared)
     module, lines = fit(prepared, settings, sample)
     _, references = prepared.text("val")
@@ -128,14 +128,35 @@ def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothin
     scored = {step: line["val/bleu_sample"] for step, line in lines if "val/bleu_sample" in line}
     assert list(scored) == list(range(6, 361, 6)) and scored[360] > 0
     found = [
-        translate(module.model, sample.source.take([i]), Decode(beam=1, extra=3), 256)[0]
-        for i in range(len(sample.source))
+        translate(module.model, sample.source.take([i]), Decode(beam=1), 256)[0] for i in range(len(sample.source))
     ]
     hypotheses = prepared.tokenizer.decode([one[0].tokens if one else [] for one in found])
     assert scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample.references]).score)
-    short = config(trainer__bleu_sample=10, decode__extra=3, **learns | {"optim__max_steps": 36})
+    short = config(trainer__bleu_sample=10, **learns | {"optim__max_steps": 36})
     (scored, _), (plain, _) = fit(prepared, short, BleuSample(short, prepared)), fit(prepared, short)
     assert all(torch.equal(a, b) for a, b in zip(scored.parameters(), plain.parameters(), strict=True))
+
+
+GROWING = """
+import torch
+from ablations.no_position import NoPosition
+
+class Growing(NoPosition):
+    table = torch.ones(0)
+
+    def forward(self, x, start=0):
+        end = start + x.shape[1]
+        if len(self.table) < end and not self.training:
+            self.table = torch.ones(end, device=x.device)
+        return x * self.table[start:end, None] if len(self.table) >= end else x
+"""
+
+
+def test_a_table_that_a_component_makes_in_evaluation_serves_training(prepared, module):
+    module(GROWING)
+    settings = config(model__position="stranger.Growing", trainer__bleu_sample=2)
+    trained, _ = fit(prepared, settings, BleuSample(settings, prepared))
+    assert len(trained.model.position["encoder"].table)
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 50])

@@ -30,7 +30,7 @@ class BleuSample(L.Callback):
     @component_code()
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         model: Any = module.model
-        quick = Decode(beam=1, extra=self.config.decode.extra)
+        quick = Decode(beam=1)  # no key of decoding counts: trials that differ in these share their training
         with diverged_if_not_finite(trainer.global_step):
             hypotheses = best_translations(model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
         task = task_of(self.config.data)

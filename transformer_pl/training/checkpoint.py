@@ -74,6 +74,8 @@ class Checkpoints(L.Callback):
     def averaged(self) -> dict[str, torch.Tensor] | None:
         """The mean of the weights of the last k validations, or of all if there were fewer; None where k = 1.
 
+        Whole numbers, such as an index that a component keeps, are those of the last.
+
         Raises an InputError for damaged weights, sets them aside, and removes the checkpoints: none of them can
         restore those weights.
         """
@@ -92,8 +94,19 @@ class Checkpoints(L.Callback):
                     f"{file}: cannot be averaged: {getattr(error, 'strerror', None) or error}; it is set aside as "
                     f"{kept.name}, its checkpoints are removed, and the same command trains the trial anew"
                 ) from None
-        states = [torch.load(file, weights_only=True) for file in files]
-        return {name: sum(state[name] for state in states) / len(states) for name in states[0]}
+        total: dict[str, torch.Tensor] = {}
+        for file in files:  # one after the other, on the CPU: of a large model they are many gigabytes
+            state = torch.load(file, map_location="cpu", weights_only=True)
+            total = {
+                name: total[name] + value if name in total and value.is_floating_point() else value
+                for name, value in state.items()
+            }
+        return {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}
+
+    def logged_until(self, checkpoint: Path | None) -> tuple[int, Any]:
+        """The step of a checkpoint, and what it says of metrics.jsonl; 0 and None without a checkpoint."""
+        saved = torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=True) if checkpoint else {}
+        return saved.get("global_step", 0), saved.get("metrics")
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -255,5 +268,5 @@ def _restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
-    if "cuda" in state:
+    if "cuda" in state and torch.cuda.is_available():  # a trial may continue on another device
         torch.cuda.set_rng_state(state["cuda"])

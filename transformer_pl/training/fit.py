@@ -49,6 +49,7 @@ def fit(run: TrialRun, prepared: Prepared, meter: EnergyMeter) -> tuple[TrialLog
     config = run.config
     L.seed_everything(config.seed, verbose=False)
     module = TransformerModule(config, len(prepared.tokenizer))
+    check_shardable(config, module)
     if compiles(config):
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
@@ -60,8 +61,7 @@ def fit(run: TrialRun, prepared: Prepared, meter: EnergyMeter) -> tuple[TrialLog
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
     trainer = build_trainer(config, logger, callbacks)
     newest = checkpoints.newest()
-    saved = torch.load(newest, mmap=True, weights_only=True) if newest else {}
-    logger.start(saved.get("global_step", 0), saved.get("metrics"))
+    logger.start(*checkpoints.logged_until(newest))
     try:
         trainer.fit(module, data, ckpt_path=newest, weights_only=True)
         weights = module.weights()
@@ -96,6 +96,7 @@ def build_trainer(config: Config, logger: TrialLogger, callbacks: list[L.Callbac
         val_check_interval=config.trainer.val_every * config.trainer.accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
+        inference_mode=False,  # as in `evaluate`: a table that a component extends then must serve training, too
         logger=logger,
         callbacks=callbacks,
         use_distributed_sampler=False,
@@ -196,6 +197,16 @@ def strategy(config: Config) -> str | Strategy:
         return config.trainer.strategy
     ranks = config.trainer.devices * config.trainer.num_nodes
     return ModelParallelStrategy(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
+
+
+def check_shardable(config: Config, module: L.LightningModule) -> None:
+    """Raise an InputError for parameters that fsdp2 cannot split among ranks: those without a dimension."""
+    scalars = [name for name, parameter in module.named_parameters() if parameter.dim() == 0]
+    if config.trainer.strategy == "fsdp2" and scalars:
+        raise InputError(
+            f"trainer.strategy = fsdp2: splits every parameter, so each must have a dimension, but {scalars[0]} is a "
+            "single number; make it a tensor of shape (1,), or choose ddp"
+        )
 
 
 def use_threads(config: Config, trial: Trial) -> int:
