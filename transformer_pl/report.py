@@ -33,6 +33,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search.page import write_search_page
+from transformer_pl.trials.names import trial_id
 from transformer_pl.trials.recognise import sweep_plan
 from transformer_pl.trials.trial import Trial
 
@@ -181,7 +182,7 @@ def _results_elsewhere(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Pa
         plan = sweep_plan(other.parent) if other.parent != folder else None
         if plan is None or plan.name != sweep.name:
             continue
-        trials = [Trial(folder.parents[1] / "trials" / name) for name in plan.trials]
+        trials = [Trial.at(folder.parents[1], trial_id(name), lambda: "missing") for name in plan.trials]
         if done := sum(trial.result() is not None for trial in trials):
             how = plan.command or "the options that it was made with, which an older version has not kept"
             lines.append(f"  {other.parent.name}: {done} of {len(trials)} trials are finished; {how}")

@@ -69,6 +69,16 @@ def clean(runs, answer):
     return subprocess.run(words, cwd=ROOT, input=answer, capture_output=True, text=True, timeout=60)
 
 
+def test_a_sweep_keeps_its_trials_when_their_folders_are_renamed(runs, capsys):
+    """Before the id, which stays."""
+    for trial in trials(runs):
+        trial.folder.rename(trial.folder.with_name(f"mine-{trial.folder.name[-12:]}"))
+    cleaning.list_runs(runs, Console(width=200))
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("smoke@demo"))
+    assert "4 done" in line and "new" not in line
+    assert not any("sweeps" in item.path.parts for item in find_removable(runs))
+
+
 def test_the_list_tells_state_age_size_and_score(runs):
     completed = command("sweep", "--list", "--runs", runs, COLUMNS="160")
     assert completed.returncode == 0

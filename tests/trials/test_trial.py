@@ -1,12 +1,15 @@
 """A trial's files and its lock."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +39,41 @@ def test_the_text_of_a_trial_lies_in_its_folder(tmp_path, name):
     assert Trial(tmp_path).data() is None
     (tmp_path / "env.json").write_text(json.dumps({"data": "0123456789abcdef"}))
     assert Trial(tmp_path).data() == "0123456789abcdef"
+
+
+def test_weights_are_shared_across_file_systems(tmp_path):
+    """Where no link can be made, they are copied."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        if os.stat(name).st_dev == os.stat(tmp_path).st_dev:
+            pytest.skip("/dev/shm is no file system of its own")
+        (Path(name) / "weights.pt").write_bytes(b"weights")
+        trial = Trial(tmp_path / "demo-base-s1-0123456789ab")
+        trial.make()
+        trial.link(Path(name), "weights.pt")
+    assert (trial.folder / "weights.pt").read_bytes() == b"weights"
+    assert [path.name for path in trial.folder.glob("*weights*")] == ["weights.pt"]
+
+
+def test_folders_that_may_not_be_read_or_written_are_one_message(tmp_path, monkeypatch):
+    def refused(*args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    trial = Trial(tmp_path / "trials" / "demo-base-s1-0123456789ab")
+    with monkeypatch.context() as context:
+        context.setattr(THIS_MACHINE, "write", refused, raising=False)
+        with pytest.raises(
+            InputError, match="0123456789ab: must be a folder that can be written, but: Permission denied"
+        ):
+            trial.take_lease()
+    monkeypatch.setattr(lease, "TRIES", 1)
+    with monkeypatch.context() as context:
+        context.setattr(os, "link", refused)
+        with pytest.raises(InputError, match="cannot be made: Permission denied; its file system must have hard links"):
+            trial.take_lease()
+    monkeypatch.setattr(os, "listdir", refused)
+    (tmp_path / "trials" / "other").mkdir()  # so that the folder is read again
+    with pytest.raises(InputError, match="trials: must be a folder that can be read, but: Permission denied"):
+        Trial.at(tmp_path, "0123456789ab", lambda: "demo-base-s1")
 
 
 def test_a_trial_is_one_process_s_at_a_time(tmp_path):

@@ -179,9 +179,12 @@ class Claims:
         try:
             if unless_changed and unless_changed.state == HELD and self.read(unless_changed.number) != unless_changed:
                 return False
+            reason = ""
             for _ in range(TRIES):
-                with suppress(OSError):
+                try:
                     self.machine.link(private, self.path(claim.number))
+                except OSError as error:
+                    reason = f": {error.strerror or error}"
                 made = self.read(claim.number)
                 if made and made.token:
                     return made.token == claim.token
@@ -189,7 +192,7 @@ class Claims:
         finally:
             with suppress(OSError):
                 self.machine.remove(private)
-        raise OSError(f"{self.path(claim.number)}: cannot be made")
+        raise OSError(f"{self.path(claim.number)}: cannot be made{reason}; its file system must have hard links")
 
     def _private(self, claim: Claim) -> Path:
         return self.folder / f".claim.{claim.number}.{claim.token}"

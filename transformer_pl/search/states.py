@@ -9,6 +9,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.config import without_section
 from transformer_pl.runtime.processes import is_dead
+from transformer_pl.trials import names
 
 # User attributes of a trial. The stored names stay as they are, so that old studies stay valid.
 BASE = "base"  # True: this is the base, enqueued when the study is created
@@ -117,7 +118,7 @@ def trials_left(trials: Sequence[FrozenTrial], run_cap: int) -> int:
 def trial_id(trial: FrozenTrial) -> str | None:
     """Return the id of what was trained, whatever its folder is called now; None where the config is invalid."""
     folder = trial.user_attrs.get(FOLDER)
-    return folder and folder.rpartition("-")[2]
+    return folder and names.trial_id(folder)
 
 
 def trial_name(trial: Trial | FrozenTrial) -> str:

@@ -20,6 +20,7 @@ from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.terminal import ask, counted, print_table, say
 from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.index import index_of
+from transformer_pl.trials.names import trial_id
 from transformer_pl.trials.recognise import (
     SweepPlan,
     is_damaged_file,
@@ -55,10 +56,11 @@ def list_runs(runs: Path, console: Console, queued: Mapping[str, str] | None = N
     state_of = {trial.folder.name: trial.state() for trial in trials}
     for name, state in state_of.items():
         if state not in ("done", "diverged"):
-            state_of[name] = (queued or {}).get(name.rpartition("-")[2], state)
+            state_of[name] = (queued or {}).get(trial_id(name), state)
+    by_id = {trial_id(name): state for name, state in state_of.items()}  # a user may have renamed a trial's folder
     table = _table("sweep", "trials", "age", "differs by")
     for folder in sweeps:
-        states = Counter(state_of.get(name, "new") for name in planned[folder].trials)
+        states = Counter(by_id.get(trial_id(name), "new") for name in planned[folder].trials)
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
         table.add_row(folder.name, counts, _ago(files[folder]), planned[folder].differs or "")
     print_table(console, table)
@@ -156,9 +158,9 @@ def find_removable(runs: Path) -> list[Removable]:
         used = {Trial(folder).data() for folder in _folders(runs / "trials") if folder not in removable}
         orphans = [folder for folder in corpora if is_data(folder) and folder.name not in used]
         waste += [item(folder, "orphaned: no trial uses this text") for folder in orphans]
-    names = {path.name for path in (*dangling, *(trial.folder for trial in kept))}
+    ids = {trial_id(path.name) for path in (*dangling, *(trial.folder for trial in kept))}
     for folder, plan in _planned(runs).items():
-        if not names & set(plan.trials):
+        if ids.isdisjoint(map(trial_id, plan.trials)):
             waste.append(item(folder, "orphaned: none of its trials is left"))
     return waste
 

@@ -56,6 +56,11 @@ def sweep_title(name: str, scale: str) -> str:
     return f"{name}@{Path(scale).stem}"
 
 
-def trial_folder(readable: str, trial_id: str) -> str:
+def trial_id(folder: str) -> str:
+    """The id of a trial whose folder has this name, whatever a user has made of what stands before it."""
+    return folder.rpartition("-")[2]
+
+
+def trial_folder(readable: str, id_: str) -> str:
     """The name of a trial's folder: 60 characters of `readable`, which ends with `-s` and the seed, and the id."""
-    return f"{re.sub(r'[^A-Za-z0-9.]+', '-', readable).strip('-')[:60]}-{trial_id}"
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '-', readable).strip('-')[:60]}-{id_}"

@@ -47,7 +47,10 @@ def runs_lock(runs: Path, alone: bool = False) -> Iterator[None]:
     try:
         file = (runs / "lock").open("a")
     except OSError as error:
-        raise InputError(f"{runs / 'lock'}: must be a file that can be written, but: {error.strerror}") from None
+        raise InputError(
+            f"{runs / 'lock'}: must be a file that can be written, but: {error.strerror}; let its owner give you the "
+            "right to write it, or choose another --runs"
+        ) from None
     with file:
         if not try_lock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
             holder = "a sweep or a trial is running there" if alone else "it is being cleaned"

@@ -1,5 +1,6 @@
 """The folder of one trial: its status, result, weights and translations. `result.json` is written last, atomically."""
 
+import errno
 import hashlib
 import json
 import os
@@ -214,7 +215,13 @@ class Trial:
         A process that is started with the variable LEASE takes it over: see `Lease.given`.
         """
         self.make()
-        return Claims(self.folder).take()
+        try:
+            return Claims(self.folder).take()
+        except OSError as error:
+            raise InputError(
+                f"{self.folder}: must be a folder that can be written, but: {error.strerror or error}; choose another "
+                "--runs"
+            ) from None
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -271,11 +278,18 @@ class Trial:
         put_in_place(unfinished, self.folder / "weights.pt")
 
     def link(self, other: Path, *names: str) -> None:
-        """Hard-link files of another trial's folder. Nothing may write to them in place."""
+        """Hard-link files of another trial's folder, or copy them from another disk. Nothing may write to them."""
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
             crash_point("shared weights: before their link")
-            os.link(other / name, self.folder / name)
+            try:
+                os.link(other / name, self.folder / name)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):  # where no link can be made
+                    raise
+                unfinished = self.folder / (f".{name}" if name == "weights.pt" else f".{name}.{os.getpid()}")
+                shutil.copyfile(other / name, unfinished)
+                put_in_place(unfinished, self.folder / name)
 
     def save_sentences(
         self,
@@ -431,7 +445,12 @@ def _changed(folder: Path) -> int | None:
 @lru_cache(maxsize=1)
 def _names_by_id(trials: Path, changed: int | None) -> dict[str, str]:
     """The names of the folders of trials by their ids, of several the first. Kept until the folder changes."""
-    names = sorted(os.listdir(trials), reverse=True) if changed is not None else []
+    try:
+        names = sorted(os.listdir(trials), reverse=True) if changed is not None else []
+    except OSError as error:
+        raise InputError(
+            f"{trials}: must be a folder that can be read, but: {error.strerror}; choose another --runs"
+        ) from None
     return {match["id"]: name for name in names if (match := TRIAL_FOLDER.fullmatch(name))}
 
 
