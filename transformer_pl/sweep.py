@@ -55,7 +55,7 @@ from transformer_pl.runtime.environment import set_wandb_group, trust_project_on
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
-from transformer_pl.runtime.terminal import command_console, say
+from transformer_pl.runtime.terminal import command_console, counted, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.index import index_of
@@ -113,11 +113,16 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
+    missing = len(command.trials_to_train(plan.trials))
     if options.plan:
+        if retuning and missing:
+            say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")
+        elif retuning:
+            command.show_plan(retuning.best(sweep, plan.trials))
         return 0
     check_writable(options.runs)
     with runs_lock(options.runs):
-        with command.launcher.opened(len(command.trials_to_train(plan.trials))):
+        with command.launcher.opened(missing or (len(sweep.configs) if retuning else 0)):
             exit_code = command.train(plan)
             if retuning:
                 if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet

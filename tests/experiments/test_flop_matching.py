@@ -63,10 +63,13 @@ def test_a_matched_trial_trains_for_its_budget(tmp_path):
     assert sorted(result["steps"] for result in finished_results(tmp_path)) == sorted(planned)
 
 
-def test_rows_of_other_batches_cannot_be_matched(tmp_path):
-    sweep = (ROOT / "sweeps" / "table3_B.yaml").read_text().replace("model.d_k=16", "data.batch_tokens=2048")
+@pytest.mark.parametrize(
+    ("key", "value"), [("data.batch_tokens", "2048"), ("model.width", "1.0"), ("optim.max_steps", "3000")]
+)
+def test_rows_of_other_batches_or_another_budget_cannot_be_matched(tmp_path, key, value):
+    sweep = (ROOT / "sweeps" / "table3_B.yaml").read_text().replace("model.d_k=16", f"{key}={value}")
     (tmp_path / "sweep.yaml").write_text(sweep)
     printed = command(
         "sweep", tmp_path / "sweep.yaml", "--plan", "--set", "optim.match=flops", "--runs", tmp_path / "runs"
     )
-    assert printed.returncode == 2 and "data.batch_tokens = 2048: must be the same in all rows" in printed.stderr
+    assert printed.returncode == 2 and f"{key} = {value}: must be the same in all rows" in printed.stderr

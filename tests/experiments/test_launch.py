@@ -123,7 +123,7 @@ def test_a_sweep_prints_how_many_threads_its_trials_have(tmp_path, keys, begun, 
     ids=str,
 )
 def test_a_sweep_prints_what_its_trials_run_on(monkeypatch, shares, words):
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(workers, "cpu_cores", lambda: list(range(8)))
     assert shares.describe([], 1) == f"1 trial to train, {words}"
 
 
@@ -151,7 +151,7 @@ def test_each_worker_gets_as_many_gpus_as_its_trials_need(monkeypatch, keys, par
 
 def test_without_a_gpu_each_worker_gets_its_share_of_cores(monkeypatch):
     monkeypatch.setattr(workers, "gpus", lambda: [])
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(workers, "cpu_cores", lambda: list(range(8)))
     assert workers.available_workers(None, trainers({}), 9) == workers.Workers(8, 1, [])
     assert workers.available_workers(None, trainers({}, {"devices": 2}), 9) == workers.Workers(4, 1, [])
     assert workers.available_workers(2, trainers({"devices": 2}), 9) == workers.Workers(2, 2, [])

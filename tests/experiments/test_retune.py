@@ -10,7 +10,7 @@ from forked import command
 from helpers import a_result, shared_text
 
 from transformer_pl.experiments.plan import plan_trials
-from transformer_pl.experiments.retune import REACH, plan_retuning
+from transformer_pl.experiments.retune import REACH, _points, plan_retuning
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.runs_folder import finished_results
@@ -62,9 +62,25 @@ def test_a_key_that_cannot_be_retuned_is_an_error_that_says_why(sweep_file, keys
         plan_retuning(read_sweep(sweep_file), keys, 4, metric)
 
 
+def test_whole_numbers_that_round_alike_are_tried_once():
+    points = [point["optim.warmup"] for point in _points({"optim.warmup": 3}, 8)]
+    assert len(set(points)) == 8 and points[0] == 3
+    with pytest.raises(
+        InputError, match=r"--budget 10: must be at most 9, the different points around optim\.warmup = 3"
+    ):
+        _points({"optim.warmup": 3}, 10)
+
+
+def test_tries_are_limited_as_the_trials_of_a_grid_are(sweep_file):
+    with pytest.raises(InputError, match="--budget 5001: must be at most 5000 with 2 rows"):
+        plan_retuning(read_sweep(sweep_file), KEYS, 5001, None)
+
+
 def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_file, tmp_path):
     runs = tmp_path / "runs"
     words = [sweep_file, "--runs", runs, "--retune", "optim.lr_scale", "--budget", 2, "--seeds", 2]
+    planned = command("sweep", *words, "--plan")
+    assert planned.returncode == 0 and "then every row at its best point: 2 trials more" in planned.stdout
     runs.mkdir()
     early = command("report", *words)
     assert early.returncode == 2 and "4 of 4 trials are missing" in early.stderr
@@ -88,6 +104,8 @@ def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_f
     assert (folder / "table.md").read_text() == shown and (folder / "report.html").exists()
     again = command("sweep", *words, WANDB_MODE="disabled")
     assert again.returncode == 0 and " 0 to train" in again.stdout
+    more = command("sweep", *words[:-1], 3, "--plan")
+    assert more.stdout.count(" 0 to train") == 1 and "2 trials to train" in more.stdout  # the tries are done
 
 
 def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):

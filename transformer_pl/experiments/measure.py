@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
 from transformer_pl.launchers import SLEEPING_THREADS, TRAIN, with_key, without_slurm
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.signals import GRACE_S
+from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S
 from transformer_pl.trials.metrics import read_metrics
 
 EVERY = 10  # steps between two lines of metrics
@@ -61,9 +61,13 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
         (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
         last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
         words = with_key(argv(planned, runs), "trainer.log_every", EVERY)
+        words = with_key(words, "trainer.val_every", LAST + 1)  # validations come on top
         environment = without_slurm() | SLEEPING_THREADS | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
+        environment[ENDS_WITH_STDIN] = "1"  # with this process, also where that is killed
         with (runs / "log").open("wb") as log:
-            process = subprocess.Popen([sys.executable, "-m", TRAIN, *words], stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen(
+                [sys.executable, "-m", TRAIN, *words], stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
+            )
         try:
             while True:
                 ended = process.poll() is not None
@@ -83,6 +87,8 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
     first, *_, final = sorted(times)
     return (times[final] - times[first]) / (final - first)
 

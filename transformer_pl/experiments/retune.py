@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from transformer_pl.config import KEYS, without_section
 from transformer_pl.experiments.plan import PlannedTrial
-from transformer_pl.experiments.sweep_file import Row, Sweep
+from transformer_pl.experiments.sweep_file import MOST_TRIALS, Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, scale_level
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import task_of
 from transformer_pl.trials.identity import same_row
 
+DRAWS_PER_POINT = 20  # of the sequence, at most
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value
 MINIMISED = ("val/ppl", "val/loss")  # the other metrics are scores of the task
 
@@ -95,6 +96,11 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
     name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
     if name not in goals:
         errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
+    if len(sweep.rows) * budget > MOST_TRIALS:
+        errors.append(
+            f"--budget {budget}: must be at most {MOST_TRIALS // len(sweep.rows)} with {len(sweep.rows)} rows, for all "
+            f"tries together may be {MOST_TRIALS:,}; lower it"
+        )
     if errors:
         raise InputError(*errors)
     seeds = {config.seed for config in sweep.configs}
@@ -127,11 +133,18 @@ def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
     # Left out: the sequence's first point, a corner, and its second, the middle of the first key: `center` has that.
     sequence = qmc.Halton(len(center), scramble=False).fast_forward(2)
     points = [dict(center)]
-    for position in sequence.random(budget - 1).tolist():
-        point = {}
-        for (key, value), u in zip(center.items(), position, strict=True):
-            point[key] = _rounded(value * REACH ** (2 * u - 1), value)
-        points.append(point)
+    for position in sequence.random(DRAWS_PER_POINT * budget).tolist():
+        point = {
+            key: _rounded(value * REACH ** (2 * u - 1), value)
+            for (key, value), u in zip(center.items(), position, strict=True)
+        }
+        if len(points) < budget and point not in points:  # whole numbers may round alike
+            points.append(point)
+    if len(points) < budget:
+        raise InputError(
+            f"--budget {budget}: must be at most {len(points)}, the different points around "
+            f"{', '.join(f'{key} = {value}' for key, value in center.items())}; lower it"
+        )
     return points
 
 

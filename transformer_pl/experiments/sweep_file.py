@@ -24,6 +24,8 @@ TOP_LEVEL = (
     *("early_terminate", "command", "run_cap", "controller", "job", "image_uri", "kind", "apiVersion"),
 )
 SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of listing them
+# Keys that decide what optim.match=flops equalises.
+OF_THE_BUDGET = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
 OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
 
 
@@ -230,14 +232,15 @@ class _RowReader:
     def _match_budget(self, row: Row, first: Row) -> Row:
         """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for.
 
-        Raises an InputError where batches or vocabulary differ from the first row's, so that FLOPs cannot be matched.
+        Raises an InputError where a key of the budget differs from the first row's, so that FLOPs cannot be matched.
         """
         config = row.configs[0]
-        for key in ("batch_tokens", "vocab_size") if config.optim.match == "flops" else ():
-            if getattr(config.data, key) != getattr(first.configs[0].data, key):
+        flat, flat_first = config.flat(), first.configs[0].flat()
+        for key in OF_THE_BUDGET if config.optim.match == "flops" else ():
+            if flat[key] != flat_first[key]:
                 raise InputError(
-                    f"{self.path}: row `{row.name}`: data.{key} = {getattr(config.data, key)}: must be the same in all "
-                    f"rows with optim.match=flops; take one of them out"
+                    f"{self.path}: row `{row.name}`: {key} = {flat[key]}: must be the same in all rows with "
+                    "optim.match=flops; take one of them out"
                 )
         trained = as_trained(config)  # matched once for all seeds
         return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
