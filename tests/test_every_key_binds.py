@@ -573,7 +573,7 @@ def test_so_many_trials_at_once_as_are_asked_for(rows, tmp_path, tell, processes
 
 @binds("sweep --devices", "sweep --per-device")
 def test_a_machine_is_limited_and_shared_as_is_asked_for(rows, tmp_path, tell, monkeypatch):
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(workers, "cpu_cores", lambda: list(range(8)))
     words = [rows[0], "--runs", tmp_path / "runs", "--plan"]
     assert "4 at a time, each on 2 CPU cores" in tell(sweep.main, *words)[1]
     assert "3 at a time, each on 1 CPU core, " in tell(sweep.main, *words, "--devices", 3)[1]

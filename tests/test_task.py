@@ -83,17 +83,35 @@ def made():
     return Copying().corpus(Data())
 
 
+MISTAKEN = """
+from transformer_pl.task import Task
+from transformer_pl.tasks.translation import Translation
+
+class Half(Task):
+    pass
+
+class NoMeasure(Task):
+    corpus = score = score_one = Translation.corpus
+
+class Fails(Translation):
+    def __init__(self, level):
+        pass
+"""
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ("nowhere.Task", "data.task = nowhere.Task: no module nowhere; it must be importable from here"),
         ("transformer_pl.tasks.translation.Translaton", "holds no class Translaton; did you mean Translation"),
         ("collections.Counter", "must be a class derived from transformer_pl.task.Task, but is not"),
+        ("stranger.NoMeasure", "data.task = stranger.NoMeasure: must have the attribute measure, but has not; add it"),
+        ("stranger.Fails", "must be made without arguments, but fails at "),
         ("stranger.Half", "data.task = stranger.Half: must have the method corpus, but has not; add it"),
     ],
 )
 def test_a_path_that_holds_no_task_is_one_message(module, path, message):
-    module("from transformer_pl.task import Task\nclass Half(Task):\n    pass\n")
+    module(MISTAKEN)
     (mistake,) = check_task(Data(task=path))
     assert message in mistake
 

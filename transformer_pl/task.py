@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from transformer_pl.components import import_component
+from transformer_pl.components import described, import_component
 from transformer_pl.runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,4 +106,12 @@ def _task_at(path: str) -> Task:
         raise InputError(f"data.task = {path}: must be a class derived from transformer_pl.task.Task, but is not")
     if missing := sorted(task.__abstractmethods__):
         raise InputError(f"data.task = {path}: must have the method {missing[0]}, but has not; add it")
-    return task()
+    for name in ("measure", "described"):
+        if not hasattr(task, name):
+            raise InputError(f"data.task = {path}: must have the attribute {name}, but has not; add it")
+    try:
+        return task()
+    except Exception as error:
+        raise InputError(
+            f"data.task = {path}: must be made without arguments, but fails at {described(error)}"
+        ) from None

@@ -62,6 +62,8 @@ def main(argv: list[str]) -> int:
             f"--n-best {options.n_best}: must be at most decode.beam, {config.decode.beam}; raise --beam too"
         )
     lines = _lines(options.file)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale: a translation may hold any character
     folder: Path = result["folder"]
     trial = Trial(folder)
     if (text := trial.data()) is None:
@@ -119,9 +121,13 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; mend it") from None
         lines: Iterator[str] = iter(text.split("\n")[: None if text[-1:] not in ("", "\n") else -1])
     else:
-        assert isinstance(sys.stdin, io.TextIOWrapper)
+        if not isinstance(sys.stdin, io.TextIOWrapper):
+            raise InputError("standard input: must be open, as no FILE is given, but is closed; give a FILE")
         sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
-        lines = (line.removesuffix("\n") for line in sys.stdin)
+        lines = (
+            (line if number else line.removeprefix("\ufeff")).removesuffix("\n")  # a pipe may begin with a mark, too
+            for number, line in enumerate(sys.stdin)
+        )
     source = (line.removesuffix("\r") for line in lines)
     typed = not file and sys.stdin.isatty()
     if typed:

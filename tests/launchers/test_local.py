@@ -8,6 +8,7 @@ from experiments.test_launch import launcher, planned_trials
 
 from transformer_pl.launchers import local, workers
 from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime import machine as machine_
 from transformer_pl.runtime.errors import InputError
 
 
@@ -17,7 +18,7 @@ def machine(monkeypatch):
 
     def has(gpu_count):
         monkeypatch.setattr(workers, "gpus", lambda: [str(number) for number in range(gpu_count)])
-        monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(8)))
+        monkeypatch.setattr(workers, "cpu_cores", lambda: list(range(8)))
 
     return has
 
@@ -53,6 +54,24 @@ def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
     assert found == workers.Workers(1, 3, [], [[0, 1, 2]]) and "each on 3 CPU cores" in found.describe([], 9)
     found = workers.available_workers(4, [trainer()], 9, devices=2)
     assert found.cores == [[0], [1], [0], [1]] and "each on a CPU core that it shares" in found.describe([], 9)
+
+
+def test_no_more_trials_run_at_once_than_there_are(machine):
+    machine(0)
+    found = workers.available_workers(10**12, [trainer()], 2)
+    assert (found.count, found.threads) == (2, 4)
+
+
+def test_a_sweep_in_a_task_of_slurm_s_starts_no_trial_of_several_machines(machine, monkeypatch):
+    machine(0)
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # of the sweep: its trials do not get it
+    with pytest.raises(InputError, match=r"trainer\.num_nodes = 2: needs a launcher"):
+        workers.check_machine([trainer(num_nodes=2, strategy="ddp")])
+
+
+def test_a_system_that_pins_no_process_has_all_its_cores(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")  # as macOS
+    assert machine_.cpu_cores() == list(range(os.cpu_count()))
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ class LocalLauncher:
         worker = next(number for number in range(self.workers.count) if number not in self.running)
         process = self._start_process(planned, argv, worker, lease)
         lease.is_given_away = True
-        if self.workers.cores:
+        if self.workers.cores and hasattr(os, "sched_setaffinity"):  # Linux alone has it
             with suppress(ProcessLookupError):  # it has ended
                 os.sched_setaffinity(process.pid, self.workers.cores[worker])  # before it has a second thread
         self.running[worker] = LocalTraining(process)

@@ -1,13 +1,13 @@
 """The shares of this machine: how many trials run at once, and which cores and GPUs each of them gets."""
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from transformer_pl.config import Trainer
+from transformer_pl.launchers import without_slurm
 from transformer_pl.runtime.errors import InputError, collect_errors
-from transformer_pl.runtime.machine import accelerator, gpus
+from transformer_pl.runtime.machine import accelerator, cpu_cores, gpus
 from transformer_pl.runtime.terminal import counted
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Workers:
     @property
     def cpu_cores(self) -> int:
         """The CPU cores that train; 0 where GPUs do."""
-        return 0 if self.gpus else len(set().union(*self.cores) or os.sched_getaffinity(0))
+        return 0 if self.gpus else len(set().union(*self.cores) or cpu_cores())
 
     def threads_of(self, planned: "PlannedTrial") -> int:
         """The threads of each process of this trial."""
@@ -83,7 +83,9 @@ def available_workers(
     devices: int | None = None,
     per_device: int | None = None,
 ) -> Workers:
-    """Divide this machine among `parallel` trials; None: as many as there are GPUs, or cores where none is used.
+    """Divide this machine among `parallel` trials, or all if they are fewer.
+
+    parallel: None for as many as there are GPUs, or cores where none is used.
 
     trainers: of all trials. Every worker gets as many devices as the trial with the most `trainer.devices` needs.
     devices: how many GPUs are divided; or how many cores where no GPU is used, to which trials are pinned then. None:
@@ -92,9 +94,9 @@ def available_workers(
     trainers = list(trainers)
     each = max((trainer.devices for trainer in trainers), default=1)
     gpu_ids = _used_gpus(trainers)[:devices]
-    cores = sorted(os.sched_getaffinity(0))[: None if gpu_ids else devices]
+    cores = cpu_cores()[: None if gpu_ids else devices]
     fitting = max(1, (len(gpu_ids) if gpu_ids else len(cores)) // each) * (per_device or 1)
-    count = parallel or min(fitting, max(1, trial_count))
+    count = min(parallel or fitting, max(1, trial_count))
     gpus_by_worker, cores_by_worker = [], []
     if gpu_ids:
         for worker in range(count):
@@ -114,11 +116,12 @@ def check_machine(trainers: Iterable[Trainer], devices: int | None = None, per_d
     devices, per_device: as in `available_workers`.
     """
     trainers, gpu_count = list(trainers), len(gpus())
-    collect_errors(lambda trainer: accelerator(trainer, gpu_count), dict.fromkeys(trainers))
+    environment = without_slurm()
+    collect_errors(lambda trainer: accelerator(trainer, gpu_count, environment), dict.fromkeys(trainers))
     if not trainers:
         return
     used = len(_used_gpus(trainers))
-    there, kind = (used, "GPU") if used else (len(os.sched_getaffinity(0)), "CPU core")
+    there, kind = (used, "GPU") if used else (len(cpu_cores()), "CPU core")
     most = max(trainer.devices for trainer in trainers)
     if devices and devices > there:
         raise InputError(

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -43,6 +44,13 @@ def visible(count: int, names: str | None) -> list[str]:
     return shown if len(set(shown)) == len(shown) else []  # CUDA shows none where a name is repeated
 
 
+def cpu_cores() -> list[int]:
+    """The CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def nvidia_gpus() -> int:
     """How many GPUs NVIDIA's driver finds; 0 without a driver."""
     count = ctypes.c_uint(0)
@@ -72,14 +80,16 @@ def gpu_joules(uuid: str) -> float:
     return millijoules.value / 1000
 
 
-def accelerator(trainer: "Trainer", gpus: int) -> str:
-    """`cuda` or `cpu`: what a trial is trained on. gpus: the number of GPUs that torch can use.
+def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = os.environ) -> str:
+    """`cuda` or `cpu`: what a trial is trained on.
+
+    gpus: the number of GPUs that torch can use. environment: the variables of the process that trains it.
 
     Raises an InputError if they cannot do what the config says. Lightning would fail later, wait for other nodes
     without an end, or silently use another precision.
     """
     mistakes = []
-    if trainer.num_nodes > 1 and not LAUNCHERS & os.environ.keys():
+    if trainer.num_nodes > 1 and not LAUNCHERS & environment.keys():
         mistakes.append(
             f"trainer.num_nodes = {trainer.num_nodes}: needs a launcher that starts this command on every node, such "
             "as srun or torchrun, but there is none here; use one (a sweep: --launcher slurm), or leave it out"

@@ -1,5 +1,6 @@
 """What commands print to: a terminal, or a pipe or a file, where no line is broken."""
 
+import io
 import os
 import sys
 
@@ -22,6 +23,8 @@ class CommandConsole(Console):
 
 def command_console() -> Console:
     """The console of a command's standard output. COLUMNS, where it is set, is its width."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an output that has no Δ shows a question mark
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN
     return CommandConsole(width=width, highlight=False, markup=False, emoji=False)
 

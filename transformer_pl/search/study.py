@@ -180,11 +180,11 @@ class SearchQueue:
 
         None where no more may be drawn, or where MOST_HELD have to wait.
         """
-        for draw in list(self.held):
-            if not self._has_to_wait(draw, taken):
-                self.held.remove(draw)
-                if self._needs_training(draw):
-                    return draw.planned
+        for held in list(self.held):
+            if not self._has_to_wait(held, taken):
+                self.held.remove(held)
+                if self._needs_training(held):
+                    return held.planned
         while len(self.held) < MOST_HELD and (draw := self.draw()):
             if self._has_to_wait(draw, taken):
                 self.held.append(draw)
