@@ -174,7 +174,7 @@ def _results_elsewhere(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Pa
 
     Empty where the table is complete. folder: that of this table.
     """
-    missing = sum(one.trial.result() is None for one in planned)
+    missing = sum(one.trial.result() is None and one.trial.diverged_at() is None for one in planned)
     if not missing:
         return []
     lines = []
@@ -206,8 +206,12 @@ def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace)
 
 def _comparison(sweep: Sweep, folders: tuple[Path, Path], randomise: bool) -> Table:
     """The same rows in two runs folders, which are named by their last part where that tells them apart."""
+    first, second = (folder.resolve() for folder in folders)
+    if first == second:
+        raise InputError(
+            f"--against {folders[1]}: must be another runs folder than --runs, but is the same; name another"
+        )
     rows, other_rows = (read_rows(sweep, plan_trials(sweep, folder)) for folder in folders)
-    first, second = folders
     places = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     return compare_folders([row.name for row in sweep.rows], rows, other_rows, places, randomise)
 

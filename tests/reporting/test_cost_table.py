@@ -46,9 +46,29 @@ def test_published_costs_are_those_of_the_paper_s_times():
     rows = [row(config, seconds, bleu=27.0) for config, seconds in runs]
     table = build_cost_table(["base", "big"], rows, runs[0][0], P100)
     assert column(table, "FLOPs by time")[:2] == ["3.3e18", "2.3e19"]
-    assert column(table, "paper FLOPs")[:2] == ["3.3e18", "3.3e18"]  # of base, which both are here
+    assert column(table, "paper FLOPs")[:2] == ["3.3e18", ""]  # of base, which both are here: it stands once
     assert column(table, "device hours")[:2] == ["96", "672"]
     assert column(table, "FLOPs counted")[:2] == ["2.0e18", "2.0e18"]
+
+
+def test_a_row_that_differs_from_base_in_its_training_alone_is_not_the_paper_s():
+    rows = [row(config(), DAY, bleu=27.0), row(config(optim__warmup=8000), 14 * DAY, bleu=27.0)]
+    table = build_cost_table(["base", "warmup=8000"], rows, rows[0].config, P100)
+    assert column(table, "paper BLEU")[:2] == ["27.3", ""]
+    assert column(table, "device hours")[:2] == ["24", "336"]
+
+
+def test_many_hours_are_printed_whole():
+    rows = [row(config(trainer__devices=8), 7 * DAY, bleu=27.0)]
+    assert column(build_cost_table(["base"], rows, rows[0].config, P100), "device hours")[0] == "1,344"
+
+
+def test_seeds_that_failed_or_diverged_are_counted():
+    (of_base, diverged) = (row(config(), bleu=26.0), row(config(), state="diverged"))
+    rows = [RowResults(config(), [*of_base.results, *diverged.results], ["done", "diverged"])]
+    table = build_cost_table(["base"], rows, config(), P100)
+    assert column(table, "seeds")[0] == "1/2, 1 diverged"
+    assert any("1 trial diverged" in note for note in table.notes)
 
 
 def test_the_rows_of_the_sweep_stand_beside_those_of_the_paper():

@@ -115,6 +115,21 @@ def test_the_figures_of_a_sweep_mark_the_rows_that_had_not_converged(tmp_path):
         assert [text for text in written(drawn(figures[name].figure)) if "†" in text] in (["h=4:2.00†"], ["h=4†"])
 
 
+def test_the_figure_of_differences_says_how_many_rows_it_lacks(tmp_path):
+    """One of them has one seed where base has two, so it has no interval."""
+    content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1", "2"])
+    for planned in plan_trials(content, tmp_path):
+        if planned.name != "h=4 s2":
+            counts = [[7 - planned.config.seed, 5, 3, 1, 8, 7, 6, 5, 8, 8]] * 60
+            planned.trial.make()
+            planned.trial.save_sentences("val", ["a"] * 60, "bleu", counts, range(60), [8] * 60)
+            planned.trial.finish(a_result(id=planned.identity.trial))
+    planned = plan_trials(content, tmp_path)
+    figure = draw_sweep_plots(content, planned, table_of(content, planned))["differences"]
+    assert "1 row without an interval is not shown" in figure.explanation
+    assert len(written(drawn(figure.figure))) == 3
+
+
 def test_spread_apart():
     """Intervals that do not touch stay; others move as little as needed, within 0 and 1."""
     assert spread_apart([0.9, 0.5], [0.1, 0.1]) == [0.9, 0.5]

@@ -9,6 +9,7 @@ from chance import drawn
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 from scipy.stats import t as student
+from scipy.stats import ttest_ind
 
 from transformer_pl.evaluation.score import sentence_statistics
 from transformer_pl.reporting import stats
@@ -198,6 +199,17 @@ def test_the_probability_of_a_gain_is_the_other_side_of_the_test():
 )
 def test_seeds_to_resolve_a_difference(gap, between_seeds, between_sentences, expected):
     assert seeds_to_resolve(gap, between_seeds, between_sentences) == (expected and pytest.approx(expected, rel=0.02))
+
+
+def test_seeds_to_resolve_a_difference_among_many():
+    """By drawn t-tests: the first of 19 rows needs a p-value of 5 % / 19."""
+    rng, seeds = np.random.default_rng(1), seeds_to_resolve(1.0, 0.8, 0.0, tests=19)
+
+    def power(n):
+        found = ttest_ind(rng.normal(1, 0.8, (n, 20_000)), rng.normal(0, 0.8, (n, 20_000))).pvalue
+        return (found < 0.05 / 19).mean()
+
+    assert power(seeds - 1) < 0.8 <= power(seeds) + 0.01
 
 
 @pytest.mark.parametrize(

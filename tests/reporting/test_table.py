@@ -18,7 +18,7 @@ from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.reporting import cells, stats
 from transformer_pl.reporting.compare import compare_folders
 from transformer_pl.reporting.published import read_published
-from transformer_pl.reporting.render import Column, Table
+from transformer_pl.reporting.render import Column, Table, _latex
 from transformer_pl.reporting.rows import RowResults, TableRow, mean, standard_deviation
 from transformer_pl.reporting.stats import compare_rows, holm, of_measure
 from transformer_pl.reporting.table import build_table
@@ -138,7 +138,8 @@ def test_component_options_are_columns():
 
 def test_components_of_one_name_from_two_modules_differ():
     rows = [row(config(model__ffn=f"ablations.{place}.Gated"), 60.0) for place in ("a", "b")]
-    assert column(build_table(rows, rows[0].config), "ffn") == ["Gated", "Gated"]
+    assert column(build_table(rows, rows[0].config), "ffn") == ["ablations.a.Gated", "ablations.b.Gated"]
+    assert column(build_table([row(config(), 60.0), rows[0]], config()), "ffn") == ["FeedForward", "Gated"]
 
 
 def test_precision_is_a_setting_and_devices_are_not():
@@ -168,6 +169,44 @@ def test_only_the_base_row_is_matched_to_the_paper_s_base():
     """A row that differs from base in its training alone is not in the paper."""
     table = build_table([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
     assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
+
+
+def test_without_a_base_row_no_row_is_labelled_base():
+    rows = [row(config(optim__warmup=warmup), 60.0) for warmup in (200, 800)]
+    table = build_table(rows, config(), names=["warmup=200", "warmup=800"])
+    assert column(table, "row") == ["warmup=200", "warmup=800"] and "paper BLEU" not in names(table)
+    of_others = build_table([row(config(model__h=4), 60.0), *rows], config()).notes
+    assert any(note.startswith("Model sizes are the paper's, multiplied") for note in of_others)
+
+
+def test_a_printed_row_stands_once_beside_the_row_that_is_trained_as_base_is():
+    rows = [row(config(model__h=1, optim__lr_scale=scale), 60.0) for scale in (0.2, 0.35, 0.7)]  # demo: 0.35
+    table = build_table([row(config(), 61.0), *rows], config())
+    assert column(table, "row") == ["base", "", "(A)", ""]
+    assert column(build_table([row(config(), 61.0), *rows[::2]], config()), "row") == ["base", "(A)", ""]
+
+
+def test_a_row_that_the_paper_does_not_have_has_its_name():
+    rows = [row(config(), 60.0), row(config(model__h=4), 60.0), row(config(model__h=2), 60.0)]
+    table = build_table(rows, config(), names=["base", "h=4", "h=2"])
+    assert column(table, "row") == ["base", "(A)", "h=2"]
+    plain = build_table(rows, config(), beside="none", names=["base", "h=4", "h=2"])
+    assert column(plain, "row") == ["base", "h=4", "h=2"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "keys", "said"),
+    [
+        ("demo", {}, "The paper's text and model sizes are not of this table: compare differences from base"),
+        ("wmt14", {"model__width": 0.5}, "The paper's model sizes are not of this table: compare differences"),
+        ("wmt14-fr", {"data__hub": "bentrevett/multi30k"}, "The paper's text is not of this table: compare"),
+        ("wmt14", {}, None),
+    ],
+)
+def test_a_note_says_what_the_paper_has_otherwise(scale, keys, said):
+    rows = [row(config(scale, **keys), 60.0), row(config(scale, **keys, model__h=1), 60.0)]
+    notes = [one for one in build_table(rows, rows[0].config, beside="paper").notes if "not of this table" in one]
+    assert len(notes) == bool(said) and all(note.startswith(said) for note in notes)
 
 
 def test_base_is_the_sweep_s_base_whatever_its_published_label():
@@ -219,7 +258,7 @@ def test_a_table_without_a_result_of_base_says_how_to_get_one():
     for base, said in (
         ([row(config(), None)], "is not finished. The same sweep command trains it"),
         ([row(config(), None, state="failed")], "failed, see its log. The same sweep command trains it"),
-        ([row(config(), None, state="diverged")], "--rerun trains it again"),
+        ([row(config(), None, state="diverged")], "A lower optim.lr_scale may help"),
         ([], "`base` in variant"),
         ([row(config(), 60.0)], None),
     ):
@@ -259,7 +298,7 @@ def test_unmeasured_values_are_never_numbers():
     assert column(table, "BLEU") == ["61.0 ± 1.4", "failed", "-", "61.0", "-"]
     assert column(table, "PPL") == ["3.00", "failed", "-", "3.00", "-"]
     assert column(table, "params")[1:3] == column(table, "Δ BLEU")[1:3] == ["-", "-"]
-    assert column(table, "seeds") == ["2", "0/2", "0/2", "1/2", "0/2"]
+    assert column(table, "seeds") == ["2", "0/2, 2 failed", "0/2", "1/2, 1 failed", "0/2"]
     lines = read_csv(table)
     assert [line["failed"] for line in lines] == ["0", "2", "0", "1", "0"]
     assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
@@ -432,6 +471,7 @@ def test_two_folders_are_compared_row_by_row():
     assert [cell.endswith("*") for cell in column(table, "Δ BLEU")] == [False, True, False]
     expected = mean(rows[1].values("val/bleu")) - mean(others[1].values("val/bleu"))
     assert float(read_csv(table)[1]["val/bleu.difference"]) == pytest.approx(expected)
+    assert any(note.startswith("*: p is below 0.05. p is by a t-test") for note in table.notes)
     half = compare_folders(["h=8", "h=1"], [row(config(), None), rows[1]], others[:2], ("new", "old"))
     assert column(half, "BLEU new")[0] == "-" and column(half, "Δ BLEU")[0] == ""
 
@@ -466,7 +506,22 @@ def test_one_seed_beside_several_has_a_note():
     )
     table = build_table(rows, config())
     assert column(table, "p")[1] == "" and not column(table, "Δ BLEU")[1].endswith("*") and column(table, "p")[2]
-    assert any("one finished seed" in note for note in table.notes)
+    assert any("has one finished seed" in note for note in table.notes)
+    assert any("lacks seeds" in note for note in table.notes)
+    assert any(note.startswith("Not tested: 1 row, as a row with one finished seed") for note in table.notes)
+    of_one = build_table([rows[1]._replace(config=config()), rows[2]], config())
+    assert any(note.startswith("Not tested: 1 row, as a row with one finished seed") for note in of_one.notes)
+
+
+def test_randomisation_says_what_it_does_not_test():
+    """Other seeds, and rows that do not have base's number of seeds."""
+    rows = measured([0.0, 0.3, 0.0])
+    rows[1] = RowResults(rows[1].config, [*rows[1].results[:2], None], ["done"] * 2 + ["new"], rows[1].sentences[:2])
+    notes = build_table(rows, config(), randomise=True).notes
+    assert any("these very seeds" in note for note in notes)
+    assert any(note.startswith("Not tested: 1 row, as randomisation takes as many") for note in notes)
+    by_t = build_table(rows, config()).notes
+    assert not any("these very seeds" in note or note.startswith("Not tested") for note in by_t)
 
 
 # --- What is too small to print, and what is too little to compare
@@ -578,11 +633,17 @@ def test_two_folders_are_compared_with_the_mark():
     table = compare_folders(["h=8", "h=1"], rows, others, ("new", "old"))
     assert marked(table, "BLEU new") == [False, False] and marked(table, "BLEU old") == [True, False]
     assert column(table, "Δ BLEU")[0].endswith("*†") and marked(table, "Δ BLEU") == [True, False]
-    assert any(note.startswith("†") for note in table.notes)
+    assert any(note.startswith("†: not converged in old: 1 row.") for note in table.notes)
+    assert marked(table, "PPL old") == [True, False] and marked(table, "PPL new") == [False, False]
+    assert sum(note.startswith("Converged: ") for note in table.notes) == 1
 
 
 def test_a_mark_is_latex():
     assert r"$\dagger$" in build_table(ended(measured([0.0, 0.3]), FALLING, FLAT), config()).latex()
+
+
+def test_an_option_is_no_dash_in_latex():
+    assert _latex("`--beside paper` shows 0.3 -- -1") == "-{}-beside paper shows 0.3 -{}- $-$1"
 
 
 # --- Beside the paper

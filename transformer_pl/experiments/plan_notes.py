@@ -48,7 +48,7 @@ def _regimes(plan: Plan) -> dict[int, Regime]:
 
 def warmup_note(plan: Plan) -> list[str]:
     """A line that names the rows whose training ends before the learning rate has reached its peak."""
-    rows = [row.name for row in plan.sweep.rows if row.configs[0].optim.warmup >= row.configs[0].steps]
+    rows = [row.name for row in plan.sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]
     remedy = "the learning rate never reaches its peak; lower optim.warmup"
     return [f"the warm-up does not end within the steps of {', '.join(rows)}: {remedy}"] if rows else []
 

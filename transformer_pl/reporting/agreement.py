@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_pl.reporting.moderation import Part, fit_prior
 from transformer_pl.reporting.published import PublishedRow
 from transformer_pl.reporting.rows import TableRow, published_table
 
@@ -31,20 +32,28 @@ def rank_correlation(scores: Sequence[Sequence[float]], published: Sequence[floa
 
     scores: of each row, by seed. Base's score would be subtracted from all of them, which changes no rank.
 
-    The interval is the percentile bootstrap (Efron 1979): it draws as many seeds of every row as it has, with
-    replacement. With few seeds it is too narrow: the variance of S drawn seeds is (S - 1) / S of what it should be.
+    The interval is for as many other seeds, by a parametric bootstrap (Efron and Tibshirani 1993): the mean of a row is
+    drawn from Student's t around its own, with twice its variance, as our mean and that of the other seeds both err.
+    The variances are moderated over the rows (see moderation.py). More noise lowers a correlation, so the draws are
+    moved until their median is the value. Seeds drawn with replacement would give far too narrow an interval
+    (reporting/README.md has the figures).
     """
     from scipy.stats import rankdata, spearmanr  # takes half a second
 
-    value = float(spearmanr([np.mean(row) for row in scores], published).statistic)
+    means = np.array([np.mean(row) for row in scores])
+    value = float(spearmanr(means, published).statistic)
     if min(map(len, scores)) < 2:
         return RankCorrelation(value, len(scores), None)
-    generator = np.random.default_rng(0)
-    means = np.stack([generator.choice(row, (RESAMPLES, len(row))).mean(1) for row in scores], 1)
-    ranks, of_published = rankdata(means, axis=1), rankdata(published)
+    own = [Part(float(np.var(row, ddof=1)), len(row) - 1) for row in scores]
+    prior = fit_prior(own)
+    parts = [prior.moderate(part) for part in own] if prior else own
+    variances = [2 * part.variance / len(row) for part, row in zip(parts, scores, strict=True)]
+    noise = np.random.default_rng(0).standard_t([part.freedom for part in parts], (RESAMPLES, len(scores)))
+    ranks, of_published = rankdata(means + noise * np.sqrt(variances), axis=1), rankdata(published)
     ranks, of_published = ranks - ranks.mean(1, keepdims=True), of_published - of_published.mean()
     norms = np.linalg.norm(ranks, axis=1) * np.linalg.norm(of_published)
-    low, high = np.quantile(ranks @ of_published / np.where(norms, norms, 1), (0.025, 0.975))  # no order at all: 0
+    drawn = ranks @ of_published / np.where(norms, norms, 1)  # no order at all: 0
+    low, high = np.clip(value + np.quantile(drawn, (0.025, 0.975)) - np.median(drawn), -1, 1)
     return RankCorrelation(value, len(scores), (float(low), float(high)))
 
 

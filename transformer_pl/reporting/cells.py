@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transformer_pl.reporting.stats import Estimate, RowComparison
 
 MOST_DIGITS = 3  # behind the point
+SIGNIFICANT = "*"  # marks a row that differs significantly from base
 UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it
 
 
@@ -77,7 +78,7 @@ def difference_interval(comparison: "RowComparison | None") -> str:
 
 def significance_mark(comparison: "RowComparison | None") -> str:
     """`*` where the row differs significantly from base."""
-    return "*" if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
+    return SIGNIFICANT if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
 
 
 def p_value(comparison: "RowComparison | None") -> str:
@@ -110,10 +111,10 @@ def unmeasured(row: RowResults) -> str:
 
 
 def seed_counts(row: RowResults) -> str:
-    """Finished seeds, of how many if some are not finished, and how many diverged: `2/3, 1 diverged`."""
-    done, planned, diverged = len(row.done), len(row.results), row.states.count("diverged")
-    counts = f"{done}" if done == planned else f"{done}/{planned}"
-    return f"{counts}, {diverged} diverged" if diverged else counts
+    """Finished seeds, of how many if some are not finished, and how many failed or diverged: `2/3, 1 diverged`."""
+    done, planned = len(row.done), len(row.results)
+    ended = [f"{count} {state}" for state in ("failed", "diverged") if (count := row.states.count(state))]
+    return ", ".join([f"{done}" if done == planned else f"{done}/{planned}", *ended])
 
 
 def params(rows: Sequence[TableRow]) -> list[str]:
@@ -130,8 +131,10 @@ def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:
     Without a base row every cell is filled.
     """
     base = next((row for row in rows if row.is_base), None)
+    values = {str(row.settings[key]) for row in rows if key in row.settings}
+    in_full = len({_setting(key, value) for value in values}) < len(values)  # two components of the same name
     return [
-        _setting(key, row.settings[key])
+        (str(row.settings[key]) if in_full else _setting(key, row.settings[key]))
         if key in row.settings and (base in (None, row) or row.settings[key] != base.settings.get(key, ...))
         else ""
         for row in rows

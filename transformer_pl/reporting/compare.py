@@ -6,7 +6,7 @@ from typing import Any
 from transformer_pl.reporting import cells
 from transformer_pl.reporting.notes import convergence_notes, read_error_notes, untrained_notes
 from transformer_pl.reporting.render import Column, Table
-from transformer_pl.reporting.rows import RowResults, TableRow, compare_with_base, mean
+from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, compare_with_base, mean
 from transformer_pl.reporting.table import comparison_record
 from transformer_pl.runtime.terminal import counted
 
@@ -43,16 +43,33 @@ def compare_folders(
     test = "approximate randomisation" if randomise else "a t-test (approximate randomisation where rows have one seed)"
     notes = [
         f"Δ {measure.title} is {measure.title} in {places[0]} minus {measure.title} in {places[1]}.",
-        f"p is by {test}, with Holm's correction for {counted(tested, 'row')}.",
-        *convergence_notes([*rows, *other_rows]),
+        *_test_notes(test, tested),
+        *dict.fromkeys(
+            note
+            for place, of_place in zip(places, (rows, other_rows), strict=True)
+            for note in convergence_notes(of_place, f" in {place}")
+        ),
         *untrained_notes([row for row in table_rows if row.is_untrained]),
         *read_error_notes([*rows, *other_rows]),
     ]
     return Table([column for column in columns if any(column.cells)], records, notes)
 
 
+def _test_notes(test: str, tested: int) -> list[str]:
+    """What p, its mark and the intervals mean, and which rows are not tested."""
+    if not tested:
+        return []
+    return [
+        f"{cells.SIGNIFICANT}: p is below {ALPHA:g}. p is by {test}, with Holm's correction for "
+        f"{counted(tested, 'row')}. A row with one seed in one folder and several in the other is not tested.",
+        "95 %: confidence interval for other seeds and other sentences, or where rows have one seed, for other "
+        "sentences alone. It is not corrected for the number of rows.",
+    ]
+
+
 def _perplexity(row: RowResults) -> str:
-    return cells.mean_and_spread(row.values("val/ppl"), ".2f")
+    text = cells.mean_and_spread(row.values("val/ppl"), ".2f")
+    return text + cells.UNCONVERGED if text and row.still_falls else text
 
 
 def _compare_pairs(rows: Sequence[RowResults], other_rows: Sequence[RowResults], randomise: bool) -> list[TableRow]:

@@ -8,7 +8,7 @@ from transformer_pl.experiments.cost import short_number
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import cells
-from transformer_pl.reporting.notes import scale_notes
+from transformer_pl.reporting.notes import diverged_notes, scale_notes
 from transformer_pl.reporting.published import Beside, PublishedRow, hides_paper, read_costs
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults, mean, read_rows
@@ -23,6 +23,7 @@ TITLES = (
     "FLOPs by time",
     "paper {}",
     "paper FLOPs",
+    "seeds",
 )
 TOKENISED = (
     "test BLEU tok. is of Moses tokens with compounds split at their hyphens: compare this one with the paper's."
@@ -48,13 +49,14 @@ def build_cost_table(
     """
     paper = None if hides_paper(beside, base.data) else read_costs(base.data)
     measure = task_of(base.data).measure
+    published = paper.find_all([row.config for row in rows], base) if paper else [None] * len(rows)
     records, texts = [], []
-    for name, results in zip(names, rows, strict=True):
-        records.append(_record(name, results, tflops, paper.find(results.config) if paper else None))
-        texts.append(_cells(records[-1], measure.name, cells.unmeasured(results)))
+    for name, results, printed in zip(names, rows, published, strict=True):
+        records.append(_record(name, results, tflops, printed))
+        texts.append([*_cells(records[-1], measure.name, cells.unmeasured(results)), cells.seed_counts(results)])
     for system in paper.others if paper else []:
         records.append(dict.fromkeys(records[0]) | {"name": system.label} | _printed(system, measure.name))
-        texts.append(_cells(records[-1], measure.name, ""))
+        texts.append([*_cells(records[-1], measure.name, ""), ""])
     columns = [Column("row", [record["name"] for record in records])]
     columns += [
         Column(title.format(measure.title), list(found))
@@ -102,12 +104,17 @@ def _cells(record: dict[str, Any], score: str, unmeasured: str) -> list[str]:
         cells.number(record[f"test/{score}"], ".1f") or unmeasured,
         cells.number(tokenised, ".1f"),
         short_number(record["flops"]) if record["flops"] else unmeasured,
-        cells.number(record["device_hours"], ".3g") or unmeasured,
-        cells.number(record["energy_kwh"], ".3g"),
+        _amount(record["device_hours"]) or unmeasured,
+        _amount(record["energy_kwh"]),
         short_number(record["flops_by_time"]) if record["flops_by_time"] else unmeasured,
         cells.number(paper_score, "g"),
         short_number(paper_flops) if paper_flops else "",
     ]
+
+
+def _amount(value: float | None) -> str:
+    """Three digits, or all before the point where there are more."""
+    return cells.number(value, ".3g" if value is None or value < 1000 else ",.0f")
 
 
 def _notes(rows: Sequence[RowResults], tflops: float) -> list[str]:
@@ -120,6 +127,7 @@ def _notes(rows: Sequence[RowResults], tflops: float) -> list[str]:
         "FLOPs counted: of the matrix products; a backward pass costs two forward passes.",
         "device hours: wall time of a trial, evaluation included, times its devices (a GPU, or a process on a CPU). "
         "Where several trials share a device, each has its whole time.",
+        *diverged_notes(rows),
         *([ENERGY] if any(result.get("energy_j") is not None for result in results) else []),
         f"FLOPs by time, as the paper counts: device time times {tflops:g} TFLOP/s, the rate that --cost states. The "
         "paper takes 9.5 TFLOP/s for its P100.",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from transformer_pl.config import SIZE_NAMES, Config, effective_sizes, nominal_sizes
 from transformer_pl.experiments.regime import describe_regime
 from transformer_pl.reporting.agreement import describe_agreement
-from transformer_pl.reporting.cells import UNCONVERGED
-from transformer_pl.reporting.published import Beside, is_own_text, read_published
+from transformer_pl.reporting.cells import SIGNIFICANT, UNCONVERGED
+from transformer_pl.reporting.published import Beside, PublishedTable, is_own_text, read_published
 from transformer_pl.reporting.rows import (
     ALPHA,
     LEARNED,
@@ -25,11 +25,12 @@ from transformer_pl.trials.convergence import FALLEN, FITTED, LIMIT, NOISES
 GAPS = (0.5, 1.0, 2.0)  # differences for which a note says how many seeds would detect them
 
 
-def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None = None) -> list[str]:
-    """All notes of a table, one thought each. randomise, beside: as in `build_table`."""
-    config = next((row.results.config for row in rows if row.is_base), rows[0].results.config)
+def table_notes(
+    rows: Sequence[TableRow], base: Config | None, randomise: bool, beside: Beside | None = None
+) -> list[str]:
+    """All notes of a table, one thought each. base, randomise, beside: as in `build_table`."""
     return [
-        *scale_notes(config),
+        *scale_notes(base or rows[0].results.config),
         *_regime_notes(rows),
         *_paper_notes(rows, beside),
         *_base_notes(rows),
@@ -40,6 +41,7 @@ def table_notes(rows: Sequence[TableRow], randomise: bool, beside: Beside | None
         *convergence_notes([row.results for row in rows]),
         *untrained_notes([row for row in rows if row.is_untrained]),
         *_significance_notes(rows, randomise),
+        *_untested_notes([row for row in rows if not row.is_untrained], randomise),
         *_exemption_notes(rows),
         *read_error_notes([row.results for row in rows]),
     ]
@@ -102,18 +104,33 @@ def _paper_notes(rows: Sequence[TableRow], beside: Beside | None) -> list[str]:
         if own is None or beside or not (paper and any(paper.find(row.results.config) for row in rows)):
             return []
         return [
-            f"Without the paper's numbers: the text, {own.path or own.hub}, is your own. --beside paper shows them."
+            "Without the paper's numbers: the text, or its languages, are your own "
+            f"({own.path or own.hub or task_of(own).text}, {own.source} to {own.target}). --beside paper shows them."
         ]
     assert paper is not None
     others = ", ".join(f"{row.label} {row.score:.1f}" for row in paper.others if row.score is not None)
     notes = [
         f"Columns `paper`: {paper.source}.",
         *([f"Also printed there: {others}."] if others else []),
-        "The paper's text and model sizes are not those of this table: compare differences from base, not values.",
+        *_other_than_paper(rows, paper),
     ]
     if any(row.is_base and row.label == "base" for row in rows):
         notes += describe_agreement(rows)
     return notes
+
+
+def _other_than_paper(rows: Sequence[TableRow], paper: PublishedTable) -> list[str]:
+    """What makes the paper's values other than those of a table."""
+    configs = [row.results.config for row in rows if row.published]
+    other = [
+        *(["text"] if any(config.data.hub != paper.hub for config in configs) else []),
+        *(["model sizes"] if any((config.model.width, config.model.depth) != (1, 1) for config in configs) else []),
+    ]
+    if not other:
+        return []
+    differences = any(row.published and paper.difference(row.published) is not None for row in rows)
+    remedy = "compare differences from base, not values" if differences else "the values are not comparable"
+    return [f"The paper's {' and '.join(other)} {'is' if other == ['text'] else 'are'} not of this table: {remedy}."]
 
 
 def _base_notes(rows: Sequence[TableRow]) -> list[str]:
@@ -127,7 +144,7 @@ def _base_notes(rows: Sequence[TableRow]) -> list[str]:
     if base.done:
         return []
     if "diverged" in base.states:
-        return ["No differences: they are to base, whose training diverged. --rerun trains it again."]
+        return ["No differences: they are to base, whose training diverged. A lower optim.lr_scale may help."]
     how = "failed, see its log" if "failed" in base.states else "is not finished"
     return [f"No differences: they are to base, which {how}. The same sweep command trains it."]
 
@@ -169,12 +186,19 @@ def _seed_notes(rows: Sequence[TableRow]) -> list[str]:
     elif counts:
         seeds = f"{counts[0]} seeds" if len(counts) == 1 else "the finished seeds of a row"
         notes.append(f"± is the sample standard deviation over {seeds}.")
-    if diverged := sum(row.results.states.count("diverged") for row in rows):
-        notes += [
-            f"{counted(diverged, 'trial')} diverged. Means are over the finished seeds alone, so a row with diverged "
-            "seeds looks better than it is."
-        ]
-    return notes
+    if any(row.results.done and len(row.results.done) < len(row.results.results) for row in rows):
+        notes.append("Of a row that lacks seeds, the difference is that of its finished seeds' mean from base's mean.")
+    return notes + diverged_notes([row.results for row in rows])
+
+
+def diverged_notes(rows: Sequence[RowResults]) -> list[str]:
+    """How many trials diverged."""
+    if not (diverged := sum(row.states.count("diverged") for row in rows)):
+        return []
+    return [
+        f"{counted(diverged, 'trial')} diverged. Means are over the finished seeds alone, so a row with diverged seeds "
+        "looks better than it is."
+    ]
 
 
 def _memory_notes(rows: Sequence[TableRow]) -> list[str]:
@@ -206,19 +230,19 @@ def _average_notes(rows: Sequence[TableRow]) -> list[str]:
     ]
 
 
-def convergence_notes(rows: Sequence[RowResults]) -> list[str]:
-    """Which finished rows had converged, and by which rule."""
+def convergence_notes(rows: Sequence[RowResults], place: str = "") -> list[str]:
+    """Which finished rows had converged, and by which rule. place: such as ` in runs`, where rows of others follow."""
     known = [row.convergence for row in rows if row.convergence]
     falls = [converged.share for converged in known if converged.still_falls]
     notes = []
     if falls:
         notes += [
-            f"{UNCONVERGED}: not converged: {counted(len(falls), 'row')}. More steps may change these rows, and their "
-            f"differences. Their validation perplexity still fell by {_range_of_shares(falls)} over the last "
-            f"{FALLEN:.0%} of the steps."
+            f"{UNCONVERGED}: not converged{place}: {counted(len(falls), 'row')}. More steps may change these rows, and "
+            "every difference from or to them, so all of these are marked. Their validation perplexity still fell by "
+            f"{_range_of_shares(falls)} over the last {FALLEN:.0%} of the steps."
         ]
     elif known:
-        notes += [f"All rows have converged, as far as this was measured ({counted(len(known), 'row')})."]
+        notes += [f"All rows have converged{place}, as far as this was measured ({counted(len(known), 'row')})."]
     if known:
         notes += [
             f"Converged: over the last {FALLEN:.0%} of the steps the validation perplexity, on the mean of the seeds, "
@@ -227,8 +251,8 @@ def convergence_notes(rows: Sequence[RowResults]) -> list[str]:
         ]
     if unknown := sum(bool(row.done) and row.convergence is None for row in rows):
         notes += [
-            f"Whether they have converged is not known: {counted(unknown, 'row')}, with fewer than two validations in "
-            f"the last {FITTED:.0%} of the steps. Lower trainer.val_every."
+            f"Whether they have converged{place} is not known: {counted(unknown, 'row')}, with fewer than two "
+            f"validations in the last {FITTED:.0%} of the steps. Lower trainer.val_every."
         ]
     return notes
 
@@ -259,10 +283,7 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
     drawn = "other seeds and other sentences" if several_seeds else "other sentences, with the same seed"
     notes = [f"95 %: confidence interval for {drawn}, not corrected for the number of rows."]
     if several_seeds and any(row_mean.variance_by_seeds is None for row_mean in row_means):
-        notes.append(
-            "Where a row has one finished seed, its interval covers other sentences only, and its difference from base "
-            "is not tested."
-        )
+        notes.append("The intervals of a row that has one finished seed are for other sentences only.")
     if not differences:
         return notes
     by_seeds = any(difference.variance_by_seeds is not None for difference in differences)
@@ -270,7 +291,11 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
         return notes
     tested = counted(number, "row")
     test = "t-test" if by_seeds and not randomise else "approximate randomisation"
-    notes.append(f"*: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}.")
+    notes.append(
+        f"{SIGNIFICANT}: differs from base with p below {ALPHA:g}, by {test} with Holm's correction for {tested}."
+    )
+    if by_seeds and randomise:
+        notes.append("Randomisation tests these very seeds: others may not show a difference that it finds.")
     if any(difference.parts for difference in differences):
         what, own = ("Intervals", "") if randomise else ("Intervals and p", " p own: by each row's own variance.")
         notes.append(
@@ -278,6 +303,22 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
         )
     notes.append(f"P(better): probability that the row's true {rows[0].results.measure.title} is above base's.")
     return notes + (_undecided_note(rows) if by_seeds else [])
+
+
+def _untested_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
+    """Why rows are not tested although they and base have results."""
+    base = next((row for row in rows if row.is_base), None)
+    if base is None or not base.results.done:
+        return []
+    seeds = len(base.results.done)
+    others = [len(row.results.done) for row in rows if row.results.done and row.difference() is not None]
+    if randomise and (other := sum(count != seeds for count in others)):
+        reason = f"randomisation takes as many finished seeds as base's, {seeds}"
+    elif other := sum((count == 1) != (seeds == 1) for count in others):
+        reason = "a row with one finished seed and a row with several cannot be compared by a test"
+    else:
+        return []
+    return [f"Not tested: {counted(other, 'row')}, as {reason}."]
 
 
 def _undecided_note(rows: Sequence[TableRow]) -> list[str]:
@@ -296,13 +337,15 @@ def _undecided_note(rows: Sequence[TableRow]) -> list[str]:
         if row.score and row.score.difference and row.score.difference.variance_by_seeds is not None
     )
     title = rows[0].results.measure.title
-    needed = {gap: seeds_to_resolve(gap, between_seeds, between_sentences) for gap in GAPS}
+    tests = sum(p_value is not None for p_value in p_values)
+    needed = {gap: seeds_to_resolve(gap, between_seeds, between_sentences, tests) for gap in GAPS}
     by_gap = ", ".join(
         f"{seeds} for {gap:g} {title}" if seeds else f"no number for {gap:g} {title} (it takes more sentences)"
         for gap, seeds in needed.items()
     )
     return [
         f"Undecided rows: {undecided} (p is not below {ALPHA:g}).",
-        f"Seeds per row needed to detect a true difference with a power of 80 %, if {title}'s standard "
-        f"deviation between seeds is {between_seeds:.1f}: {by_gap}.",
+        f"Seeds per row with which a true difference gets a {SIGNIFICANT} in 80 % of cases, as one of "
+        f"{counted(tests, 'row')} that are tested, if {title}'s standard deviation between seeds is "
+        f"{between_seeds:.1f}: {by_gap}.",
     ]

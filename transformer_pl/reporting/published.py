@@ -1,5 +1,6 @@
 """The rows of the paper's tables as the paper printed them, and how a config is matched to one of them."""
 
+from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from transformer_pl.config import Config, Data, Section, nominal_sizes
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.task import task_of
+from transformer_pl.trials.identity import same_row
 
 Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
 FOLDER = Path(__file__).parent / "published"
@@ -35,12 +37,26 @@ class PublishedTable(Section):
     """A printed table. Its differences are to the row labelled `base`."""
 
     source: str
+    hub: str | None = Field(None, description="the text, as data.hub names it")
     rows: list[PublishedRow]
     others: list[PublishedRow] = []  # systems that are no Transformer, and so no row of a sweep
 
     def find(self, config: Config) -> PublishedRow | None:
         """The printed row with this config's settings, whatever its scale; None if there is none."""
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
+
+    def find_all(self, configs: Sequence[Config], base: Config | None) -> list[PublishedRow | None]:
+        """The printed row of each config. Each stands once: base's beside base alone, any other beside the config that
+        is trained as base is, or else the first."""
+        found = [self.find(config) for config in configs]
+        of_base = base and self.find(base)
+        shown: dict[int, PublishedRow] = {}  # by the place among the configs
+        for place in sorted(range(len(configs)), key=lambda place: not _trained_alike(configs[place], base)):
+            row = found[place]
+            is_free = all(row is not other for other in shown.values())
+            if row and is_free and (row is not of_base or (base and same_row(configs[place], base))):
+                shown[place] = row
+        return [shown.get(place) for place in range(len(configs))]
 
     def difference(self, row: PublishedRow) -> float | None:
         """The row's score minus base's; None for base itself and where one of the two is not printed."""
@@ -84,6 +100,16 @@ def _shipped_texts() -> set[tuple]:
 
 def _text(data: Data) -> tuple:
     return data.hub, data.subset, data.source, data.target
+
+
+def _trained_alike(config: Config, base: Config | None) -> bool:
+    """Whether two configs agree in all that is not matched to a printed row."""
+    return base is None or _unmatched_settings(config) == _unmatched_settings(base)
+
+
+def _unmatched_settings(config: Config) -> dict[str, Any]:
+    others = ("seed", "model.", "trainer.", "optim.eps_ls")
+    return {key: value for key, value in config.flat().items() if not key.startswith(others)}
 
 
 def _matched_settings(config: Config) -> dict[str, Any]:

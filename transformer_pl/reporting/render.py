@@ -171,5 +171,6 @@ _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textba
 
 def _latex(text: str) -> str:
     """Escape the special characters of LaTeX, and set a hyphen before a number as a minus."""
-    escaped = "".join(_LATEX.get(character, character) for character in text)
+    escaped = "".join(_LATEX.get(character, character) for character in text.replace("`", ""))
+    escaped = escaped.replace("--", "-{}-")  # an option, and no dash
     return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", escaped)

@@ -185,15 +185,14 @@ def make_table_rows(
     are_base = [base is not None and row_identity(row.config) == base_identity for row in rows]
     base_row = next((row for row, is_base in zip(rows, are_base, strict=True) if is_base), None)
     paper = published_table(rows)
-    base_published = base_row and paper and paper.find(base_row.config)
-    table_rows = []
+    configs = [row.config for row in rows]
+    published = paper.find_all(configs, base) if paper else [None] * len(rows)
+    printed = [None if hides_paper(beside, one.data) else row for one, row in zip(configs, published, strict=True)]
     compared = compare_with_base(rows, base_row, randomise)
-    for row, is_base, (score, loss) in zip(rows, are_base, compared, strict=True):
-        published = None if hides_paper(beside, row.config.data) or not paper else paper.find(row.config)
-        if published is base_published and not is_base:  # differs from base in its training alone: not in the paper
-            published = None
-        table_rows.append(TableRow(row, row_settings(row.config), published, is_base, base_row, score, loss))
-    return table_rows
+    return [
+        TableRow(row, row_settings(row.config), of_paper, is_base, base_row, score, loss)
+        for row, of_paper, is_base, (score, loss) in zip(rows, printed, are_base, compared, strict=True)
+    ]
 
 
 def compare_with_base(

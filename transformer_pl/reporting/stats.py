@@ -310,9 +310,12 @@ def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int =
 # Planning
 
 
-def seeds_to_resolve(gap: float, between_seeds: float, between_sentences: float, power: float = 0.8) -> int | None:
+def seeds_to_resolve(
+    gap: float, between_seeds: float, between_sentences: float, tests: int = 1, power: float = 0.8
+) -> int | None:
     """The seeds per row with which a t-test detects a true difference `gap` with probability `power`.
 
+    tests: the number of rows that are tested. Holm's correction asks the first of them for a p-value of 5 % / tests.
     between_seeds: the standard deviation of a row's score from seed to seed. between_sentences: the standard error that
     a difference keeps with infinitely many seeds. None if no number up to 10,000 is enough.
 
@@ -325,6 +328,6 @@ def seeds_to_resolve(gap: float, between_seeds: float, between_sentences: float,
     by_seeds = 2 * between_seeds**2 / S
     standard_error = np.sqrt(by_seeds + between_sentences**2)
     freedom = standard_error**4 / np.maximum(by_seeds**2 / (2 * (S - 1)), 1e-300)
-    critical = stats.t.ppf((1 + LEVEL) / 2, freedom)
+    critical = stats.t.isf((1 - LEVEL) / 2 / tests, freedom)
     enough = stats.nct.sf(critical, np.minimum(freedom, 1e6), gap / standard_error) >= power
     return int(S[enough.argmax()]) if enough.any() else None

@@ -15,6 +15,7 @@ from transformer_pl.reporting.plots import Curve, Drawing, Point
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import ALPHA
 from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
@@ -64,9 +65,11 @@ def _difference_plot(sweep: Sweep, table: Table) -> Figures:
         "better or worse than base. A filled circle differs significantly (p < 0.05)."
     )
     if published:
-        explanation += " A cross is the difference that the paper prints, on another text and larger models."
+        explanation += " A cross is the difference that the paper prints."
     if any(point.name in marked for point in differences):
         explanation += PROVISIONAL
+    if left_out := sum(row.difference() is not None for row in table.rows) - len(differences):
+        explanation += f" {counted(left_out, 'row')} without an interval {'is' if left_out == 1 else 'are'} not shown."
     forest = plots.forest(differences, published, measure.title, marked)
     return {"differences": Drawing("Differences from base", forest, explanation)}
 

@@ -34,23 +34,28 @@ def table_of(
     sweep: Sweep, planned: Iterable[PlannedTrial], randomise: bool = False, beside: Beside | None = None
 ) -> Table:
     """The table of a sweep from the results that are there."""
-    table = build_table(read_rows(sweep, planned), sweep.base, randomise, beside)
+    table = build_table(read_rows(sweep, planned), sweep.base, randomise, beside, [row.name for row in sweep.rows])
     records = [{"name": row.name} | record for row, record in zip(sweep.rows, table.records, strict=True)]
     return table._replace(records=records, notes=[*table.notes, *sweep.notes])
 
 
 def build_table(
-    rows: Sequence[RowResults], base: Config | None = None, randomise: bool = False, beside: Beside | None = None
+    rows: Sequence[RowResults],
+    base: Config | None = None,
+    randomise: bool = False,
+    beside: Beside | None = None,
+    names: Sequence[str] = (),
 ) -> Table:
     """The table of at least one row, beside the paper's. Differences are to `base`, if that is among the rows.
 
     p-values are by a t-test over seeds and sentences, or with `randomise` by approximate randomisation of sentences.
-    beside: `paper`, `none`, or by default `none` where the text is the user's own and else `paper`.
+    beside: `paper`, `none`, or by default `none` where the text is the user's own and else `paper`. names: of the rows;
+    they stand where the paper has no label.
     """
     table_rows = make_table_rows(rows, base, randomise, beside)
     keys = _differing_keys([row.settings for row in table_rows])
-    columns = [column for column in _columns(table_rows, keys) if any(column.cells)]
-    return Table(columns, _records(table_rows, keys), table_notes(table_rows, randomise, beside), table_rows)
+    columns = [column for column in _columns(table_rows, keys, names or [""] * len(rows)) if any(column.cells)]
+    return Table(columns, _records(table_rows, keys), table_notes(table_rows, base, randomise, beside), table_rows)
 
 
 def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -59,7 +64,7 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
 
 
-def _columns(rows: list[TableRow], keys: list[str]) -> list[Column]:
+def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str]) -> list[Column]:
     """All columns of a table, also those that stay empty."""
 
     def ours(title: str, cell: Callable[[TableRow], str], **options: Any) -> Column:
@@ -79,7 +84,7 @@ def _columns(rows: list[TableRow], keys: list[str]) -> list[Column]:
 
     title, paper = rows[0].results.measure.title, published_table([row.results for row in rows])
     return [
-        ours("row", lambda row: row.label),
+        Column("row", [row.label or name for row, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
         Column("params", cells.params(rows), drop_rank=5),
         measured("PPL", cells.perplexity),
