@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from transformer_pl.config import Data
+from transformer_pl.evaluation import score
 from transformer_pl.evaluation.score import corpus_score, paper_tokens, tokenised_bleu
+from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.tasks.translation import Translation
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -20,10 +25,31 @@ def test_the_score_of_a_set_equals_sacrebleu_s_bit_for_bit(seed, length):
     references = [" ".join(rng.choice(words, length)) for _ in range(40)]
     hypotheses = [" ".join(word for word in text.split() if rng.random() > 0.2) for text in references]
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    score = corpus_score(hypotheses, references)
-    assert score.bleu == bleu.corpus_score(hypotheses, [references]).score
-    assert score.chrf == chrf.corpus_score(hypotheses, [references]).score
-    assert score.signature == str(bleu.get_signature()) and len(score.statistics) == 40
+    found = corpus_score(hypotheses, references)
+    assert found.bleu == bleu.corpus_score(hypotheses, [references]).score
+    assert found.chrf == chrf.corpus_score(hypotheses, [references]).score
+    assert found.signature == str(bleu.get_signature()) and len(found.statistics) == 40
+
+
+def test_a_language_without_blanks_between_words_has_its_tokeniser():
+    """Split at blanks, a Chinese sentence is one word."""
+    references, hypotheses = ["一只黑狗在草地上跑。", "两个人在街上走路。"], ["一只黑狗在草地上跑。", "两个人在街上。"]
+    config = resolve([Level("test", {"data.target": "zh"})])
+    scores = Translation().score(hypotheses, references, config)
+    chinese = sacrebleu.BLEU(trg_lang="zh")
+    assert scores.metrics["bleu"] == chinese.corpus_score(hypotheses, [references]).score > 50
+    assert scores.signature == str(chinese.get_signature())
+    assert corpus_score(hypotheses, references).bleu == 0
+
+
+@pytest.mark.parametrize("language", ["ja", "ko"])
+def test_a_tokeniser_that_is_not_installed_is_asked_for_before_anything_is_read(language, monkeypatch):
+    def missing(trg_lang):
+        raise RuntimeError
+
+    monkeypatch.setattr(score, "BLEU", missing)
+    with pytest.raises(InputError, match=rf"data\.target = {language}: .* 'sacrebleu\[{language}\]'"):
+        Translation().corpus(Data(target=language))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from transformer_pl.runtime.errors import InputError
+
 
 class Score(NamedTuple):
     """BLEU and chrF of a whole set, from 0 to 100."""
@@ -17,12 +19,27 @@ class Score(NamedTuple):
     statistics: list[list[int]]  # per sentence, see `sentence_statistics`
 
 
-def corpus_score(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Score a whole set. BLEU is computed from the summed statistics, so each sentence is tokenised once."""
-    statistics = sentence_statistics(hypotheses, references)
+def check_tokeniser(language: str) -> None:
+    """Raise an InputError where sacreBLEU lacks the tokeniser of this language: Japanese and Korean need a package."""
+    try:
+        BLEU(trg_lang=language)
+    except RuntimeError:
+        raise InputError(
+            f"data.target = {language}: BLEU of this language must have its tokeniser, which is not installed; run "
+            f"`pip install -c constraints.txt 'sacrebleu[{language}]'`"
+        ) from None
+
+
+def corpus_score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Score:
+    """Score a whole set. BLEU is computed from the summed statistics, so each sentence is tokenised once.
+
+    language: of these texts. sacreBLEU splits Chinese (`zh`), Japanese (`ja`) and Korean (`ko`), which have no blanks
+    between words, by tokenisers of their own, and all others alike (`13a`).
+    """
+    statistics = sentence_statistics(hypotheses, references, language)
     sums = [sum(column) for column in zip(*statistics, strict=True)]
     bleu = BLEU.compute_bleu(sums[:4], sums[4:8], sys_len=sums[8], ref_len=sums[9], smooth_method="exp").score
-    return Score(bleu, CHRF().corpus_score(hypotheses, [references]).score, _signature(), statistics)
+    return Score(bleu, CHRF().corpus_score(hypotheses, [references]).score, _signature(language), statistics)
 
 
 def sentence_bleu(hypothesis: str, reference: str) -> float:
@@ -30,12 +47,12 @@ def sentence_bleu(hypothesis: str, reference: str) -> float:
     return BLEU(effective_order=True).sentence_score(hypothesis, [reference]).score
 
 
-def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
+def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> list[list[int]]:
     """Return BLEU's ten integers per sentence: matching and possible n-grams of order 1 to 4, both lengths.
 
     The lengths are those of the hypothesis and of the reference. Summed over a set, the integers give its corpus BLEU.
     """
-    bleu = BLEU(effective_order=True)
+    bleu = BLEU(effective_order=True, trg_lang=language)
     scores = (bleu.sentence_score(h, [r]) for h, r in zip(hypotheses, references, strict=True))
     return [[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores]
 
@@ -64,7 +81,7 @@ def paper_tokens(texts: Sequence[str], language: str) -> list[str]:
 
 
 @cache
-def _signature() -> str:
-    bleu = BLEU()
+def _signature(language: str) -> str:
+    bleu = BLEU(trg_lang=language)
     bleu.corpus_score(["a"], [["a"]])  # sacreBLEU knows its signature only after it has scored something
     return str(bleu.get_signature())

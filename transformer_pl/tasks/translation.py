@@ -37,12 +37,16 @@ class Translation(Task):
     costs = "table2"
 
     def corpus(self, data: Data) -> Corpus:
+        if data.target in ("ja", "ko"):
+            from transformer_pl.evaluation.score import check_tokeniser  # sacreBLEU takes half a second
+
+            check_tokeniser(data.target)
         return parallel_text(data)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         from transformer_pl.evaluation.score import corpus_score, tokenised_bleu  # sacreBLEU takes half a second
 
-        score = corpus_score(hypotheses, references)
+        score = corpus_score(hypotheses, references, config.data.target)
         metrics = {"bleu": score.bleu, "chrf": score.chrf}
         if config.trainer.tokenised_bleu:
             metrics["bleu_tokenised"] = tokenised_bleu(hypotheses, references, config.data.target)
