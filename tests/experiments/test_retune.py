@@ -4,6 +4,7 @@ import math
 import os
 import re
 
+import numpy as np
 import pytest
 import yaml
 from forked import command
@@ -69,6 +70,15 @@ def test_whole_numbers_that_round_alike_are_tried_once():
         InputError, match=r"--budget 10: must be at most 9, the different points around optim\.warmup = 3"
     ):
         _points({"optim.warmup": 3}, 10)
+
+
+def test_the_tries_of_one_key_are_evenly_spaced_and_stay_when_there_are_more():
+    tried = {
+        budget: [point["optim.lr_scale"] for point in _points({"optim.lr_scale": 1.0}, budget)] for budget in (5, 9)
+    }
+    for budget, scales in tried.items():
+        assert sorted(scales) == pytest.approx(np.geomspace(1 / REACH, REACH, budget), rel=5e-3)
+    assert tried[9][:5] == tried[5]
 
 
 def test_tries_are_limited_as_the_trials_of_a_grid_are(sweep_file):
@@ -141,14 +151,14 @@ def component_that_diverges(tmp_path, monkeypatch):
 
 
 def test_a_diverged_try_counts_as_the_worst_and_is_no_failure(sweep_file, tmp_path, component_that_diverges):
-    """P_drop is tried at 0.1, 0.058 and 0.173; the last diverges. The exit code is 0."""
+    """P_drop is tried at 0.1, 0.0333 and 0.3; the last diverges. The exit code is 0."""
     printed = yaml.safe_load(sweep_file.read_text())
     printed["parameters"]["variant"] = {"values": [f"model.position={component_that_diverges}"]}
     sweep_file.write_text(yaml.safe_dump(printed, sort_keys=False))
     words = [sweep_file, "--runs", tmp_path / "runs", "--retune", "model.p_drop", "--budget", 3, "--seeds", 2]
     completed = command("sweep", *words, WANDB_MODE="disabled")
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert "p_drop=0.173 s0 at step 1, see" in completed.stdout and "failed" not in completed.stdout
+    assert "p_drop=0.3 s0 at step 1, see" in completed.stdout and "failed" not in completed.stdout
     tried = {(r["config"]["model.p_drop"], r["config"]["seed"]): r for r in finished_results(tmp_path / "runs")}
     tries = {p_drop: r["metrics"]["val/ppl"] for (p_drop, seed), r in tried.items() if seed == 0}
     assert len(tries) == 2 and {p_drop for p_drop, seed in tried if seed == 2} == {min(tries, key=tries.get)}
