@@ -21,7 +21,8 @@ from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.cleaning import find_removable
-from transformer_pl.trials.divergence import Diverged, perplexity
+from transformer_pl.trials.divergence import Diverged
+from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 

@@ -19,7 +19,7 @@ from transformer_pl.loss import projected_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.divergence import perplexity
+from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import Trial
 
 

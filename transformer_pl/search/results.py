@@ -24,7 +24,7 @@ from transformer_pl.search import states, statistics
 from transformer_pl.search.space import Search
 from transformer_pl.search.states import State, short_value, shown_number, states_of
 from transformer_pl.task import Measure, task_of
-from transformer_pl.trials.divergence import perplexity
+from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import Trial
 
 BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State

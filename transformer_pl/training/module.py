@@ -18,7 +18,8 @@ from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
-from transformer_pl.trials.divergence import Diverged, perplexity
+from transformer_pl.trials.divergence import Diverged
+from transformer_pl.trials.metrics import perplexity
 
 
 class TransformerModule(L.LightningModule):

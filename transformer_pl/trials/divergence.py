@@ -1,6 +1,5 @@
 """Divergence: a training whose loss, weights or outputs are no longer finite."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,11 +25,3 @@ def diverged_if_not_finite(step: int) -> Iterator[None]:
         yield
     except FloatingPointError as error:
         raise Diverged(step) from error
-
-
-def perplexity(loss: float) -> float:
-    """exp of a loss in nats per token; infinite above 709 nats, where a float overflows."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf

@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl: what kind each is, and how numbers that are not finite are stored.
+"""Perplexity, and the lines of metrics.jsonl: what kind each is, and how numbers that are not finite are stored.
 
 A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by name, and `time` (seconds since 1970).
 """
@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["train", "validation", "final"]
+
+
+def perplexity(loss: float) -> float:
+    """exp of a loss in nats per token; infinite above 709 nats, where a float overflows."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def line_kind(metrics: Mapping[str, Any]) -> Kind:
