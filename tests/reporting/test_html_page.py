@@ -10,6 +10,7 @@ import tiny_trials
 import yaml
 from chance import drawn
 from forked import command
+from helpers import a_result
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
@@ -51,6 +52,18 @@ def test_a_row_whose_translations_cannot_stand_beside_the_others_says_why():
     samples, why = _translations(sweep, shown)
     assert [[name for name, _, _ in one["rows"]] for one in samples] == [["h=1"], ["h=1"]]
     assert why == {"h=4": "it has 1 translations of 2 sentences", "h=16": "it was evaluated on other text"}
+
+
+def test_rows_that_lack_the_same_share_a_line(tmp_path):
+    sweep = read_sweep(Path("sweeps/table3_A.yaml"), seeds=["1"])
+    for one in plan_trials(sweep, tmp_path):
+        one.trial.make()
+        one.trial.finish(a_result(id=one.identity.trial))
+    planned = plan_trials(sweep, tmp_path)  # none has its text
+    text = render_page(sweep, planned, planned, table_of(sweep, planned), [])
+    names = ", ".join(row.name for row in sweep.rows)
+    for what in ("translations by", "attention of"):
+        assert text.count(f"No {what}") == 1 and f"No {what} {names}: " in text
 
 
 @pytest.fixture(scope="module")

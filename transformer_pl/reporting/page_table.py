@@ -70,8 +70,7 @@ def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Seq
         PageColumn(
             PageCell("row"),
             [PageCell(name, row.label if row.label != name else "") for name, row in zip(names, rows, strict=True)],
-            "Named by the settings in which it differs from base; all other settings are base's. Labels such as (A) "
-            "are the paper's.",
+            "Named by the settings in which it differs from base. Labels such as (A) are the paper's.",
             is_text=True,
         ),
         PageColumn(
