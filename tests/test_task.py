@@ -10,9 +10,9 @@ from copying_task import Copying
 from helpers import ROOT
 
 from transformer_pl import report, sweep, train
-from transformer_pl.config import Data
+from transformer_pl.config import Config, Data
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import Task, check_task, task_of
+from transformer_pl.task import Task, check_task, checked_scores, task_of
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.schemas import main_score
 from transformer_pl.trials.trial import Trial
@@ -122,6 +122,68 @@ def test_a_task_that_cannot_be_used_starts_nothing(tmp_path):
     with pytest.raises(InputError, match=r"data\.task = translation: must be the import path of a class"):
         train.main([f"--runs={tmp_path}", "--data.task=translation"])
     assert not list(tmp_path.iterdir())
+
+
+SCORED = """
+import numpy as np
+from copying_task import Copying
+from transformer_pl.task import Scores
+
+class Scored(Copying):
+    def score(self, hypotheses, references, config):
+        return {returned}
+"""
+SCORES = {
+    "no-scores": (
+        "{'right': 1.0}",
+        "score must return Scores with a dict of metrics, but returns {'right': 1.0}; mend",
+    ),
+    "measure": (
+        "Scores({'wrong': 1.0}, [[1, 1]] * 2, '')",
+        "the metric right, its measure, but returns {'wrong': 1.0};",
+    ),
+    "nan": ("Scores({'right': np.nan}, [[1, 1]] * 2, '')", "metrics that are finite numbers by name, but returns {'ri"),
+    "text": ("Scores({'right': 1, 'b': '2'}, [[1, 1]] * 2, '')", "by name, but returns {'b': '2'}; mend score"),
+    "rows": (
+        "Scores({'right': 1}, [[1, 1]], '')",
+        "of 2 whole numbers from 0 for each of 2 lines, but returns [[1, 1]];",
+    ),
+    "width": (
+        "Scores({'right': 1}, [[1], [1]], '')",
+        "for each of 2 lines, but returns [[1], [1]]; mend score or meas",
+    ),
+    "fraction": ("Scores({'right': 1}, [[1, 0.5]] * 2, '')", "but returns [[1, 0.5], [1, 0.5]]; mend"),
+    "negative": ("Scores({'right': 1}, [[1, -1]] * 2, '')", "but returns [[1, -1], [1, -1]]; mend"),
+    "no-rows": ("Scores({'right': 1}, None, '')", "but returns None; mend"),
+    "signature": ("Scores({'right': 1}, [[1, 1]] * 2, None)", "a signature that is text, but returns None; mend score"),
+}
+
+
+@pytest.mark.parametrize("case", SCORES)
+def test_scores_that_cannot_be_used_are_one_message(module, case):
+    returned, message = SCORES[case]
+    name = f"stranger_{case}".replace("-", "_")  # tasks are imported once
+    module(SCORED.replace("{returned}", returned), name)
+    with pytest.raises(InputError) as error:
+        checked_scores(["a", "b"], ["a", "c"], Config(data=Data(task=f"{name}.Scored")))
+    (mistake,) = error.value.messages
+    assert mistake.startswith(f"data.task = {name}.Scored: score must return ") and message in mistake
+
+
+def test_scores_become_pythons_own_numbers(module):
+    returned = "Scores({'right': np.float32(0.5)}, np.ones((2, 2), np.int32), 'exact')"
+    module(SCORED.replace("{returned}", returned), "stranger_numpy")
+    scores = checked_scores(["a", "b"], ["a", "c"], Config(data=Data(task="stranger_numpy.Scored")))
+    assert json.loads(json.dumps(scores)) == [{"right": 0.5}, [[1, 1], [1, 1]], "exact"]
+
+
+def test_a_task_whose_scores_cannot_be_used_is_not_trained(module, tmp_path):
+    module(SCORED.replace("{returned}", "Scores({}, [[1, 1]] * len(references), '')"), "stranger_untrained")
+    keys = KEYS | {"data.task": "stranger_untrained.Scored"}
+    with tiny_trials.in_a_command(), pytest.raises(InputError, match="score must return the metric right, its measure"):
+        train.main([f"--runs={tmp_path / 'runs'}", *(f"--{key}={value}" for key, value in keys.items())])
+    (trial,) = (tmp_path / "runs" / "trials").iterdir()
+    assert not (trial / "checkpoints").exists() and not Trial(trial).metrics()
 
 
 def test_the_task_of_the_readme_is_this_one():

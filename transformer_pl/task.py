@@ -3,13 +3,16 @@
 `data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from numbers import Real
+from operator import index
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from transformer_pl.components import described, import_component
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +40,7 @@ class Scores(NamedTuple):
     """The scores of a whole set."""
 
     metrics: dict[str, float]  # by name, the measure's among them
-    statistics: list[list[int]]  # k numbers of each sentence; the last one depends on the reference alone
+    statistics: list[list[int]]  # k numbers from 0 of each sentence; the last one depends on the reference alone
     signature: str  # how the measure was computed
 
 
@@ -94,6 +97,44 @@ def check_task(data: "Data") -> list[str]:
     except InputError as error:
         return list(error.messages)
     return []
+
+
+def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
+    """What the task's `score` returns, in Python's own numbers. Raises an InputError if it is not as `Scores` says."""
+    task = task_of(config.data)
+    scores = task.score(hypotheses, references, config)
+    place, name = f"data.task = {config.data.task}: score must return", task.measure.name
+    if not (isinstance(scores, Scores) and isinstance(scores.metrics, Mapping)):
+        raise InputError(f"{place} Scores with a dict of metrics, but returns {shown(repr(scores))}; mend score")
+    mistakes = []
+    if name not in scores.metrics:
+        mistakes.append(f"{place} the metric {name}, its measure, but returns {shown(dict(scores.metrics))}; add it")
+    if wrong := {metric: value for metric, value in scores.metrics.items() if not _is_metric(metric, value)}:
+        mistakes.append(f"{place} metrics that are finite numbers by name, but returns {shown(wrong)}; mend score")
+    statistics = _whole_numbers(scores.statistics)
+    if [len(row) for row in statistics] != [task.measure.numbers] * len(references):
+        mistakes.append(
+            f"{place} statistics of {task.measure.numbers} whole numbers from 0 for each of {len(references)} lines, "
+            f"but returns {shown(scores.statistics)}; mend score or measure"
+        )
+    if not isinstance(scores.signature, str):
+        mistakes.append(f"{place} a signature that is text, but returns {shown(scores.signature)}; mend score")
+    if mistakes:
+        raise InputError(*mistakes)
+    return Scores({metric: float(value) for metric, value in scores.metrics.items()}, statistics, scores.signature)
+
+
+def _is_metric(name: object, value: object) -> bool:
+    return isinstance(name, str) and isinstance(value, Real) and math.isfinite(value)
+
+
+def _whole_numbers(rows: Any) -> list[list[int]]:
+    """Rows of whole numbers from 0, as Python's own; nothing if they are anything else."""
+    try:
+        numbers = [[index(number) for number in row] for row in rows]
+    except TypeError:
+        return []
+    return [] if any(number < 0 for row in numbers for number in row) else numbers
 
 
 @cache

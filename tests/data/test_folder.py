@@ -63,6 +63,19 @@ def test_shards_belong_together(folder):
     assert "must have as many parts in both languages" in mistake(folder)
 
 
+def test_parts_in_the_folder_of_a_split_may_be_text(folder):
+    for language, lines in (("en", ("one", "two")), ("de", ("eins", "zwei"))):
+        (folder / f"test.{language}").unlink()
+        (folder / "test").mkdir(exist_ok=True)
+        for i, line in enumerate(lines):
+            (folder / "test" / f"{i:04}.{language}").write_text(f"{line}\n")
+    assert read(opened(folder))["test"] == [("one", "eins"), ("two", "zwei")]
+    (folder / "test" / "0001.de").unlink()
+    assert "must have as many parts in both languages" in mistake(folder)
+    (folder / "test" / "0000.en").unlink()
+    assert "must have all its parts from 0 on, but has test/0001.en; complete it" in mistake(folder)
+
+
 def test_the_fingerprint_is_that_of_the_text_not_of_the_folder(folder, tmp_path):
     before = opened(folder).fingerprint
     assert json.loads(json.dumps(before)) == before
@@ -87,8 +100,11 @@ def test_every_split_that_is_missing_is_reported_at_once(folder):
         opened(folder)
     val, test = error.value.messages
     place = f"folder {folder}: must hold one en-de split that begins with"
-    assert val == f"{place} val or dev, but holds train.de, train.en; name it with data.val=NAME"
-    assert test == f"{place} test, but holds train.de, train.en; name it with data.test=NAME"
+    naming = (
+        "where NAME is without its ending: train for train.en; files end in .en and .de, or .json, .jsonl, .parquet"
+    )
+    assert val == f"{place} val or dev, but holds train; name it with data.val=NAME, {naming}"
+    assert test == f"{place} test, but holds train; name it with data.test=NAME, {naming}"
 
 
 def test_an_empty_folder(tmp_path):
@@ -97,7 +113,20 @@ def test_an_empty_folder(tmp_path):
 
 
 def test_a_named_split_that_is_missing(folder):
-    assert "split named dev, but holds test.de" in mistake(folder, val="dev")
+    assert "split named dev, but holds test, train, val; name it with data.val=NAME" in mistake(folder, val="dev")
+
+
+def test_the_remedy_for_a_name_with_its_ending_is_true(folder):
+    message = mistake(folder, train="train.en")
+    assert "named train.en, but holds test, train, val; name it with data.train=NAME" in message
+    assert "NAME is without its ending: train for train.en" in message
+    assert read(opened(folder, train="train")) == PAIRS
+
+
+def test_files_with_other_endings_are_listed(tmp_path):
+    (tmp_path / "train.txt").write_text("a\tb\n")
+    with pytest.raises(InputError, match=r"holds train\.txt; .*; files end in \.en and \.de, or \.json,"):
+        opened(tmp_path)
 
 
 def test_a_split_that_is_ambiguous(folder):

@@ -13,9 +13,9 @@ from helpers import flip
 from transformer_pl.config import Data
 from transformer_pl.data import encode as module
 from transformer_pl.data.corpus import Corpus
-from transformer_pl.data.prepare import fingerprint_id, prepare
+from transformer_pl.data.prepare import _alone, fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import select
+from transformer_pl.data.selection import no_progress, select
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 
@@ -150,6 +150,21 @@ def test_a_mistake_in_any_split_is_found_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "train_bpe", None)
     with pytest.raises(InputError, match="line 7"):
         prepare(DATA, tmp_path, Corpus({}, "", pairs))
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_file_that_is_missing_during_the_work_is_not_taken_for_the_lock(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"), _alone(tmp_path / "unfinished", no_progress):
+        raise FileNotFoundError("nowhere")
+
+
+@pytest.mark.parametrize("pair", [("a", "b\n"), ("a\nb", "c"), ("a", None), ("a", "b", "c"), "ab", None], ids=repr)
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_pair_that_is_not_two_lines_is_refused(tmp_path, split, pair):
+    with pytest.raises(InputError) as error:
+        prepare(DATA, tmp_path, in_memory(PAIRS | {split: [("a", "b"), pair]}))
+    place = f"corpus memory: {split} pair 2 must be two texts, each without a newline, but is "
+    assert str(error.value).startswith(place) and str(error.value).endswith("; strip the line")
     assert list((tmp_path / "data").iterdir()) == []
 
 

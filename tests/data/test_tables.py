@@ -53,12 +53,60 @@ def test_a_newline_inside_a_row_becomes_a_blank(tables):
     assert read(opened(folder))["test"] == [("a b", "c ")]
 
 
-@pytest.mark.parametrize("ending", ["json", "jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl.gz", "parquet"])
 def test_a_broken_table(tables, ending, capfd):
     folder = tables(ending)
     (folder / f"test.{ending}").write_bytes(b'{"en": 1,\n{')
     assert mistake(folder).startswith(f"{folder / f'test.{ending}'}: cannot be read")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_line_that_is_no_json(tables, ending):
+    """It is found in a later chunk too, and blank lines count."""
+    folder = tables(ending)
+    path = folder / f"test.{ending}"
+    path.write_text('\n{"en": "x", "de": "y"}\n' * 1100 + '{"en": "x", "de": "y}\n')
+    assert (
+        mistake(folder) == f"{path} line 2201: must be JSON, but: Unterminated string starting at column 19; correct it"
+    )
+    path.write_text('\n{"en": "x", "de": "y"}\n' * 1100 + '{"en": "x", "de": 1}\n')
+    assert mistake(folder) == f"{path} line 2201: de must be text, but is 1; mend the row"
+
+
+def test_a_list_that_is_no_json(tables):
+    folder = tables("json")
+    (folder / "test.json").write_text('[{"en": "x", "de": "y"},\n {"en": "x" "de": "y"}]')
+    place = f"{folder / 'test.json'} line 2: must be JSON, but: Expecting ',' delimiter at column 13; correct it"
+    assert mistake(folder) == place
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["columns", "translation"])
+@pytest.mark.parametrize("row", [1, 2, 1001])
+def test_a_row_without_a_key_is_no_missing_column(tables, row, nested):
+    folder = tables("jsonl")
+    rows = [{"en": "x", "de": "y"} for _ in range(1100)]
+    del rows[row - 1]["de"]
+    write_table(folder / "test.jsonl", [{"translation": one} for one in rows] if nested else rows)
+    assert mistake(folder) == f"{folder / 'test.jsonl'} line {row}: de must be text, but is None; mend the row"
+
+
+def test_columns_of_the_languages_go_before_translation(tables):
+    folder = tables("jsonl")
+    write_table(folder / "test.jsonl", [{"en": "x", "de": "y", "translation": "by hand"}])
+    assert read(opened(folder))["test"] == [("x", "y")]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_parts_may_be_in_the_folder_of_their_split(tables, ending):
+    folder = tables(ending)
+    (folder / f"test.{ending}").unlink()
+    (folder / "test").mkdir()
+    for i, (en, de) in enumerate(PAIRS["test"]):
+        write_table(folder / "test" / f"{i:04}.{ending}", [{"en": en, "de": de}])
+    assert read(opened(folder)) == PAIRS
+    (folder / "test" / f"0000.{ending}").unlink()
+    assert "must have all its parts from 0 on" in mistake(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n"])
@@ -81,7 +129,7 @@ def test_a_language_that_is_missing_in_a_translation(tables):
 def test_a_row_without_text(tables, value):
     folder = tables("jsonl")
     write_table(folder / "test.jsonl", [{"en": "x", "de": "y"}, {"en": "x", "de": value}])
-    assert f"{folder / 'test.jsonl'} row 2: de must be text, but is {value}" in mistake(folder)
+    assert f"{folder / 'test.jsonl'} line 2: de must be text, but is {value}" in mistake(folder)
 
 
 @pytest.mark.parametrize("row", ["null", "1", '"a"', "[1, 2]", "[]", "true"])
@@ -89,7 +137,7 @@ def test_a_row_that_is_no_object(tables, row):
     folder = tables("jsonl")
     for before, number in (('{"en": "x", "de": "y"}\n', 2), ("", 1)):
         (folder / "test.jsonl").write_text(f"{before}{row}\n")
-        assert f"{folder / 'test.jsonl'} row {number}: must be an object, but is " in mistake(folder)
+        assert f"{folder / 'test.jsonl'} line {number}: must be an object, but is " in mistake(folder)
     (folder / "test.jsonl").write_text(f'{{"translation": {row}}}\n')
     assert "must have the columns en and de, or translation with both" in mistake(folder)
 
@@ -97,7 +145,7 @@ def test_a_row_that_is_no_object(tables, row):
 def test_half_a_character_is_no_text(tables):
     folder = tables("jsonl")
     (folder / "test.jsonl").write_text('{"en": "a\\ud800", "de": "b"}\n')
-    assert f"{folder / 'test.jsonl'} row 1: en must be text, but is 'a\\ud800'; mend the row" in mistake(folder)
+    assert f"{folder / 'test.jsonl'} line 1: en must be text, but is 'a\\ud800'; mend the row" in mistake(folder)
 
 
 def test_a_list_of_rows_over_several_lines(tables):

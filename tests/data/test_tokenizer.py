@@ -122,9 +122,15 @@ def test_a_vocabulary_beyond_the_merges_names_the_greatest():
     assert len(Tokenizer(train_bpe(WORDS, greatest))) == greatest
 
 
-@pytest.mark.parametrize("text", [[], ["", ""]])
+def test_a_sentence_with_sentencepieces_own_sign_is_skipped_and_comes_back():
+    tokenizer = Tokenizer(train_bpe([*WORDS, "xyz ▅", "xyz ▅"], 275))
+    assert not {"x", "▅"} & set(tokenizer.vocabulary())
+    assert tokenizer.decode(tokenizer.encode(["xyz ▅"])) == ["xyz ▅"]
+
+
+@pytest.mark.parametrize("text", [[], ["", ""], ["low ▅"]])
 def test_no_text_is_an_error(text):
-    with pytest.raises(InputError, match="must hold at least one sentence"):
+    with pytest.raises(InputError, match="must hold at least one sentence without ▅"):
         train_bpe(text, 300)
 
 

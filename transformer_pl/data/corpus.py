@@ -34,11 +34,17 @@ class Corpus:
 
 
 def choose_splits(
-    names: Iterable[str], data: "Data", place: str, present: Iterable[str] = (), kind: str = "split"
+    names: Iterable[str],
+    data: "Data",
+    place: str,
+    present: Iterable[str] = (),
+    kind: str = "split",
+    naming: str = "",
 ) -> dict[str, str]:
     """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
 
-    present: what an error message lists, if that is more than `names`. kind: what it calls them.
+    present: what an error message lists if there are no names. kind: what it calls them. naming: what it says of NAME
+    where no name fits.
     """
     names = list(names)
     chosen, mistakes = {}, []
@@ -51,7 +57,7 @@ def choose_splits(
         rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
         mistakes.append(
             f"{place}: must hold one {kind} {rule}, but holds "
-            f"{few(candidates or present or names)}; name it with data.{role}=NAME"
+            f"{few(candidates or names or present)}; name it with data.{role}=NAME{'' if candidates else naming}"
         )
     if mistakes:
         raise InputError(*mistakes)

@@ -8,6 +8,7 @@ from transformer_pl.config import Config
 from transformer_pl.data.batches import TrainStream, collate, eval_batches
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import PAD
+from transformer_pl.task import checked_scores
 
 
 class TranslationDataModule(L.LightningDataModule):
@@ -16,6 +17,8 @@ class TranslationDataModule(L.LightningDataModule):
     def __init__(self, config: Config, prepared: Prepared):
         super().__init__()
         self.config, self.prepared = config, prepared
+        references = prepared.text("val")[1][:2]
+        checked_scores(references, references, config)  # so that a task that cannot be scored is not trained
         self.dropped = 0  # training pairs that are too long
 
     def train_dataloader(self) -> TrainStream:

@@ -31,7 +31,12 @@ def folder_corpus(folder: Path, data: "Data") -> Corpus:
     """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete."""
     names = listing(folder)
     files = _by_stem(folder, names, data)
-    chosen = choose_splits(files, data, f"folder {folder}", names, split_kind(data))
+    tables = ", ".join(f".{ending}" for ending in TABLES)
+    naming = (
+        f", where NAME is without its ending: train for train.{data.source}; files end in .{data.source} and "
+        f".{data.target}, or {tables}"
+    )
+    chosen = choose_splits(files, data, f"folder {folder}", names, split_kind(data), naming)
     splits = {role: files[name] for role, name in chosen.items()}
     mistakes = [mistake for files in splits.values() for mistake in _incomplete(files, folder, data)]
     if mistakes:
@@ -83,7 +88,7 @@ def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
 def _stem_and_kind(name: str, data: "Data") -> tuple[str | None, str | None]:
     """Return the beginning of a file's name, and its language or None if it is a table. No corpus file: no beginning.
 
-    `train.en`, `train.de.gz`, `train.jsonl`, `train-00000-of-00003.parquet` and `train/0000.parquet` belong to `train`.
+    `train.en`, `train.de.gz`, `train.jsonl`, `train-00000-of-00003.parquet` and `train/0000.en` belong to `train`.
     """
     plain = name.removesuffix(".gz")
     endings = [ending for ending in (data.source, data.target, *TABLES) if plain.endswith(f".{ending}")]
@@ -113,9 +118,9 @@ def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
 
 
 def _wrong_parts(shards: list[Path], folder: Path) -> str | None:
-    """What is wrong with the parts of a split: `train/0000.parquet` and so on, or `train-00000-of-00003.en`."""
+    """What is wrong with the parts of a split: `train/0000.en` and so on, or `train-00000-of-00003.en`."""
     names = [str(path.relative_to(folder)) for path in shards]
-    counted = [re.fullmatch(r"[^/]+/(\d+)\.parquet", name) for name in names]
+    counted = [re.fullmatch(r"[^/]+/(\d+)\.[^/]+", name) for name in names]
     if all(counted):  # no name says how many there are
         if [int(number[1]) for number in counted if number] == list(range(len(names))):
             return None

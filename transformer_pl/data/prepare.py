@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,11 +118,15 @@ def _alone(unfinished: Path, on_progress: OnProgress) -> Iterator[None]:
     while True:
         with suppress(FileExistsError):  # also where it was renamed while this looked; a file fails below
             unfinished.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError), (unfinished / LOCK).open("a") as file:
-            if not try_lock(file, fcntl.LOCK_EX):
-                on_progress("waiting for another process that prepares this text", 0, None)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if (unfinished / LOCK).stat().st_ino == os.fstat(file.fileno()).st_ino:
+        with ExitStack() as stack:
+            is_held = False
+            with suppress(FileNotFoundError):
+                file = stack.enter_context((unfinished / LOCK).open("a"))
+                if not try_lock(file, fcntl.LOCK_EX):
+                    on_progress("waiting for another process that prepares this text", 0, None)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                is_held = (unfinished / LOCK).stat().st_ino == os.fstat(file.fileno()).st_ino
+            if is_held:
                 yield
                 return
 

@@ -7,12 +7,12 @@ import itertools
 from array import array
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from transformer_pl.data.corpus import Corpus, Pair
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 
 if TYPE_CHECKING:
     from transformer_pl.config import Data
@@ -47,7 +47,13 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     """
     kept, digests, left_out, words = bytearray(), array("Q"), {"blank": 0}, (0, 0)
     lengths_of_kept = array("I")  # source, target, source, ...; where pairs may be repeated
-    for number, (source, target) in enumerate(corpus.pairs(name)):
+    for number, pair in enumerate(corpus.pairs(name)):
+        if not _is_pair(pair):
+            raise InputError(
+                f"{corpus.describe}: {name} pair {number + 1} must be two texts, each without a newline, but is "
+                f"{shown(repr(pair))}; strip the line"
+            )
+        source, target = pair
         if number % COUNTED_EVERY == 0:
             on_progress("reading the text", number, None)
         lengths = len(source.split()), len(target.split())
@@ -91,6 +97,12 @@ def check_counts(counts: dict[str, dict[str, int]], data: "Data", describe: str)
             )
     if mistakes:
         raise InputError(*mistakes)
+
+
+def _is_pair(pair: Any) -> bool:
+    """Whether it is what `Corpus.pairs` must yield. A task of one's own may yield anything."""
+    is_two = isinstance(pair, tuple | list) and len(pair) == 2
+    return is_two and all(isinstance(text, str) and "\n" not in text for text in pair)
 
 
 def _reason(source: int, target: int, data: "Data") -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from transformer_pl.component_sources import task_digest
 from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.data.folder import at_home, folder_corpus
 from transformer_pl.data.hub import hub_corpus, local_copy
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 def open_corpus(data: "Data") -> Corpus:
     """Return the corpus that `data` names, as its task reads it. Its text is not read yet.
 
-    Raises an InputError if something is missing or ambiguous. `pairs` raises one for text that cannot be read.
+    The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
+    something is missing or ambiguous. `pairs` raises one for text that cannot be read.
     """
-    corpus = task_of(data).corpus(data)
+    corpus = _readable(task_of(data).corpus(data))
+    if code := task_digest(data):
+        corpus = replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": code["task"]})
     return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
 
 
@@ -37,6 +41,20 @@ def parallel_text(data: "Data") -> Corpus:
         return _synthetic(data)
     copy = local_copy(data)
     return folder_corpus(copy, data) if copy else hub_corpus(data)
+
+
+def _readable(corpus: Corpus) -> Corpus:
+    """The corpus, with an InputError in place of an OSError of its text, as others are about the runs folder."""
+
+    def pairs(split: str) -> Iterator[Pair]:
+        try:
+            yield from corpus.pairs(split)
+        except OSError as error:
+            raise InputError(
+                f"{corpus.describe}: {split} must be readable, but: {error}; mend the text or its permissions"
+            ) from None
+
+    return replace(corpus, pairs=pairs)
 
 
 def _shortened(corpus: Corpus, count: int) -> Corpus:

@@ -66,8 +66,8 @@ def train_bpe(sentences: Iterable[str], vocab_size: int, byte_fallback: bool = T
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
 
     It holds 4 special tokens, 256 bytes, every character of the text, then the merges. The same sentences give the same
-    bytes. No sentence is skipped, normalised or sampled. Raises an InputError if the text has too many characters for
-    `vocab_size`, or too few possible merges.
+    bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign. Raises an
+    InputError if the text has too many characters for `vocab_size`, or too few possible merges.
     """
     model, errors = io.BytesIO(), list[BaseException]()
 
@@ -109,7 +109,10 @@ def _explain(error: RuntimeError, vocab_size: int) -> Exception:
     if greatest := re.search(r"too high .* value <= (\d+)", str(error)):
         return VocabularyError(vocab_size, greatest=int(greatest[1]))
     if "sentences_.empty()" in str(error):
-        return InputError("the training text must hold at least one sentence, but is empty; give another text")
+        return InputError(
+            "the training text must hold at least one sentence without ▅ (U+2585), which the tokenizer skips, but has "
+            "none; give another text"
+        )
     return error
 
 

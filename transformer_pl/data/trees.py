@@ -60,7 +60,8 @@ def _folder(folder: Path, data: "Data") -> Corpus:
                     "remove what is not meant"
                 )
             files[match["stem"]] = folder / name
-    chosen = choose_splits(files, data, f"folder {folder}", names, "treebank (.mrg or .trees)")
+    naming = ", where NAME is without its ending: train for train.mrg"
+    chosen = choose_splits(files, data, f"folder {folder}", names, "treebank (.mrg or .trees)", naming)
     splits = {role: files[name] for role, name in chosen.items()}
 
     def pairs(split: str) -> Iterator[Pair]:

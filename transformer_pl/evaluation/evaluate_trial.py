@@ -9,7 +9,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.evaluation.evaluate import best_translations, reference_likelihood, trained_model
 from transformer_pl.model import Transformer
-from transformer_pl.task import task_of
+from transformer_pl.task import checked_scores, task_of
 from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.trial import Trial
 
@@ -49,7 +49,7 @@ def _evaluate(model: Transformer, config: Config, trial: Trial, prepared: Prepar
     for name, split, nll in zip(sets, splits, likelihoods, strict=True):
         sources, references = prepared.text(name)
         hypotheses = list(itertools.islice(translations, len(split.source)))
-        scores = task.score(hypotheses, references, config)
+        scores = checked_scores(hypotheses, references, config)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
         first = zip(sources[:EXAMPLES], references, hypotheses, strict=False)

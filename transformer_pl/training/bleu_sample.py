@@ -9,7 +9,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.evaluation.evaluate import best_translations
 from transformer_pl.runtime.signals import component_code
-from transformer_pl.task import task_of
+from transformer_pl.task import checked_scores, task_of
 from transformer_pl.trials.divergence import diverged_if_not_finite
 
 
@@ -34,6 +34,6 @@ class BleuSample(L.Callback):
         with diverged_if_not_finite(trainer.global_step):
             hypotheses = best_translations(model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
         task = task_of(self.config.data)
-        score = task.score(hypotheses, self.references, self.config).metrics[task.measure.name]
+        score = checked_scores(hypotheses, self.references, self.config).metrics[task.measure.name]
         assert trainer.logger is not None
         trainer.logger.log_metrics({task.sample_metric: score}, trainer.global_step)
