@@ -87,7 +87,7 @@ SWEEPS = {  # the parameters of a sweep
         {"variant": ["base", "model.N=4", "model.N=2 model.depth=1", "model.h=8"], "model.depth": 0.5},
         [
             "rows `N=4` and `N=2 depth=1.0` have the same sizes",
-            "rows `base` and `base` have the same settings",
+            "variant 'model.h=8' is base (8 is its value); leave it out",
             "leave one out",
         ],
     ),
@@ -101,7 +101,7 @@ SWEEPS = {  # the parameters of a sweep
             "seed = first: must be a valid integer",
         ],
     ),
-    "scale": ({"scale": "dem"}, ["scale = dem: no such scale; did you mean demo?; or give the path of a YAML file"]),
+    "scale": ({"scale": "dem"}, ["scale = dem: no such scale; known: demo, ", "or give the path of a YAML file"]),
 }
 TEXTS = {  # what is said of a text, whose mistake is made below
     "length": ({}, ["train.en, ", "train.de: must have equally many lines, but have 40 and 2; align the two files"]),
@@ -120,7 +120,7 @@ NO_GPU = ["trainer.precision = 16-mixed: needs a GPU, but torch finds none here;
 NO_NETWORK = [
     "data.hub = bentrevett/multi30k: must be reachable or in the cache, but there is no network to the hub",
     "no multi30k in TRANSFORMER_PL_DATA=HERE",
-    "set data.path=FOLDER, or TRANSFORMER_PL_DATA to a folder with a copy",
+    "set data.path=FOLDER, or TRANSFORMER_PL_DATA to the folder that holds a folder `",
 ]
 
 
@@ -138,7 +138,9 @@ CASES = {
     "own-scale-key": Case("sweep", [TABLE3, "--scale=HERE/keys-of-none.yaml"], ["keys-of-none.yaml: model.hh = 4: no"]),
     # the sweep's command line
     "no-file": Case("sweep", [], ["command line: ", "one of FILE, --list, --clean and --schema"]),
-    "flag": Case("sweep", [TABLE3, "--prallel=2"], ["--prallel=2: no such option", "--parallel", "--set", "--help"]),
+    "flag": Case(
+        "sweep", [TABLE3, "--prallel=2"], ["--prallel=2: no such option; did you mean --parallel? see ", "--help"]
+    ),
     "flag-shortened": Case("sweep", [TABLE3, "--seed", "2"], ["--seed 2: no such option", "--seeds"]),
     "seeds": Case("sweep", [TABLE3, "--seeds", "a"], ["--seeds: 'a' must be different whole numbers", "such as 1,2"]),
     "seeds-empty": Case("sweep", [TABLE3, "--seeds", ""], ["--seeds: '' must be different whole numbers"]),

@@ -13,6 +13,7 @@ from transformer_pl.checks.run import check_model
 from transformer_pl.components import import_component
 from transformer_pl.config import SLOTS, Model
 from transformer_pl.levels import Level, resolve
+from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 OWN = """
@@ -160,8 +161,6 @@ def test_the_shipped_ablations_find_their_slots():
         ("hidden, sublayer", "residual"),
         ("hidden, mask, start=0, cache=None", "self_attention"),
         ("hidden", "ffn"),
-        ("Q, K, V, mask", None),  # an attention without start, which is as long as a self-attention
-        ("x, mask, start=0", None),
         ("x, offset", None),
     ],
 )
@@ -176,15 +175,41 @@ def test_a_slot_is_not_guessed_where_an_argument_is_missing(arguments, slot):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("Q, K, V, mask", "forward(Q, K, V, mask) looks like attention, but lacks start=0; add it"),
+        ("query, key, value, mask", "forward(query, key, value, mask) looks like attention, but lacks start=0; add it"),
+        ("x, mask, start=0", "forward(x, mask, start) looks like self_attention, but lacks cache=None; add it"),
+    ],
+)
+def test_a_forward_that_lacks_its_last_argument_is_told_with_file_and_line(module, arguments, told):
+    path = module(f"\nclass Part:\n    def forward(self, {arguments}):\n        return 0\n")
+    with pytest.raises(InputError) as caught:
+        found("stranger.Part")
+    assert str(caught.value).startswith(f"stranger.Part: {path}, line 2: {told}")
+
+
+def test_only_the_component_is_required_and_the_help_has_the_exit_codes(capsys):
+    with pytest.raises(InputError, match=r"command line: the following arguments are required: COMPONENT; "):
+        main([])
+    with pytest.raises(HelpShown):
+        main(["--help"])
+    assert "\nexit codes: 0 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["stranger.Odd"], "its slot is not clear from forward.a, b, c.; name it with --slot"),
+        (
+            ["stranger.Odd"],
+            r"its slot is not clear from forward\(a, b, c\) \(.*stranger.py, line 29\); name it with --slot",
+        ),
         (["stranger.Odd", "--slot", "fnn"], "invalid choice"),
         (
             ["stranger.WithoutLogits"],
             r"model.embedding = stranger.WithoutLogits.* must have a method logits\(self, x\)",
         ),
-        (["stranger.WithoutForward"], r"its slot is not clear from forward\(\); name it with --slot"),
+        (["stranger.WithoutForward"], r"its slot is not clear from forward\(\) \(.*\); name it with --slot"),
         (["stranger.WithoutFinalNorm"], "model.residual = stranger.WithoutFinalNorm"),
         (["stranger.Temperature", "2"], "must be key=value"),
         (["stranger.Temperature", "start=2", "start=3"], "is set twice"),

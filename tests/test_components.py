@@ -66,8 +66,17 @@ def test_a_path_that_names_no_class(path):
 
 
 def test_a_module_that_is_not_there():
-    assert completed("nowhere.at.all.Part") == "nowhere.at.all.Part: no module nowhere; it must be importable from here"
+    assert completed("nowhere.at.all.Part") == (
+        "nowhere.at.all.Part: no module nowhere; it must be importable from here: start the command in the folder that "
+        "holds nowhere.py, or add that folder to PYTHONPATH"
+    )
     assert completed("ablations.nowhere.Part").startswith("ablations.nowhere.Part: no module ablations.nowhere;")
+
+
+def test_a_module_beside_the_sweep_file_is_told_with_its_folder(tmp_path):
+    (tmp_path / "beside_it.py").write_text("")
+    (message,) = components.check_components(model({"model.ffn": "beside_it.Part"}), tmp_path)
+    assert message.endswith(f"start the command in {tmp_path}, or add that folder to PYTHONPATH")
 
 
 def test_a_class_that_is_not_there_is_reported_the_nearest(module):
@@ -122,14 +131,14 @@ def test_a_part_is_built_with_the_config_the_site_and_its_options(module):
     [
         ({}, ["option window must be given"]),
         ({"window": 1, "rat": 2}, ["option rat = 2: no such option; did you mean rate?"]),
-        ({"window": "wide"}, ["option window = wide: must be a valid integer, unable to parse string as an integer"]),
+        ({"window": "wide"}, ["option window = wide: must be a valid integer"]),
         ({"window": 1.5}, ["option window = 1.5: must be a valid integer, got a number with a fractional part"]),
         ({"window": 1, "xyz": 2}, ["option xyz = 2: no such option; known: window, rate, mode, flag"]),
         (
             {"windw": 4, "rate": "fast"},
             [
                 "option windw = 4: no such option; did you mean window?",
-                "option rate = fast: must be a valid number, unable to parse string as a number",
+                "option rate = fast: must be a valid number",
                 "option window must be given",
             ],
         ),
@@ -141,6 +150,19 @@ def test_options_that_do_not_fit_the_signature_are_reported_at_once(module, opti
     with pytest.raises(InputError) as caught:
         given(**options)
     assert list(caught.value.messages) == [f"stranger.Base: {message}" for message in messages]
+
+
+def test_an_option_of_a_type_of_the_keys_is_refused_as_a_key_is(module):
+    module(
+        "from transformer_pl.key_types import ClassPath, Count\n\n"
+        "class Part:\n    def __init__(self, config, site, size: Count = 1, path: ClassPath = 'a.B'):\n        pass\n"
+    )
+    for option, value, key in (("size", True, "model.h"), ("size", "eight", "model.h"), ("path", "B", "data.task")):
+        with pytest.raises(InputError) as of_option:
+            components.build(Component(path="stranger.Part", options={option: value}), None, None)
+        with pytest.raises(InputError) as of_key:
+            resolve([Level("test", {key: value})])
+        assert str(of_option.value).partition(": option ")[2].partition(": ")[2] == str(of_key.value).split(": ", 2)[2]
 
 
 def test_a_type_in_quotes_is_a_type_and_what_has_no_name_is_no_option(module):

@@ -181,7 +181,8 @@ def test_what_python_spells_is_read_back(value):
         ("trainer.tokenised_bleu", "yes", "must be True or False"),
         ("trainer.tokenised_bleu", 1, "must be True or False"),
         ("trainer.tokenised_bleu", None, "must be True or False"),
-        ("data.path", "", "at least 1 character"),
+        ("data.path", "", "must not be empty; leave it out"),
+        ("data.name", "a/b", "must be a short name without /"),
         ("data.vocab_size", 2_000_000, "must be less than or equal to 1000000"),
         ("model.position", "LearnedPosition", "import path of a class"),
         ("model.position", "ablations.learned-position.X", "import path of a class"),
@@ -493,9 +494,18 @@ def test_the_default_scale_is_shipped():
     assert {"demo", "multi30k"} <= set(SHIPPED)
 
 
-def test_an_unknown_scale_is_answered_with_the_nearest():
-    with pytest.raises(InputError, match=r"scale = multi30: no such scale; did you mean multi30k\?"):
+def test_an_unknown_scale_is_answered_with_those_that_there_are():
+    with pytest.raises(InputError) as caught:
         scale_level("multi30")
+    assert str(caught.value) == (
+        f"scale = multi30: no such scale; known: {', '.join(sorted(SHIPPED))}; or give the path of a YAML file, such "
+        "as my_scale.yaml"
+    )
+
+
+def test_a_scale_among_the_keys_is_answered_with_the_option():
+    (message,) = mistakes({"scale": "small"})
+    assert message == "here: scale = small: no such key; use --scale small, or parameters.scale of a sweep file"
 
 
 def test_a_scale_of_ones_own_is_a_path(tmp_path):

@@ -662,7 +662,7 @@ def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, 
         assert completed[()] == completed["--test", "t"] != completed["--test", "randomisation"]
         assert "approximate randomisation" in completed["--test", "randomisation"]
         assert ("BLEU rows | BLEU others" in completed[()]) == bool(against)
-    with pytest.raises(InputError, match="--against .*: must be another runs folder than --runs"):
+    with pytest.raises(InputError, match=r"--against .*: must be another runs folder than --runs"):
         tell(report.main, path, "--runs", runs, "--against", runs / "." / "trials" / "..")
 
 

@@ -4,6 +4,7 @@ import codecs
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,18 @@ def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
         ["bash", "-c", '"$@" <&-', "bash", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert closed.returncode == 2 and "standard input: must be open" in closed.stderr
+
+
+def test_a_trial_without_weights_says_how_to_train_it(trial, tmp_path):
+    """Also where its text is missing, as in an archive of results."""
+    copy = tmp_path / "trials" / trial.folder.name
+    shutil.copytree(trial.folder, copy, ignore=shutil.ignore_patterns("weights.pt", "wandb"))
+    completed = command("translate", copy)
+    assert completed.returncode == 2 and not completed.stdout
+    assert completed.stderr == (
+        f"error: {copy}: this trial has no weights.pt; train it anew in another runs folder, and translate with that: "
+        f"python -m transformer_pl.train --from={copy} --runs=FOLDER\n"
+    )
 
 
 @pytest.mark.parametrize(

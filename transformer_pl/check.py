@@ -24,6 +24,8 @@ EXAMPLES = """\
 examples:
   python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
   python -m transformer_pl.check ablations.local_attention.LocalAttention window=4 model.h=4
+
+exit codes: 0 no property is broken; 2 one is broken, or the input is wrong; 130, 143 stopped
 """
 
 
@@ -67,7 +69,9 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
     )
     parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
-    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="its options, and keys such as model.h=4")
+    parser.add_argument(
+        "settings", nargs="*", default=[], metavar="KEY=VALUE", help="its options, and keys such as model.h=4"
+    )
     group = parser.add_argument_group("the model around it")
     group.add_argument(
         "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (told from its methods)"

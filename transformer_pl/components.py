@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component, Model, Sizes, not_papers
+from transformer_pl.key_types import constraint_of
 from transformer_pl.runtime.environment import trusts_project_only
 from transformer_pl.runtime.errors import InputError, message_of, shown, suggestion
 from transformer_pl.runtime.signals import component_code
@@ -45,8 +46,11 @@ def checked_code(what: str) -> Iterator[None]:
         yield
 
 
-def import_component(path: str) -> type:
-    """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
+def import_component(path: str, beside: Path | None = None) -> type:
+    """Import the class at a path. Raises an InputError that names the file and line where the import fails.
+
+    beside: a folder that may hold a module which Python does not find, to say so.
+    """
     module_name, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")) or not module_name:
         raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
@@ -58,7 +62,12 @@ def import_component(path: str) -> type:
             found = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise InputError(f"{path}: no module {error.name}; it must be importable from here") from None
+            file = f"{error.name.replace('.', '/')}.py"
+            folder = beside.resolve() if beside and (beside / file).is_file() else f"the folder that holds {file}"
+            raise InputError(
+                f"{path}: no module {error.name}; it must be importable from here: start the command in {folder}, or "
+                "add that folder to PYTHONPATH"
+            ) from None
         raise InputError(f"{path}: {error_place(error)}: {message_of(error)}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
@@ -70,16 +79,16 @@ def import_component(path: str) -> type:
     return found
 
 
-def check_components(model: Model) -> list[str]:
+def check_components(model: Model, beside: Path | None = None) -> list[str]:
     """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported.
 
-    Where one is not trusted (--trusted-only), none is imported.
+    Where one is not trusted (--trusted-only), none is imported. beside: see `import_component`.
     """
     if messages := untrusted_components(model):
         return messages
     for slot, component in not_papers(model).items():
         try:
-            imported = import_component(component.path)
+            imported = import_component(component.path, beside)
             with checked_code(f"the signature of model.{slot} = {component.path} ({_file(imported.__module__)})"):
                 _options(component, imported)
         except InputError as error:
@@ -134,8 +143,7 @@ def _options(component: Component, component_class: type) -> dict[str, Any]:
         try:
             options[name] = _typed(value, accepted[name].annotation)
         except ValidationError as error:
-            constraint = error.errors()[0]["msg"].removeprefix("Input ").replace("should", "must")
-            messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint}")
+            messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint_of(error.errors()[0])}")
     needed = [name for name, p in accepted.items() if p.default is p.empty and name not in component.options]
     messages += [f"{component.path}: option {name} must be given" for name in needed]
     if messages:

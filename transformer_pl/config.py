@@ -125,7 +125,7 @@ class Data(Section):
     revision: Annotated[Name | None, OrNone, plain_names("a branch, a tag or a commit")] = Field(
         default=None, description="branch, tag or commit of the hub's dataset"
     )
-    name: Annotated[Name | None, OrNone, plain_names("a short name", maximum=1)] = Field(
+    name: Annotated[Name | None, OrNone, plain_names("a short name without /", maximum=1)] = Field(
         default=None,
         description="what names of trials and rows call the text; unset: the last part of path, or of hub",
     )
@@ -385,6 +385,8 @@ def is_section(key: str) -> bool:
 
 def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
     """What is wrong with a key that does not exist, and the remedy."""
+    if key == "scale":
+        return f"no such key; use --scale {shown(value)}, or parameters.scale of a sweep file"
     inner = value.get("parameters", value) if isinstance(value, dict) else None  # W&B nests keys under `parameters`
     if not is_section(key) or not isinstance(inner, dict) or not inner:
         return f"no such key{suggestion(key, known)}"

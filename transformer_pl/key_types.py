@@ -1,8 +1,10 @@
-"""The types of the configuration's keys: their limits, and how a value that comes as text is read."""
+"""The types of the configuration's keys: their limits, how a value that comes as text is read, the messages for what
+does not fit."""
 
 import unicodedata
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -63,6 +65,22 @@ def _text(value: str) -> str:
     return value
 
 
+def constraint_of(mistake: Mapping[str, Any]) -> str:
+    """What pydantic found broken in a value, as "must ..."."""
+    kind, context = mistake["type"], mistake.get("ctx", {})
+    if kind == "string_pattern_mismatch" and context["pattern"] == CLASS_PATH:
+        return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
+    if kind == "string_too_short" and context["min_length"] == 1:
+        return "must not be empty; leave it out"
+    if kind == "value_error":
+        return str(context["error"])
+    text = mistake["msg"].removeprefix("Input ").replace("should", "must")
+    return text.replace(", unable to parse string as an integer", "").replace(
+        ", unable to parse string as a number", ""
+    )
+
+
+CLASS_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
 LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
 
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
@@ -76,4 +94,4 @@ Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), Befo
 Flag = Annotated[bool, BeforeValidator(_flag)]
 OrNone = BeforeValidator(_none_from_text)
 Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
-ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]

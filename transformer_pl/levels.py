@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from transformer_pl.config import COUNTS, KEYS, SLOTS, Config, Model, is_known_key, unknown_key
 from transformer_pl.constraints import broken_constraints
-from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.key_types import constraint_of
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.yaml_file import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
@@ -78,7 +79,7 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
         for mistake in error.errors():
             key = ".".join(str(name) for name in mistake["loc"][:2])
             value, place = merged[key]
-            wrong[key] = f"{place}: {key} = {shown(value)}: {_constraint(mistake)}"
+            wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}"
     right = {key: value_and_place for key, value_and_place in known.items() if key not in wrong}
     return Config.model_validate(_nest(right)), wrong
 
@@ -117,18 +118,6 @@ def parse_scalar(value: object) -> object:
     return value
 
 
-def _constraint(mistake: Mapping[str, Any]) -> str:
-    """The constraint of a single key that pydantic found broken, as "must ..."."""
-    if mistake["type"] == "string_pattern_mismatch":
-        return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
-    if mistake["type"] == "value_error":
-        return str(mistake["ctx"]["error"])
-    text = mistake["msg"].removeprefix("Input ").replace("should", "must")
-    return text.replace(", unable to parse string as an integer", "").replace(
-        ", unable to parse string as a number", ""
-    )
-
-
 def scale_names() -> list[str]:
     """The scales that ship."""
     return sorted(path.stem for path in SCALES.glob("*.yaml"))
@@ -142,7 +131,10 @@ def scale_level(scale: str) -> Level:
     elif scale.endswith((".yaml", ".yml")):
         path = Path(scale)
     else:
-        raise InputError(f"scale = {scale}: no such scale{suggestion(scale, names)}; or give the path of a YAML file")
+        raise InputError(
+            f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}; or give the path of a YAML file, such "
+            "as my_scale.yaml"
+        )
     return Level(f"scale {scale}", {str(key): value for key, value in read_yaml(path).items()})
 
 

@@ -165,7 +165,7 @@ class GridCommand:
         if self.options.measure:
             estimates = self.measured(sweep, missing, estimates)
         plan = Plan(sweep, trials, estimates)
-        print_plan(plan, missing, self.console, self.options.compare)
+        print_plan(plan, missing, self.console, self.options.compare, self.launcher.slots)
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
         for line in long_note(plan, missing, self.launcher.cpu_cores(), self.launcher.slots):
@@ -292,8 +292,12 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
     complete_retune_options(options)
-    if sum((options.file is not None, options.list, options.clean, options.schema is not None)) != 1:
+    modes = {"FILE": options.file, "--list": options.list, "--clean": options.clean, "--schema": options.schema}
+    given = [name for name, value in modes.items() if value]
+    if not given:
         parser.error("one of FILE, --list, --clean and --schema must be given")
+    if len(given) > 1:
+        parser.error(f"give {given[0]} or {given[1]}, not both")
     return options
 
 

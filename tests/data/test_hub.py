@@ -100,7 +100,7 @@ def test_offline_is_reported_at_once(revision, monkeypatch):
     assert time.monotonic() - begun < 4
     assert str(error.value) == (
         "data.hub = wmt/wmt14: must be reachable or in the cache, but there is no network to the hub; "
-        "set data.path=FOLDER, or TRANSFORMER_PL_DATA to a folder with a copy"
+        "set data.path=FOLDER, or TRANSFORMER_PL_DATA to the folder that holds a folder `wmt14` with a copy"
     )
 
 

@@ -29,19 +29,20 @@ TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")
 
 
-def printed(runs, width, compare=None, content=TABLE3, finished=()):
+def printed(runs, width, compare=None, content=TABLE3, finished=(), at_once=1):
     """The lines of a plan in a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     trials = plan_trials(content, runs)
     missing = [planned for planned in trials if planned.trial.needs_training()]
-    print_plan(Plan(content, trials, estimate_costs(trials, finished)), missing, console, compare)
+    print_plan(Plan(content, trials, estimate_costs(trials, finished)), missing, console, compare, at_once)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def timed(config, seconds, **keys):
     """The result of a finished trial of this config."""
     flat = config.flat() | effective_sizes(config)
-    return a_result(config=flat, wall_s=seconds, **{"flops": 1e12, "weights_id": f"of {seconds}"} | keys)
+    made = {"flops": 1e12, "weights_id": f"of {seconds}", "steps": config.steps} | keys
+    return a_result(config=flat, wall_s=seconds, **made)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -151,6 +152,21 @@ def test_the_time_of_a_row_is_by_a_shorter_trial_of_its_model(tmp_path):
     assert estimate_costs(trials, [timed(other_decoding, 9.0, flops=flops)])[2].seconds == pytest.approx(9)
 
 
+@pytest.mark.parametrize(("share", "own"), [(0.2, None), (0.8, 8.0)])
+def test_a_trial_of_few_steps_tells_no_time_of_other_models(tmp_path, share, own):
+    """Of its own model it tells it where most of it was training. share: of its time, that of its steps."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    base = trials[4].config
+    flops = estimate_costs(trials[4:5], [])[2].cost.flops
+    few = changed(base, "optim", max_steps=20)
+    rate = few.steps * few.data.batch_tokens / (10 * share)
+    estimates = estimate_costs(trials, [timed(few, 10.0, flops=flops * few.steps / base.steps, tokens_per_s=rate)])
+    expected = own and pytest.approx(2 + 8 * base.steps / few.steps)
+    assert estimates[2].seconds == expected and {estimates[row].seconds for row in (0, 1, 3, 4)} == {None}
+    unrated = timed(few, 10.0, flops=flops, tokens_per_s=None)
+    assert estimate_costs(trials, [unrated])[2].seconds is None
+
+
 def test_the_cost_is_of_the_text_s_lengths_once_they_are_known(tmp_path):
     first, *_ = plan_trials(TABLE3_A, tmp_path)
     config, lengths = first.config, {"source": 10.0, "target": 20.0}
@@ -194,7 +210,9 @@ def test_a_column_for_what_varies_and_a_line_for_what_does_not(tmp_path):
     ]
     assert lines[7] == "h=32  32    16>2    16>2    431K  2.1e12  unknown  2 new"
     assert lines[8] == "a>b: the file says a; at this scale's width and depth that is b"
-    assert lines[9] == f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared"
+    assert lines[9] == f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared " + (
+        "(the first training, or --measure, prepares it)"
+    )
     assert lines[11].startswith("time of the training left to do: unknown, as no finished trial resembles it; ")
     assert len(lines) == 12
     assert not any(line.startswith("base:") for line in lines)
@@ -239,6 +257,10 @@ def test_how_long_it_takes(tmp_path):
     lines = printed(tmp_path, 200, content=TABLE3_A, finished=known)
     assert lines[-1] == "15 min of training left to do, if trials run one after the other"
     assert "~" not in "".join(lines) and lines[3].split()[-3:] == ["s", "2", "new"] and " 90 s " in lines[3]
+    together = printed(tmp_path, 200, content=TABLE3_A, finished=known, at_once=4)
+    assert together[-1] == f"{lines[-1]}; 4 min, 4 at a time"  # 225 s
+    together = printed(tmp_path, 200, content=TABLE3_A, finished=known, at_once=99)
+    assert together[-1] == f"{lines[-1]}; 2 min, 99 at a time"  # no shorter than the longest trial
     lines = printed(tmp_path, 200, content=TABLE3_A, finished=known[:1])
     minutes = (2 * 90 + 8 * 90 * 2101542912000.0 / 1e12) / 60
     assert lines[-1] == f"about {minutes:.0f} min of training left to do, if trials run one after the other"
@@ -256,6 +278,13 @@ def test_how_long_it_takes(tmp_path):
         one.trial.make()
         one.trial.finish(a_result(id=one.identity.trial))
     assert "left to do" not in "".join(printed(tmp_path, 200, content=TABLE3_A))
+
+
+def test_a_plan_without_base_says_that_there_will_be_no_differences(tmp_path):
+    without = [row for row in TABLE3_A.rows if row.name != "base"]
+    for rows, is_told in ((TABLE3_A.rows, False), (without, True), (without[:1], False)):
+        lines = printed(tmp_path, 200, content=TABLE3_A._replace(rows=rows))
+        assert any("to base, which is no row of this sweep; add it" in line for line in lines) == is_told
 
 
 def test_long_trainings_are_told_in_hours_and_those_of_many_devices_in_device_hours(tmp_path):

@@ -393,19 +393,20 @@ def test_several_scales_in_one_file_are_an_error(sweep_file):
 
 def test_an_unknown_scale_is_an_error(sweep_file):
     assert mistakes(sweep_file({"scale": {"value": "dmo"}})) == [
-        "scale = dmo: no such scale; did you mean demo?; or give the path of a YAML file"
+        f"scale = dmo: no such scale; known: {', '.join(SCALE_NAMES)}; or give the path of a YAML file, such as "
+        "my_scale.yaml"
     ]
 
 
 @pytest.mark.parametrize(
     ("parameters", "names", "why"),
     [
-        ({"model.h": {"values": [4, 4]}}, ("h=4", "h=4"), "have the same settings"),
-        ({"model.h": {"values": [4, "4"]}}, ("h=4", "h=4"), "have the same settings"),
-        ({"variant": {"values": ["base", "model.h=8"]}}, ("base", "base"), "have the same settings"),
-        ({"variant": {"values": ["base", "base"]}}, ("base", "base"), "have the same settings"),
         ({"model.d_k": {"values": ["None", 64]}}, ("base", "d_k=64"), "have the same settings"),
-        ({"variant": {"values": ["base", "trainer.devices=2"]}}, ("base", "base"), "have the same settings"),
+        (
+            {"variant": {"values": ["base", "trainer.devices=2"]}},
+            ("base", "trainer.devices=2"),
+            "have the same settings",
+        ),
         (
             {"variant": {"values": ["optim.duration=2", "optim.max_steps=2000"]}},
             ("duration=2.0", "max_steps=2000"),
@@ -427,6 +428,41 @@ def test_an_unknown_scale_is_an_error(sweep_file):
 def test_two_rows_with_the_same_trials_are_an_error(sweep_file, quarter, parameters, names, why):
     messages = mistakes(sweep_file(parameters), scale=quarter)
     assert messages == [f"f.yaml: rows `{names[0]}` and `{names[1]}` {why}; rows must differ: leave one out"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"model.h": {"values": [4, 4]}}, "row `model.h=4` is given twice; rows must differ: leave one out"),
+        ({"model.h": {"values": [4, "4"]}}, "row `model.h=4` is given twice; rows must differ: leave one out"),
+        ({"variant": {"values": ["base", "base"]}}, "row `base` is given twice; rows must differ: leave one out"),
+        ({"variant": {"values": ["model.h=8", "base"]}}, "variant 'model.h=8' is base (8 is its value); leave it out"),
+        (
+            {"variant": {"values": ["base", "model.h=4 model.N=6"]}, "model.h": {"value": 4}},
+            "variant 'model.h=4 model.N=6' is base (4 and 6 are its values); leave it out",
+        ),
+        (
+            {"variant": {"values": ["model.N=6", "model.h=8"]}},
+            "rows `model.N=6` and `model.h=8` have the same settings; rows must differ: leave one out",
+        ),
+    ],
+    ids=str,
+)
+def test_equal_rows_of_one_name_are_told_as_the_file_has_them(sweep_file, parameters, message):
+    assert mistakes(sweep_file(parameters)) == [f"f.yaml: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sets", "named"),
+    [
+        ({"model.h": {"values": [1, 4, 8]}}, {"model.h": "4", "model.N": "2"}, "model.h=4"),
+        ({"variant": {"values": ["base", "model.h=4"]}}, {"model.h": "4"}, "model.h=4"),
+    ],
+)
+def test_rows_that_set_makes_equal_are_not_the_file_s_mistake(sweep_file, parameters, sets, named):
+    assert mistakes(sweep_file(parameters), sets=sets) == [
+        f"--set {named}: must leave rows different, but f.yaml tells rows apart by this key; leave it out"
+    ]
 
 
 def test_multipliers_keep_distinct_rows_distinct(sweep_file, quarter):
@@ -475,12 +511,13 @@ def test_all_mistakes_of_all_trials_are_reported_together_and_once(sweep_file, q
             "seed": {"values": [1, -2]},
         }
     )
-    messages = mistakes(path, sets={"decode.beam": "0"})
+    messages = mistakes(path, sets={"decode.beam": "0"}, seeds=[1, -2, 1])
     assert sorted(message.replace(quarter, "quarter") for message in messages) == sorted(
         [
             "f.yaml: parameters.modl.h: no such key; did you mean model.h?",
             "f.yaml: parameters: optim.warmup = long: must be a valid integer",
             "f.yaml: parameters: seed = -2: must be greater than or equal to 0",
+            "f.yaml: seed = [1, 1]: must differ from each other",
             "--set: decode.beam = 0: must be greater than or equal to 1",
             "f.yaml: parameters and scale quarter: model.N = 5, model.depth = 0.5: "
             "their product must be a whole number of at least 1, but is 2.5",
@@ -496,6 +533,13 @@ def test_all_mistakes_of_all_trials_are_reported_together_and_once(sweep_file, q
             "ScaledAttention; did you mean ScaledDotProductAttention?",
         ]
     )
+
+
+def test_equal_rows_are_reported_with_the_other_mistakes(sweep_file):
+    assert mistakes(sweep_file({"variant": {"values": ["base", "model.hh=4", "model.h=4", "model.h=4"]}})) == [
+        "f.yaml: variant 'model.hh=4': model.hh = 4: no such key; did you mean model.h?",
+        "f.yaml: row `model.h=4` is given twice; rows must differ: leave one out",
+    ]
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path):

@@ -166,9 +166,13 @@ def test_what_goes_on_from_a_checkpoint_stays(spoiled):
 
 
 def test_one_thing_at_a_time():
-    for argv in ([], ["--list", "--clean"], ["sweeps/smoke.yaml", "--list"]):
+    for argv, told in (
+        ([], "one of FILE, --list, --clean and --schema must be given"),
+        (["--list", "--clean"], "give --list or --clean, not both"),
+        (["sweeps/smoke.yaml", "--list"], "give FILE or --list, not both"),
+    ):
         completed = command("sweep", *argv)
-        assert completed.returncode == 2 and "one of FILE, --list, --clean and --schema" in completed.stderr
+        assert completed.returncode == 2 and told in completed.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------

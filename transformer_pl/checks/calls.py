@@ -6,6 +6,7 @@ The model passes every argument by its place, so that their names are free.
 import inspect
 from collections.abc import Callable, Iterator
 
+from transformer_pl.components import definition_place
 from transformer_pl.runtime.errors import InputError
 
 CALLS = {  # by slot: the methods that a component must have, each with its arguments
@@ -46,13 +47,22 @@ def slot_of(path: str, component: type) -> str:
         return "residual"
     forward = getattr(component, "forward", component.__call__)
     is_own = forward.__qualname__ != "_forward_unimplemented"  # that of torch.nn.Module
-    names = [name.lower() for name in _names(forward)[1:]] if is_own else []
+    written = _names(forward)[1:] if is_own else []
+    names = [name.lower() for name in written]
     for slot, methods in CALLS.items():
         called = [word.partition("=")[0].lower() for word in methods.get("forward", "").split(", ")]
         if len(names) == len(called) and (names[1:] == called[1:] or slot == "attention"):
             return slot
+    forward_as_written, place = f"forward({', '.join(written)})", definition_place(component)
+    for slot, methods in CALLS.items():
+        *others, last = methods.get("forward", "").split(", ")
+        if len(others) > 1 and [name[0] for name in names] == [word[0].lower() for word in others]:
+            raise InputError(
+                f"{path}: {place}: {forward_as_written} looks like {slot}, but lacks {last}; add it, or name the slot "
+                "with --slot"
+            )
     known = "; ".join(f"{slot} takes ({methods['forward']})" for slot, methods in CALLS.items() if "forward" in methods)
-    raise InputError(f"{path}: its slot is not clear from forward({', '.join(names)}); name it with --slot: {known}")
+    raise InputError(f"{path}: its slot is not clear from {forward_as_written} ({place}); name it with --slot: {known}")
 
 
 def _takes(function: Callable, arguments: str, and_options: bool = False) -> bool:

@@ -125,7 +125,8 @@ def _no_network(data: "Data") -> InputError:
     searched = f" (no {_last_part(data.hub)} in {LOCAL_COPIES}={root})" if root else ""
     return InputError(
         f"data.hub = {data.hub}: must be reachable or in the cache, but there is no network to the hub{searched}; "
-        f"set data.path=FOLDER, or {LOCAL_COPIES} to a folder with a copy"
+        f"set data.path=FOLDER, or {LOCAL_COPIES} to the folder that holds a folder `{_last_part(data.hub)}` with a "
+        "copy"
     )
 
 

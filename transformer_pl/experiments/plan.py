@@ -23,6 +23,7 @@ from transformer_pl.trials.identity import Identity, describe_difference, identi
 from transformer_pl.trials.trial import Trial
 
 MACHINERY, MODEL = ("data.", "trainer."), ("model.", "decode.")  # sections that the time of a FLOP depends on
+SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of other models
 HARDLY_SLOWER = tuple(  # keys that change it by little, so that a trial with another value still tells it
     f"trainer.{name}"
     for name in ("val_every", "log_every", "checkpoint_minutes", "bleu_sample", "tokenised_bleu", "eval_tokens")
@@ -159,12 +160,17 @@ class _Timings:
 
     @cached_property
     def _paces(self) -> dict[str, list["_Pace"]]:
-        """By the model and the batches, and by the batches alone."""
+        """By the model and the batches, and by the batches alone; of short trials by the model at most."""
         trained = {result["weights_id"]: result for result in self._finished}  # the slowest: the others decoded alone
         found: dict[str, list[_Pace]] = {}
         for result in trained.values():
-            for settings in _speed_settings(result["config"]):
-                found.setdefault(settings, []).append(_pace(result))
+            pace = _pace(result)
+            with_model, without = _speed_settings(result["config"])
+            is_long = result["steps"] >= SHORT
+            if is_long or (result["tokens_per_s"] and pace.fixed < result["wall_s"] / 2):
+                found.setdefault(with_model, []).append(pace)
+            if is_long:
+                found.setdefault(without, []).append(pace)
         return found
 
     def of_other_seeds(self, config: Config) -> float | None:

@@ -14,6 +14,7 @@ from transformer_pl.experiments.cost import ASSUMED_LENGTH, short_number, short_
 from transformer_pl.experiments.plan import CostEstimate, Plan, PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.runtime.terminal import counted, fits, print_table, say
+from transformer_pl.trials.identity import row_identity
 from transformer_pl.trials.why_new import reasons_by_names
 
 WRAPPED_NAME = 20  # columns of a row's name where the terminal is narrow, or more for a longer word
@@ -21,11 +22,13 @@ LONG = 10 * 3600.0  # seconds from which time is told in hours
 COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
-def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, compare: str | None = None) -> None:
+def print_plan(
+    plan: Plan, missing: Sequence[PlannedTrial], console: Console, compare: str | None = None, at_once: int = 1
+) -> None:
     """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
 
     missing: the trials that are to be trained. compare: one of COMPARED; adds a column with how far each row is from
-    base in it.
+    base in it. at_once: how many trials run at a time.
     """
     sweep, trials, estimates = plan
     states = [planned.trial.state() for planned in trials]
@@ -46,12 +49,16 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, co
     if any(size.nominal != size.effective for row in rows for size in row.values()):
         say(console, "a>b: the file says a; at this scale's width and depth that is b")
     if any(estimate.assumed for estimate in estimates.values()):
-        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
+        prepares = "the first training, or --measure, prepares it"
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared ({prepares})")
     if any(estimate.by_flops and estimate.seconds is not None for estimate in estimates.values()):
         say(console, "~: estimated by FLOPs from finished trials, of other rows or with other numbers of steps")
     say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
-        say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing]))
+        say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing], at_once))
+    if len(sweep.rows) > 1 and not any(row_identity(row.configs[0]) == row_identity(sweep.base) for row in sweep.rows):
+        remedy = "add it: `base` in variant, or base's value among the values of a key"
+        say(console, f"the table will have no differences: they are to base, which is no row of this sweep; {remedy}")
     named = zip(trials, states, strict=True)
     new = {planned.name: planned.identity.inputs for planned, state in named if state == "new"}
     runs = trials[0].trial.folder.parents[1]
@@ -64,18 +71,22 @@ def _narrowest(console: Console, table: Table) -> int:
     return Measurement.get(console, console.options.update(width=1000), table).minimum
 
 
-def _describe_work_left(missing: Sequence[PlannedTrial], estimates: Sequence[CostEstimate]) -> str:
+def _describe_work_left(missing: Sequence[PlannedTrial], estimates: Sequence[CostEstimate], at_once: int) -> str:
     """estimates: of each trial that is to be trained."""
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) < len(estimates):
         return "time of the training left to do: unknown, as no finished trial resembles it; --plan --measure tells it"
     about = "about " if any(estimate.by_flops for estimate in estimates) else ""
     total = sum(seconds)
-    time = f"{total / 3600:,.0f} h" if total >= LONG else f"{total / 60:.0f} min"
+
+    def time(seconds: float) -> str:
+        return f"{seconds / 3600:,.0f} h" if total >= LONG else f"{seconds / 60:.0f} min"
+
+    together = f"; {about}{time(max(total / at_once, *seconds))}, {at_once} at a time" if at_once > 1 else ""
     devices = [one.config.trainer.devices * one.config.trainer.num_nodes for one in missing]
     hours = sum(each * count for each, count in zip(seconds, devices, strict=True)) / 3600
     price = f": {hours:,.1f} device hours" if max(devices) > 1 else ""
-    return f"{about}{time} of training left to do, if trials run one after the other{price}"
+    return f"{about}{time(total)} of training left to do, if trials run one after the other{price}{together}"
 
 
 def _time_cells(estimates: Sequence[CostEstimate]) -> list[str]:

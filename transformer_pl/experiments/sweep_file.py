@@ -40,6 +40,8 @@ class Row(NamedTuple):
     name: str  # what differs from base: `h=4`
     configs: list[Config]  # by seed
     keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
+    written: str = ""  # what the file says of this row alone: its variant, or `model.h=4`
+    of_file: Mapping[str, Any] = {}  # `keys` without those of --set
 
 
 class Sweep(NamedTuple):
@@ -193,13 +195,15 @@ class _RowReader:
         base = _attempt(self.errors, resolve, [self.scale, *base_levels])
         seeds, rows = self._read_seeds(), []
         for values in itertools.product(*(parameters[key] for key in varied)):
-            row = self._read(shared | dict(zip(varied, values, strict=True)), base, seeds)
-            rows += [row] if row else []
+            own = dict(zip(varied, values, strict=True))
+            row = self._read(shared | own, base, seeds)
+            words = [str(value) if key == "variant" else f"{key}={value}" for key, value in own.items()]
+            rows += [row._replace(written=" ".join(words))] if row else []
         if base is not None and not self.errors:
             rows = _tell_apart(rows, base)
             matched = [_attempt(self.errors, self._match_budget, row, rows[0]) for row in rows]
             rows = [row for row in matched if row]
-        if errors := self.errors or _repeated_rows_and_seeds(self.path, rows):
+        if errors := self.errors + _repeated_rows(self.path, rows, self.sets):
             raise InputError(*errors)
         return trial_config([self.scale, *base_levels]), rows
 
@@ -207,7 +211,10 @@ class _RowReader:
         """The seeds; none of them where one has an error."""
         levels = (Level(f"{self.path}: parameters", {"seed": seed}) for seed in self.seeds)
         configs = [_attempt(self.errors, resolve, [level]) for level in levels]
-        return [config.seed for config in configs if config] if all(configs) else []
+        seeds = [config.seed for config in configs if config]
+        if len(set(seeds)) < len(seeds):
+            self.errors.append(f"{self.path}: seed = {seeds}: must differ from each other")
+        return seeds if all(configs) else []
 
     def _read(self, keys: Mapping[str, Any], base: Config | None, seeds: Sequence[int]) -> Row | None:
         """The row with these keys of the file; None where it, base or a seed has errors."""
@@ -220,14 +227,17 @@ class _RowReader:
             return None
         configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
         merged = {key: value for key, (value, _) in merge(levels).items()}
-        return Row(describe_difference(configs[0], base), configs, merged)
+        of_file = {key: value for key, (value, _) in merge(levels[:-1]).items()}
+        return Row(describe_difference(configs[0], base), configs, merged, of_file=of_file)
 
     def _check_components(self, levels: Sequence[Level]) -> None:
         """Check the row's components, even where its other keys are wrong."""
         named = _component_keys([self.scale, *levels])
         config = _attempt([], resolve, named) if any(values for _, values in named) else None
         if config is not None:
-            self.errors += [f"{self.path}: {mistake}" for mistake in components.check_components(config.model)]
+            self.errors += [
+                f"{self.path}: {mistake}" for mistake in components.check_components(config.model, self.path.parent)
+            ]
 
     def _match_budget(self, row: Row, first: Row) -> Row:
         """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for.
@@ -264,27 +274,44 @@ def _component_keys(levels: Sequence[Level]) -> list[Level]:
     ]
 
 
-def _repeated_rows_and_seeds(path: Path, rows: Sequence[Row]) -> list[str]:
-    """Error messages for rows that are the same trials, and for seeds given twice."""
+def _repeated_rows(path: Path, rows: Sequence[Row], sets: Mapping[str, str]) -> list[str]:
+    """Error messages for rows that are the same trials. sets: the values of --set."""
     errors: list[str] = []
     first_by_identity: dict[str, Row] = {}
     first_by_name: dict[str, Row] = {}
     for row in rows:
-        seeds = [config.seed for config in row.configs]
-        if len(set(seeds)) < len(seeds):
-            errors.append(f"{path}: seed = {seeds}: must differ from each other")
         config = row.configs[0]
         first = first_by_identity.setdefault(row_identity(config), row)
         if first is not row:
-            same = nominal_sizes(first.configs[0].model) == nominal_sizes(config.model)
-            why = "have the same settings" if same else "have the same sizes at this scale's width and depth"
-            errors.append(f"{path}: rows `{first.name}` and `{row.name}` {why}; rows must differ: leave one out")
+            errors.append(_why_equal(path, first, row, sets))
         if config.data.task != rows[0].configs[0].data.task:
             errors.append(f"{path}: data.task = {config.data.task}: must be the same in all rows; make a file for each")
         namesake = first_by_name.setdefault(row.name, row)
         if first is row and namesake.configs[0].data.path != config.data.path:
             errors.append(f"{path}: two rows have the name `{row.name}`; tell their texts apart with data.name")
     return errors
+
+
+def _why_equal(path: Path, first: Row, second: Row, sets: Mapping[str, str]) -> str:
+    """The error message for two rows that are the same trials."""
+    hidden = [key for key in sets if first.of_file.get(key) != second.of_file.get(key)]
+    if hidden:
+        words = " ".join(f"{key}={sets[key]}" for key in hidden)
+        return f"--set {shown(words)}: must leave rows different, but {path} tells rows apart by this key; leave it out"
+    models = [nominal_sizes(row.configs[0].model) for row in (first, second)]
+    why = "have the same settings" if models[0] == models[1] else "have the same sizes at this scale's width and depth"
+    if first.name != second.name:
+        names = first.name, second.name
+    elif first.written == second.written:
+        return f"{path}: row `{shown(first.written)}` is given twice; rows must differ: leave one out"
+    else:
+        names = first.written, second.written
+        others = [name for name in names if name != "base"]
+        if len(others) == 1 and first.configs == second.configs:
+            values = [word.partition("=")[2] for word in others[0].split()]
+            are = "is its value" if len(values) == 1 else "are its values"
+            return f"{path}: variant {shown(repr(others[0]))} is base ({' and '.join(values)} {are}); leave it out"
+    return f"{path}: rows `{shown(names[0])}` and `{shown(names[1])}` {why}; rows must differ: leave one out"
 
 
 def _attempt(errors: list[str], make: Callable[..., T], *arguments: Any) -> T | None:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_pl.reporting.moderation import Part, fit_prior
 from transformer_pl.reporting.published import PublishedRow
 from transformer_pl.reporting.rows import TableRow, published_table
 
@@ -39,6 +38,8 @@ def rank_correlation(scores: Sequence[Sequence[float]], published: Sequence[floa
     (reporting/README.md has the figures).
     """
     from scipy.stats import rankdata, spearmanr  # takes half a second
+
+    from transformer_pl.reporting.moderation import Part, fit_prior  # imports scipy, too
 
     means = np.array([np.mean(row) for row in scores])
     value = float(spearmanr(means, published).statistic)

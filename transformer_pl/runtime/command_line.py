@@ -2,17 +2,18 @@
 
 import argparse
 import errno
+import itertools
 import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from transformer_pl.runtime import passwords, signals
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import LONGEST_NAME
 from transformer_pl.runtime.version import NAME, project_version
 
@@ -36,18 +37,36 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_args(self, argv: Any, namespace: Any = None) -> Any:  # type: ignore[override]  # argv is required here
         """The options of a command line; passwords in URLs are taken out first. Raises an InputError."""
-        options, unknown = self.parse_known_intermixed_args(passwords.take(argv), namespace)
-        if unknown:
+        words = passwords.take(argv)
+        self._check_commas(words)
+        options, unknown = self.parse_known_intermixed_args(words, namespace)
+        wrong = next((word for word in unknown if word.startswith("-")), None)
+        if wrong:
             known = [name for name in self._option_string_actions if name.startswith("--")]
-            self.error(f"{' '.join(unknown)}: no such option; known: {', '.join(known)}")
+            near = suggestion(wrong.partition("=")[0], known)
+            self.error(f"{shown(' '.join(unknown))}: no such option{near}")
+        if unknown:
+            last = self._get_positional_actions()[-1].metavar
+            self.error(f"{shown(' '.join(unknown))}: one {last} at a time; leave it out")
         return options
+
+    def _check_commas(self, words: Sequence[str]) -> None:
+        """Refuse `--seeds 1 2`: the second number would be read as a word of its own."""
+        for place, word in enumerate(words):
+            option, _, value = word.partition("=")
+            action = self._option_string_actions.get(option)
+            if action is not None and re.fullmatch("[0-9]+,[0-9]+", str(action.metavar)):
+                numbers = [value] * bool(value) + [*itertools.takewhile(_is_whole, words[place + 1 :])]
+                if len(numbers) > 1:
+                    self.error(f"{option}: must be separated by commas: {option} {','.join(numbers)}")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """argparse calls this after it has printed the help."""
         raise HelpShown
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"command line: {message}; see {self.prog} --help")
+        end = " " if message.endswith("?") else "; "
+        raise InputError(f"command line: {message}{end}see {self.prog} --help")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -62,5 +62,8 @@ def trial_id(folder: str) -> str:
 
 
 def trial_folder(readable: str, id_: str) -> str:
-    """The name of a trial's folder: 60 characters of `readable`, which ends with `-s` and the seed, and the id."""
-    return f"{re.sub(r'[^A-Za-z0-9.]+', '-', readable).strip('-')[:60]}-{id_}"
+    """The name of a trial's folder: `readable`, shortened to 60 characters before its `-s` and seed; and the id."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", readable).strip("-")
+    seed = re.search(r"-s\d+$", name)
+    end = seed[0] if seed else ""
+    return f"{name.removesuffix(end)[: 60 - len(end)].strip('-')}{end}-{id_}"

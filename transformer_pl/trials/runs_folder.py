@@ -14,6 +14,7 @@ from transformer_pl.runtime.files import try_lock, try_writing
 from transformer_pl.trials.trial import Trial
 
 DEFAULT_RUNS = Path("runs")
+MOST_LISTED = 20  # trials in a message
 
 
 def check_writable(runs: Path) -> None:
@@ -92,7 +93,9 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     matching = exact or [r for r in results if name in r["folder"].name]
     if len(matching) == 1:
         return matching[0]
-    listed = "".join(f"{LISTED}{r['folder'].name}" for r in (matching or results)[:20])
+    names = [r["folder"].name for r in matching or results]
+    more = [f"and {len(names) - MOST_LISTED} more; see python -m transformer_pl.sweep --list --runs {runs}"]
+    listed = "".join(f"{LISTED}{line}" for line in names[:MOST_LISTED] + (more if len(names) > MOST_LISTED else []))
     constraint = "must name one finished trial"
     if matching:
         raise InputError(
