@@ -114,6 +114,7 @@ OWN_ABLATION = "model.position=my_ablation.NoPosition"
 PLACEHOLDERS = {
     "TRIAL": "demo-base-s1",
     "DIR": "runs",
+    "OTHER": "other",
     "ID": "abc123",
     "NAME@SCALE": "search-regularisation@demo",
     "FOLDER": "text",
@@ -130,6 +131,7 @@ def workplace(tmp_path_factory):
     little_text(folder / "text", 60, 8, 6)
     for split in synthetic.SIZES:  # for sweeps/table4.yaml
         (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
+    (folder / "other").mkdir()  # a runs folder without trials
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
     for scale, steps in (("demo", 4), ("multi30k", 6)):  # else they would be the same trials
         (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))

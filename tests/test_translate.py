@@ -109,8 +109,8 @@ def test_a_trial_without_weights_says_how_to_train_it(trial, tmp_path):
     completed = command("translate", copy)
     assert completed.returncode == 2 and not completed.stdout
     assert completed.stderr == (
-        f"error: {copy}: this trial has no weights.pt; train it anew in another runs folder, and translate with that: "
-        f"python -m transformer_pl.train --from={copy} --runs=FOLDER\n"
+        f"error: {copy / 'weights.pt'}: cannot be used: No such file or directory; to have it again, remove {copy} and "
+        "train the trial anew\n"
     )
 
 

@@ -6,8 +6,6 @@ the keyboard, one per line; each output line is the translation of an input line
 
 import io
 import itertools
-import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,11 +66,7 @@ def main(argv: list[str]) -> int:
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale: a translation may hold any character
     folder: Path = result["folder"]
     trial = Trial(folder)
-    if not os.path.lexists(folder / "weights.pt"):
-        raise InputError(
-            f"{folder}: this trial has no weights.pt; train it anew in another runs folder, and translate with that: "
-            f"python -m transformer_pl.train --from={shlex.quote(str(folder))} --runs=FOLDER"
-        )
+    trial.intact("weights.pt")  # before its text is asked for: an archive of results has neither
     if (text := trial.data()) is None:
         raise InputError(f"{folder / 'env.json'}: must name the trial's text, but does not; train the trial again")
     prepared = Prepared(folder.parents[1] / "data" / text)

@@ -305,7 +305,8 @@ def test_a_page_names_what_is_damaged_and_shows_the_rest(runs, capsys):
     flip(runs / "data" / the(runs, "base").data() / "val.source.txt")
     assert report.main([SMOKE, "--format=html", f"--runs={runs}"]) == 0
     text = (runs / "sweeps" / "smoke@demo" / "report.html").read_text()
-    assert len(re.findall(r"No (?:translations|attention) [^<]*val\.source\.txt: cannot be read", text)) >= 4
+    lines = re.findall(r"No (?:translations|attention) ([^<]*)val\.source\.txt: cannot be read", text)
+    assert len(lines) == 2 and all("base, h=4, h=1 p_drop=0.0, position=NoPosition: " in line for line in lines)
 
 
 def test_a_search_names_damaged_scores(tmp_path):

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from contextlib import suppress
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -24,7 +25,8 @@ class CommandConsole(Console):
 def command_console() -> Console:
     """The console of a command's standard output. COLUMNS, where it is set, is its width."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # an output that has no Δ shows a question mark
+        with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
+            sys.stdout.reconfigure(errors="replace")  # an output that has no Δ shows a question mark
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN
     return CommandConsole(width=width, highlight=False, markup=False, emoji=False)
 
