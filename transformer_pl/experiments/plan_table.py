@@ -56,7 +56,7 @@ def print_plan(
     say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
         say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing], at_once))
-    if len(sweep.rows) > 1 and not any(row_identity(row.configs[0]) == row_identity(sweep.base) for row in sweep.rows):
+    if len(sweep.rows) > 1 and row_identity(sweep.base) not in {row_identity(row.configs[0]) for row in sweep.rows}:
         remedy = "add it: `base` in variant, or base's value among the values of a key"
         say(console, f"the table will have no differences: they are to base, which is no row of this sweep; {remedy}")
     named = zip(trials, states, strict=True)
