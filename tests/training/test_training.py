@@ -383,7 +383,7 @@ def test_an_interrupted_trial_keeps_the_threads_it_began_with(uninterrupted, tmp
     if tool == "sweep":
         parameters = {key: {"value": value} for key, value in keys.items()}
         (tmp_path / "one.yaml").write_text(json.dumps({"name": "one", "method": "grid", "parameters": parameters}))
-        begin(runs, "sweep", tmp_path / "one.yaml", f"--parallel={cores}", f"--runs={runs}")
+        begin(runs, "sweep", tmp_path / "one.yaml", "--devices=1", f"--runs={runs}")
         resumed = forked.command("sweep", tmp_path / "one.yaml", "--runs", runs, "--parallel=1")
         assert f"1 trial to train, 1 at a time, each on {counted(cores, 'CPU core')}, with 1 thread;" in resumed.stdout
         assert cores == 1 or f"resumed with as many threads as before, not {cores}" in resumed.stdout
