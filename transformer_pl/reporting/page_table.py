@@ -1,15 +1,9 @@
 """The table of the page: what a reader compares first stands first, everything else folds away."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from transformer_pl.experiments.cost import short_number
-from transformer_pl.reporting import cells
-from transformer_pl.reporting.published import PublishedRow
 from transformer_pl.reporting.render import Column, Table
-from transformer_pl.reporting.rows import ALPHA, TableRow, mean, published_table
-from transformer_pl.runtime.terminal import counted
-from transformer_pl.task import task_of
 
 
 class PageCell(NamedTuple):
@@ -49,23 +43,22 @@ def _search_columns(columns: Sequence[Column]) -> list[PageColumn]:
 
 def _sweep_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
     settings = [column for column in table.columns if column.setting]
+    results = {column.name: column for column in table.columns[1:] if not column.setting}
+    title = table.rows[0].results.measure.title
+    intervals = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}
+    first = [name for name in (*intervals, "p", "seeds", "params") if name in results]
+    folded = [column for name, column in results.items() if name not in (*first, *intervals.values())]
     return [
-        *_first_columns(table.rows, names, settings),
-        *(PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), folded=True) for column in settings),
-        *_measured_columns(table.rows),
-        *_published_columns(table.rows),
+        *_name_columns(table, names, settings),
+        *(_with_interval(results[name], results.get(intervals.get(name, ""))) for name in first),
+        *map(_folded, [*settings, *folded]),
     ]
 
 
-def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Sequence[Column]) -> list[PageColumn]:
-    """What a reader compares: these columns are always shown."""
+def _name_columns(table: Table, names: Sequence[str], settings: Sequence[Column]) -> list[PageColumn]:
+    """What each row is."""
+    rows = table.rows
     base = next((i for i, row in enumerate(rows) if row.is_base), None)
-    title = rows[0].results.measure.title
-    tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
-
-    def column(title: str, below: str, cell: Callable[[TableRow], PageCell], meaning: str) -> PageColumn:
-        return PageColumn(PageCell(title, below), [cell(row) for row in rows], meaning)
-
     return [
         PageColumn(
             PageCell("row"),
@@ -81,37 +74,6 @@ def _first_columns(rows: Sequence[TableRow], names: Sequence[str], settings: Seq
             is_text=True,
             in_name=True,
         ),
-        column(
-            title,
-            "95 % interval",
-            _score,
-            "Of the validation set, the mean over the seeds ± their standard "
-            "deviation; higher is better. Below it is the interval that has the true value in 95 % of cases. "
-            f"{cells.UNCONVERGED}: the row had not converged.",
-        ),
-        column(
-            f"Δ {title}",
-            "95 % interval",
-            _difference,
-            f"{title} minus base's, on the same sentences. Where the interval has "
-            f"zero in it, the row may be better or worse than base. * is a significant difference: p < {ALPHA:g}. "
-            f"{cells.UNCONVERGED}: the row or base had not converged, and more steps may change the difference.",
-        ),
-        column(
-            "p",
-            "",
-            lambda row: PageCell(cells.p_value(row.score)),
-            "The probability of a difference at least this large if the row were as good as base. It is raised for the "
-            f"number of tests (Holm): {counted(tested, 'row')}.",
-        ),
-        column(
-            "seeds",
-            "",
-            lambda row: PageCell(cells.seed_counts(row.results)),
-            "Finished trainings of the row, which "
-            "differ in their random numbers alone. 2/3: two of three are finished.",
-        ),
-        PageColumn(PageCell("params"), list(map(PageCell, cells.params(rows))), "Trained weights of the model."),
     ]
 
 
@@ -129,73 +91,15 @@ def _what_differs(settings: Sequence[Column], row: int, base: int | None) -> str
     return ", ".join(changes)
 
 
-def _score(row: TableRow) -> PageCell:
-    text = cells.score(row.results) or cells.unmeasured(row.results)
-    return PageCell(text, cells.interval(row.score and row.score.row_mean, ".1f"))
+def _with_interval(column: Column, interval: Column | None) -> PageColumn:
+    """A column with its confidence intervals below the numbers."""
+    below = interval.cells if interval else [""] * len(column.cells)
+    return PageColumn(
+        PageCell(column.name, "95 % interval" if interval else ""),
+        [PageCell(*cell) for cell in zip(column.cells, below, strict=True)],
+        " ".join([column.meaning, interval.meaning]) if interval else column.meaning,
+    )
 
 
-def _difference(row: TableRow) -> PageCell:
-    text = cells.score_difference(row) or ("" if row.is_base or row.base is None else "-")
-    return PageCell(text, cells.difference_interval(row.score))
-
-
-def _measured_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
-    """Other measurements."""
-
-    def column(title: str, cell: Callable[[TableRow], str], meaning: str) -> PageColumn:
-        return PageColumn(PageCell(title), [PageCell(cell(row)) for row in rows], meaning, folded=True)
-
-    def measured(row: TableRow, metric: str, form: str) -> str:
-        return cells.number(mean(row.results.values(metric)), form) or cells.unmeasured(row.results)
-
-    def other(name: str, title: str) -> PageColumn:
-        return column(title, lambda row: measured(row, f"val/{name}", ".1f"), "Higher is better.")
-
-    return [
-        column(
-            "PPL",
-            lambda row: cells.perplexity(row) or cells.unmeasured(row.results),
-            "Perplexity per subword of the validation set; lower is better.",
-        ),
-        column(
-            "BLEU tok.",
-            lambda row: cells.number(mean(row.results.values("val/bleu_tokenised")), ".1f"),
-            "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it.",
-        ),
-        *(other(name, title) for name, title in task_of(rows[0].results.config.data).others.items()),
-        column(
-            "p own",
-            lambda row: cells.own_p_value(row.score),
-            "p, with the variance between seeds estimated from this row and base alone. p and the intervals use the "
-            "seeds of all rows.",
-        ),
-        column(
-            "P(better)",
-            lambda row: cells.probability_better(row.score),
-            "How probable it is that the row's true score is above base's.",
-        ),
-    ]
-
-
-def _published_columns(rows: Sequence[TableRow]) -> list[PageColumn]:
-    """What the paper prints for the same rows."""
-
-    def column(title: str, cell: Callable[[PublishedRow], str], meaning: str) -> PageColumn:
-        texts = [cell(row.published) if row.published else "" for row in rows]
-        return PageColumn(PageCell(title), list(map(PageCell, texts)), meaning, folded=True)
-
-    title, paper = rows[0].results.measure.title, published_table([row.results for row in rows])
-    if paper is None:
-        return []
-    difference = paper.difference
-    source = f"The paper's number for the same row: {paper.source}."
-    return [
-        column("paper PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
-        column(f"paper {title}", lambda row: cells.number(row.score, ".1f"), source),
-        column(
-            f"paper Δ {title}",
-            lambda row: cells.number(difference(row), "+z.1f"),
-            f"Its {title} minus its base's.",
-        ),
-        column("paper params", lambda row: short_number(row.params * 1e6) if row.params else "", ""),
-    ]
+def _folded(column: Column) -> PageColumn:
+    return PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), column.meaning, folded=True)

@@ -22,7 +22,7 @@ WRAPPED_WIDTH = 28  # characters that a wrapping column needs at least
 
 
 class Column(NamedTuple):
-    """A column of a table, and how it is treated where space is short."""
+    """A column of a table, what it means, and how it is treated where space is short."""
 
     name: str  # the heading
     cells: list[str]
@@ -30,6 +30,7 @@ class Column(NamedTuple):
     drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 1 first; None: never
     in_latex: bool = True
     wraps: bool = False  # whether long cells may take several lines
+    meaning: str = ""  # for a reader who knows the paper
 
 
 class Table(NamedTuple):

@@ -16,6 +16,7 @@ from transformer_pl.reporting.notes import table_notes
 from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import (
+    ALPHA,
     RowResults,
     TableRow,
     make_table_rows,
@@ -24,6 +25,7 @@ from transformer_pl.reporting.rows import (
     read_rows,
     standard_deviation,
 )
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 
 if TYPE_CHECKING:
@@ -66,44 +68,127 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
 
 def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str]) -> list[Column]:
     """All columns of a table, also those that stay empty."""
-
-    def ours(title: str, cell: Callable[[TableRow], str], **options: Any) -> Column:
-        return Column(title, [cell(row) for row in rows], **options)
-
-    def measured(title: str, cell: Callable[[TableRow], str], **options: Any) -> Column:
-        return ours(title, lambda row: cell(row) or cells.unmeasured(row.results), **options)
-
-    def printed(title: str, cell: Callable[[PublishedRow], str], **options: Any) -> Column:
-        return ours(title, lambda row: cell(row.published) if row.published else "", **options)
-
-    def other(name: str, title: str) -> Column:
-        def cell(row: TableRow) -> str:
-            return cells.number(mean(row.results.values(f"val/{name}")), ".1f")
-
-        return measured(title, cell, drop_rank=3, in_latex=False)
-
-    title, paper = rows[0].results.measure.title, published_table([row.results for row in rows])
+    title = rows[0].results.measure.title
     return [
         Column("row", [row.label or name for row, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
-        Column("params", cells.params(rows), drop_rank=5),
-        measured("PPL", cells.perplexity),
-        *(other(name, title) for name, title in task_of(rows[0].results.config.data).others.items()),
-        measured(title, lambda row: cells.score(row.results)),
-        Column("BLEU tok.", _tokenised_cells(rows), drop_rank=9),
-        ours(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean, ".1f"), drop_rank=4),
-        Column(f"Δ {title}", _difference_cells(rows)),
-        ours("Δ 95 %", lambda row: cells.difference_interval(row.score), drop_rank=8),
-        ours("p", lambda row: cells.p_value(row.score), drop_rank=7),
-        ours("p own", lambda row: cells.own_p_value(row.score), drop_rank=0, in_latex=False),
-        ours("P(better)", lambda row: cells.probability_better(row.score), drop_rank=2, in_latex=False),
-        ours("seeds", lambda row: cells.seed_counts(row.results)),
-        printed("paper PPL", lambda row: cells.number(row.ppl, ".2f")),
-        printed(f"paper {title}", lambda row: cells.number(row.score, ".1f")),
-        printed(
-            f"paper Δ {title}", lambda row: cells.number(paper.difference(row) if paper else None, "+z.1f"), drop_rank=6
+        Column("params", cells.params(rows), drop_rank=5, meaning="Trained weights of the model."),
+        *_measured_columns(rows, title),
+        *_compared_columns(rows, title),
+        Column(
+            "seeds",
+            [cells.seed_counts(row.results) for row in rows],
+            meaning="Finished trainings of the row, which differ in their random numbers alone. 2/3: two of three are "
+            "finished.",
         ),
-        printed("paper params", lambda row: short_number(row.params * 1e6) if row.params else "", drop_rank=1),
+        *_published_columns(rows, title),
+    ]
+
+
+def _measured_columns(rows: list[TableRow], title: str) -> list[Column]:
+    """What was measured of each row alone. title: of the score."""
+
+    def measured(name: str, cell: Callable[[TableRow], str], meaning: str, **options: Any) -> Column:
+        texts = [cell(row) or cells.unmeasured(row.results) for row in rows]
+        return Column(name, texts, meaning=meaning, **options)
+
+    def other(metric: str, name: str) -> Column:
+        def cell(row: TableRow) -> str:
+            return cells.number(mean(row.results.values(f"val/{metric}")), ".1f")
+
+        return measured(name, cell, "Higher is better.", drop_rank=3, in_latex=False)
+
+    return [
+        measured("PPL", cells.perplexity, meaning="Perplexity per subword of the validation set; lower is better."),
+        *(other(metric, name) for metric, name in task_of(rows[0].results.config.data).others.items()),
+        measured(
+            title,
+            lambda row: cells.score(row.results),
+            "Of the validation set, the mean over the seeds ± their standard deviation; higher is better. "
+            f"{cells.UNCONVERGED}: the row had not converged.",
+        ),
+        Column(
+            "BLEU tok.",
+            _tokenised_cells(rows),
+            drop_rank=9,
+            meaning="BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it.",
+        ),
+        Column(
+            f"{title} 95 %",
+            [cells.interval(row.score and row.score.row_mean, ".1f") for row in rows],
+            drop_rank=4,
+            meaning="The interval has the true value in 95 % of cases.",
+        ),
+    ]
+
+
+def _compared_columns(rows: list[TableRow], title: str) -> list[Column]:
+    """How each row's score compares with base's. title: of the score."""
+    tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
+
+    def compared(name: str, cell: "Callable[[RowComparison | None], str]", meaning: str = "", **options: Any) -> Column:
+        return Column(name, [cell(row.score) for row in rows], meaning=meaning, **options)
+
+    return [
+        Column(
+            f"Δ {title}",
+            _difference_cells(rows),
+            meaning=f"{title} minus base's, on the same sentences. {cells.SIGNIFICANT} is a significant difference: "
+            f"p < {ALPHA:g}. "
+            f"{cells.UNCONVERGED}: the row or base had not converged, and more steps may change the difference.",
+        ),
+        compared(
+            "Δ 95 %",
+            cells.difference_interval,
+            "Where the interval has zero in it, the row may be better or worse than base.",
+            drop_rank=8,
+        ),
+        compared(
+            "p",
+            cells.p_value,
+            "The probability of a difference at least this large if the row were as good as base. It is raised for the "
+            f"number of tests (Holm): {counted(tested, 'row')}.",
+            drop_rank=7,
+        ),
+        compared(
+            "p own",
+            cells.own_p_value,
+            "p, with the variance between seeds estimated from this row and base alone. p and the intervals use the "
+            "seeds of all rows.",
+            drop_rank=0,
+            in_latex=False,
+        ),
+        compared(
+            "P(better)",
+            cells.probability_better,
+            "How probable it is that the row's true score is above base's.",
+            drop_rank=2,
+            in_latex=False,
+        ),
+    ]
+
+
+def _published_columns(rows: list[TableRow], title: str) -> list[Column]:
+    """What the paper prints for the same rows. title: of the score."""
+    paper = published_table([row.results for row in rows])
+    if paper is None:
+        return []
+
+    def printed(name: str, cell: Callable[[PublishedRow], str], meaning: str = "", **options: Any) -> Column:
+        texts = [cell(row.published) if row.published else "" for row in rows]
+        return Column(f"paper {name}", texts, meaning=meaning, **options)
+
+    difference, source = paper.difference, f"The paper's number for the same row: {paper.source}."
+    return [
+        printed("PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
+        printed(title, lambda row: cells.number(row.score, ".1f"), source),
+        printed(
+            f"Δ {title}",
+            lambda row: cells.number(difference(row), "+z.1f"),
+            f"Its {title} minus its base's.",
+            drop_rank=6,
+        ),
+        printed("params", lambda row: short_number(row.params * 1e6) if row.params else "", drop_rank=1),
     ]
 
 
