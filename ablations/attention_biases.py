@@ -10,8 +10,8 @@ from transformer_pl.model import Mask, ScaledDotProductAttention
 class AttentionBiases(ScaledDotProductAttention):
     """Attention(Q + b_Q, K, V + b_V), in self-attention and in the decoder's attention to the encoder.
 
-    This is all that biases of the four projections can do. One of W^K adds the same number to every score of a query,
-    which the softmax does not see. One of W^O is what b_V W^O can be as well, where h d_v is at least d_model.
+    Other biases of the four projections would add nothing. One of W^K adds the same number to every score of a query,
+    and cancels in the softmax. One of W^O can be expressed as b_V W^O where h d_v is at least d_model.
     """
 
     def __init__(self, config: Sizes, site: str):

@@ -9,8 +9,10 @@ from transformer_pl.model import Cache, Mask
 
 
 class ConvolutionalLayer(nn.Module):
-    """A convolution over `kernel` positions with a gated linear unit: around a position in the encoder, before it in
-    the decoder. Padding counts as zeros. Decodes from a cache: the last kernel - 1 inputs."""
+    """A convolution over `kernel` positions with a gated linear unit: centred in the encoder, causal in the decoder.
+
+    Padding counts as zeros. Decodes from a cache: the last kernel - 1 inputs.
+    """
 
     table_1 = ("k n d²", "1", "n / k")
 

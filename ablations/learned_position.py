@@ -7,7 +7,7 @@ from transformer_pl.config import Count, Sizes
 
 
 class LearnedPosition(nn.Module):
-    """One learned vector a position, added to the embedding; beyond `most` positions, the last one serves again."""
+    """One learned vector for each position, added to the embedding. Positions beyond `most` reuse the last vector."""
 
     def __init__(self, config: Sizes, site: str, most: Count = 512):
         super().__init__()

@@ -7,7 +7,7 @@ from transformer_pl.model import Mask
 
 
 def phi(x: Tensor) -> Tensor:
-    """Of queries and keys, so that all is positive; in fp32, in which their running sums are taken."""
+    """The feature map elu(x) + 1 of queries and keys: positive, and in fp32, as their running sums are."""
     return nn.functional.elu(x.float()) + 1
 
 

@@ -8,7 +8,7 @@ from transformer_pl.model import Cache, Mask
 
 
 class RecurrentLayer(nn.Module):
-    """One LSTM of width d_model: in the encoder half of it each way, in the decoder forward alone.
+    """An LSTM of width d_model: bidirectional in the encoder (half the width each way), left to right in the decoder.
 
     Decodes from a cache: the state after the prefix. Padding must stand at the end, as in every batch here.
     """

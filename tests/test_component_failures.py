@@ -138,7 +138,7 @@ def test_ctrl_c_is_no_failure_of_a_component(module, tmp_path):
         wait_for((tmp_path / "reached").exists)
         process.send_signal(signal.SIGINT)
         _, printed = process.communicate(timeout=30)
-    assert process.returncode == 130 and printed == "stopped by SIGINT; the same command continues\n"
+    assert process.returncode == 130 and printed == "stopped by SIGINT; run the same command again to continue\n"
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt), component_code():

@@ -208,9 +208,9 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("data.target", "fr"),
         Change("data.train", "other"),
         Change("data.train_pairs", 30),
-        Change("data.most_words", 4),
-        Change("data.most_ratio", 1.5, {"data.train": "other"}),
-        Change("data.unique", True, {"data.train": "other"}),
+        Change("data.max_words", 4),
+        Change("data.max_length_ratio", 1.5, {"data.train": "other"}),
+        Change("data.deduplicate", True, {"data.train": "other"}),
         Change("data.vocab_size", 310),
         Change("data.batch_tokens", 96),
         Change("data.max_length", 9),
@@ -524,7 +524,7 @@ def test_a_plan_starts_nothing_and_tells_how_far_rows_are_from_base(rows, tmp_pa
 @binds("sweep --measure")
 def test_a_plan_that_measures_tells_the_time_and_leaves_the_text_alone(rows, tmp_path, tell):
     words = [rows[0], "--runs", tmp_path / "runs", "--set", "optim.max_steps=60"]
-    assert "time of the training left to do: unknown" in tell(sweep.main, *words, "--plan")[1]
+    assert "remaining training time: unknown" in tell(sweep.main, *words, "--plan")[1]
     code, said = tell(sweep.main, *words, "--plan", "--measure")
     assert code == 0 and "its first 50 steps" in said and "min of training left to do" in said and "unknown" not in said
     assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"data", "checks", "index"}
@@ -818,16 +818,13 @@ def test_the_options_of_translate(rows, tmp_path, tell):
         tell(translate.main, "--runs", tmp_path, *words["plain"])
 
 
-@binds(*(f"complexity {option}" for option in ("FILE", "--scale", "--seeds", "--set", "--runs", "--n")))
+@binds(*(f"complexity {option}" for option in ("FILE", "--scale", "--set", "--runs", "--n")))
 def test_the_options_of_complexity(tmp_path, tell):
-    """Seeds make no other layer, but a file's own have to be right."""
     path, scale = tmp_path / "layers.yaml", tmp_path / "narrow.yaml"
-    path.write_text("name: layers\nmethod: grid\nparameters: {seed: {values: [first]}}\n")
+    path.write_text("name: layers\nmethod: grid\nparameters: {scale: {value: demo}}\n")
     scale.write_text("model.width: 1/32\n")
     words = [path, "--runs", tmp_path / "runs", "--scale", scale, "--set", "model.h=4", "--n", "4,7"]
-    with pytest.raises(InputError, match="parameters: seed = first"):
-        tell(complexity.main, *words)
-    said = command("complexity", *words, "--seeds", 1)
+    said = command("complexity", *words)
     assert said.returncode == 0, said.stderr
     with (tmp_path / "runs" / "complexity" / "layers" / "complexity.csv").open() as file:
         assert {record["n"] for record in csv.DictReader(file)} == {"4", "7"}

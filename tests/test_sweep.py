@@ -198,7 +198,7 @@ def test_a_failed_trial_is_named_with_its_log_and_the_others_run_on(failing):
     for error in ("ZeroDivisionError: ", "RuntimeError: a component must raise errors only, but raised SystemExit(0)"):
         assert place + error in completed.stdout and "failed with exit code 1; the end of" in completed.stdout
     assert "failed with exit code 0, without a result; the end of" in completed.stdout
-    assert completed.stdout.count("log.txt; the same command tries it again") == 3
+    assert completed.stdout.count("log.txt; run the same command again to retry") == 3
     assert "failed" in (failing / "runs" / "sweeps" / "smoke@demo" / "table.md").read_text()
     assert len(results(failing / "runs")) == 1
 

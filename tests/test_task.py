@@ -136,26 +136,26 @@ class Scored(Copying):
 SCORES = {
     "no-scores": (
         "{'right': 1.0}",
-        "score must return Scores with a dict of metrics, but returns {'right': 1.0}; mend",
+        "score must return Scores with a dict of metrics, but returns {'right': 1.0}; fix",
     ),
     "measure": (
         "Scores({'wrong': 1.0}, [[1, 1]] * 2, '')",
         "the metric right, its measure, but returns {'wrong': 1.0};",
     ),
     "nan": ("Scores({'right': np.nan}, [[1, 1]] * 2, '')", "metrics that are finite numbers by name, but returns {'ri"),
-    "text": ("Scores({'right': 1, 'b': '2'}, [[1, 1]] * 2, '')", "by name, but returns {'b': '2'}; mend score"),
+    "text": ("Scores({'right': 1, 'b': '2'}, [[1, 1]] * 2, '')", "by name, but returns {'b': '2'}; fix score"),
     "rows": (
         "Scores({'right': 1}, [[1, 1]], '')",
         "of 2 whole numbers from 0 for each of 2 lines, but returns [[1, 1]];",
     ),
     "width": (
         "Scores({'right': 1}, [[1], [1]], '')",
-        "for each of 2 lines, but returns [[1], [1]]; mend score or meas",
+        "for each of 2 lines, but returns [[1], [1]]; fix score or meas",
     ),
-    "fraction": ("Scores({'right': 1}, [[1, 0.5]] * 2, '')", "but returns [[1, 0.5], [1, 0.5]]; mend"),
-    "negative": ("Scores({'right': 1}, [[1, -1]] * 2, '')", "but returns [[1, -1], [1, -1]]; mend"),
-    "no-rows": ("Scores({'right': 1}, None, '')", "but returns None; mend"),
-    "signature": ("Scores({'right': 1}, [[1, 1]] * 2, None)", "a signature that is text, but returns None; mend score"),
+    "fraction": ("Scores({'right': 1}, [[1, 0.5]] * 2, '')", "but returns [[1, 0.5], [1, 0.5]]; fix"),
+    "negative": ("Scores({'right': 1}, [[1, -1]] * 2, '')", "but returns [[1, -1], [1, -1]]; fix"),
+    "no-rows": ("Scores({'right': 1}, None, '')", "but returns None; fix"),
+    "signature": ("Scores({'right': 1}, [[1, 1]] * 2, None)", "a signature that is text, but returns None; fix score"),
 }
 
 

@@ -35,12 +35,12 @@ def main(argv: list[str]) -> int:
     if options.trusted_only:
         trust_project_only()
     slot = options.slot or slot_of(options.component, import_component(options.component))
-    told = "" if options.slot else " (the slot is told from its methods; --slot names another)"
+    inferred = "" if options.slot else " (the slot is inferred from its methods; --slot overrides it)"
     model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
     if mistakes := check_components(model):
         raise InputError(*mistakes)
-    vocab_size = 1000  # no property depends on it
-    print(f"model.{slot} = {options.component}, at scale {options.scale}{told}\n", flush=True)
+    vocab_size = 1000  # a sweep checks a component of `embedding` with its own
+    print(f"model.{slot} = {options.component}, at scale {options.scale}{inferred}\n", flush=True)
     measured = measured_properties(model, vocab_size)
     exempted = {name: f"{one.path}: {why}" for one in not_papers(model).values() for name, why in exempt(one).items()}
     from transformer_pl.checks.properties import PROPERTIES  # imports torch
@@ -74,7 +74,7 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
     )
     group = parser.add_argument_group("the model around it")
     group.add_argument(
-        "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (told from its methods)"
+        "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)"
     )
     group.add_argument(
         "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"

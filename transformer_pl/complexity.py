@@ -8,7 +8,7 @@ import argparse
 
 from transformer_pl.checks.run import check_models
 from transformer_pl.config import sizes
-from transformer_pl.experiments.cli import add_sweep_options, make_folder, sweep_file
+from transformer_pl.experiments.cli import add_row_options, make_folder, sweep_file
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.command_line import CommandParser, run_command, whole_numbers
@@ -17,6 +17,7 @@ from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.trials.names import as_folder
 from transformer_pl.trials.runs_folder import check_writable
 
+SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))
 EXAMPLES = """\
 examples:
@@ -30,7 +31,7 @@ def main(argv: list[str]) -> int:
     from transformer_pl.reporting import plots, table_1  # torch and matplotlib take seconds
 
     device = table_1.device(options.device)
-    sweep = read_sweep(options.file, options.scale or "wmt14", options.seeds, options.set)
+    sweep = read_sweep(options.file, options.scale or SCALE, sets=options.set)
     check_writable(options.runs)
     check_models((row.configs[0] for row in sweep.rows), options.runs)
     folder = options.runs / "complexity" / as_folder(sweep.name)
@@ -65,12 +66,14 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "file", metavar="FILE", type=sweep_file, help="a sweep file, or the name of one that ships: layers"
     )
-    add_sweep_options(parser)
+    add_row_options(parser.add_argument_group("which layers"), SCALE)
     group = parser.add_argument_group("what is measured")
     group.add_argument(
         "--n", type=_lengths, default=LENGTHS, metavar="32,64", help="lengths in tokens (powers of two from 32 to 4096)"
     )
-    group.add_argument("--device", choices=("cpu", "cuda"), help="(cuda where there is a GPU, else cpu)")
+    group.add_argument(
+        "--device", choices=("cpu", "cuda"), help="the device to time on (cuda where there is a GPU, else cpu)"
+    )
     return parser.parse_args(argv)
 
 

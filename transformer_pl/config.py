@@ -32,7 +32,7 @@ from transformer_pl.runtime.errors import shown, suggestion
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-CLEANING = ("most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
+CLEANING = ("max_words", "max_length_ratio", "deduplicate")  # the keys of `data` that leave out training pairs
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 ROUNDED_DIGITS = 8  # decimals that a multiplier has at least, to be read as the fraction that was rounded to it
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
@@ -95,8 +95,8 @@ class Optim(Section):
     duration: Multiplier = Field(default=1.0, description="multiplies max_steps; the paper's big model: 3")
     match: Literal["steps", "flops"] = Field(
         default="steps",
-        description="what every row has in common: steps, or flops, where each row takes as many steps as cost what "
-        "the base costs",
+        description="what all rows have equal: steps, or training FLOPs (each row gets the steps that cost as much as "
+        "max_steps of the paper's base; duration is ignored)",
     )
     warmup: Count = Field(default=4000, description="steps in which the learning rate rises (equation 3)")
     lr_scale: Positive = Field(default=1.0, description="multiplies the learning rate of equation (3)")
@@ -141,21 +141,21 @@ class Data(Section):
         default=None, description="name of the test split; unset: as for train"
     )
     train_pairs: Annotated[Count | None, OrNone] = Field(
-        default=None, description="only the first so many pairs of the training split; unset: all"
+        default=None, description="use only this many pairs, the first of the training split; unset: all"
     )
-    most_words: Annotated[Count | None, OrNone] = Field(
-        default=None, description="training pairs with a sentence of more words are left out; unset: none"
+    max_words: Annotated[Count | None, OrNone] = Field(
+        default=None, description="most words in a sentence; longer training pairs are left out; unset: no limit"
     )
-    most_ratio: Annotated[Ratio | None, OrNone] = Field(
+    max_length_ratio: Annotated[Ratio | None, OrNone] = Field(
         default=None,
-        description="training pairs are left out if one sentence has over so many times the other's words; unset: none",
+        description="most words of one sentence per word of the other; pairs with more are left out; unset: no limit",
     )
-    unique: Flag = Field(default=False, description="of training pairs that are equal, only the first is kept")
+    deduplicate: Flag = Field(default=False, description="keep only the first of equal training pairs")
     val_count: Annotated[Count | None, OrNone] = Field(
-        default=None, description="pairs that the validation split must have, or it is refused; unset: any number"
+        default=None, description="number of validation pairs expected, an error if it differs; unset: any number"
     )
     test_count: Annotated[Count | None, OrNone] = Field(
-        default=None, description="pairs that the test split must have, or it is refused; unset: any number"
+        default=None, description="number of test pairs expected, an error if it differs; unset: any number"
     )
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
         default=37_000,

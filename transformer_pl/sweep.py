@@ -230,7 +230,7 @@ class GridCommand:
 
     def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
         for planned in failed:
-            remedy = "the same command tries it again"
+            remedy = "run the same command again to retry"
             say(self.console, f"failed: {planned.name}, see {planned.trial.log}; {remedy}")
         for planned in plan.trials:
             if (step := planned.trial.diverged_at()) is not None:
@@ -265,7 +265,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     run.add_argument(
         "--rerun",
         action="store_true",
-        help="train finished and diverged trials again; to resume that after a stop, leave --rerun out",
+        help="train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
     )
     add_launcher_options(run)
     add_trusted_option(run)

@@ -105,20 +105,20 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
     scores = task.score(hypotheses, references, config)
     place, name = f"data.task = {config.data.task}: score must return", task.measure.name
     if not (isinstance(scores, Scores) and isinstance(scores.metrics, Mapping)):
-        raise InputError(f"{place} Scores with a dict of metrics, but returns {shown(repr(scores))}; mend score")
+        raise InputError(f"{place} Scores with a dict of metrics, but returns {shown(repr(scores))}; fix score")
     mistakes = []
     if name not in scores.metrics:
         mistakes.append(f"{place} the metric {name}, its measure, but returns {shown(dict(scores.metrics))}; add it")
     if wrong := {metric: value for metric, value in scores.metrics.items() if not _is_metric(metric, value)}:
-        mistakes.append(f"{place} metrics that are finite numbers by name, but returns {shown(wrong)}; mend score")
+        mistakes.append(f"{place} metrics that are finite numbers by name, but returns {shown(wrong)}; fix score")
     statistics = _whole_numbers(scores.statistics)
     if [len(row) for row in statistics] != [task.measure.numbers] * len(references):
         mistakes.append(
             f"{place} statistics of {task.measure.numbers} whole numbers from 0 for each of {len(references)} lines, "
-            f"but returns {shown(scores.statistics)}; mend score or measure"
+            f"but returns {shown(scores.statistics)}; fix score or measure"
         )
     if not isinstance(scores.signature, str):
-        mistakes.append(f"{place} a signature that is text, but returns {shown(scores.signature)}; mend score")
+        mistakes.append(f"{place} a signature that is text, but returns {shown(scores.signature)}; fix score")
     if mistakes:
         raise InputError(*mistakes)
     return Scores({metric: float(value) for metric, value in scores.metrics.items()}, statistics, scores.signature)

@@ -109,7 +109,11 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         metavar="S",
         help=f"{', '.join(scale_names())} or your own YAML ({DEFAULT_SCALE})",
     )
-    parser.add_argument("--variant", metavar="KEY=VALUE ...", help="a row of a sweep: `base`, or what differs from it")
+    parser.add_argument(
+        "--variant",
+        metavar="KEY=VALUE ...",
+        help="a row of a sweep: `base`, or what differs from it; wins over --key=value",
+    )
     parser.add_argument(
         "--from",
         type=text,
@@ -246,9 +250,9 @@ def _record_failure(run: TrialRun, error: Exception) -> None:
     reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
     if ran_out_of_memory(error) and not (trial.folder / "weights.pt").exists():  # while it trained
         details["out_of_memory"] = accumulate
-        reason += f"; raise trainer.accumulate, {accumulate}: it splits the batch"
+        reason += f"; increase trainer.accumulate, now {accumulate}, which splits the batch"
         if trial.parts_begun() is not None:  # a checkpoint counts parts of batches
-            reason += f". Remove {trial.folder / 'checkpoints'} first, and the trial begins anew"
+            reason += f". Delete {trial.folder / 'checkpoints'} first: the trial begins again"
     with suppress(OSError):
         trial.drop_unfinished()
         trial.set_status("failed", why=reason, **details)

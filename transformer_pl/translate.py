@@ -119,7 +119,7 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
             text = file.read_bytes().decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; mend it") from None
+            raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; fix it") from None
         lines: Iterator[str] = iter(text.split("\n")[: None if text[-1:] not in ("", "\n") else -1])
     else:
         if not isinstance(sys.stdin, io.TextIOWrapper):

@@ -115,7 +115,7 @@ def check_logits(model: Transformer, peer: Any, source: Tensor, target: Tensor) 
     if not largest < TOLERANCE:
         raise InputError(
             f"logits of the copied weights must differ by less than {TOLERANCE}, but differ by {largest:.2g}: the "
-            "models are not the same, so their speed cannot be compared; mend marian() in tests/benchmarks/peers.py"
+            "models are not the same, so their speed cannot be compared; fix marian() in tests/benchmarks/peers.py"
         )
 
 
@@ -166,7 +166,7 @@ def check_scores(model: Transformer, translator: Any, batch: Any, vocabulary: Se
     if not largest < TOLERANCE:
         raise InputError(
             f"log-probabilities per token of CTranslate2 must differ by less than {TOLERANCE} from ours, but differ by "
-            f"{largest:.2g}: the models are not the same; mend ctranslate2_model() in tests/benchmarks/peers.py"
+            f"{largest:.2g}: the models are not the same; fix ctranslate2_model() in tests/benchmarks/peers.py"
         )
 
 

@@ -14,7 +14,7 @@ from transformer_pl.runtime.errors import InputError
 def test_text_files_are_read_as_often_as_asked(folder):
     corpus = opened(folder)
     assert read(corpus) == read(corpus) == PAIRS
-    assert str(folder) in corpus.describe
+    assert str(folder) in corpus.description
 
 
 def test_the_other_direction_swaps_the_sides(folder):

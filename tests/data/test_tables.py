@@ -71,7 +71,7 @@ def test_a_line_that_is_no_json(tables, ending):
         mistake(folder) == f"{path} line 2201: must be JSON, but: Unterminated string starting at column 19; correct it"
     )
     path.write_text('\n{"en": "x", "de": "y"}\n' * 1100 + '{"en": "x", "de": 1}\n')
-    assert mistake(folder) == f"{path} line 2201: de must be text, but is 1; mend the row"
+    assert mistake(folder) == f"{path} line 2201: de must be text, but is 1; fix the row"
 
 
 def test_a_list_that_is_no_json(tables):
@@ -88,7 +88,7 @@ def test_a_row_without_a_key_is_no_missing_column(tables, row, nested):
     rows = [{"en": "x", "de": "y"} for _ in range(1100)]
     del rows[row - 1]["de"]
     write_table(folder / "test.jsonl", [{"translation": one} for one in rows] if nested else rows)
-    assert mistake(folder) == f"{folder / 'test.jsonl'} line {row}: de must be text, but is None; mend the row"
+    assert mistake(folder) == f"{folder / 'test.jsonl'} line {row}: de must be text, but is None; fix the row"
 
 
 def test_columns_of_the_languages_go_before_translation(tables):
@@ -145,7 +145,7 @@ def test_a_row_that_is_no_object(tables, row):
 def test_half_a_character_is_no_text(tables):
     folder = tables("jsonl")
     (folder / "test.jsonl").write_text('{"en": "a\\ud800", "de": "b"}\n')
-    assert f"{folder / 'test.jsonl'} line 1: en must be text, but is 'a\\ud800'; mend the row" in mistake(folder)
+    assert f"{folder / 'test.jsonl'} line 1: en must be text, but is 'a\\ud800'; fix the row" in mistake(folder)
 
 
 def test_a_list_of_rows_over_several_lines(tables):

@@ -84,7 +84,7 @@ def test_a_mistake_is_named_with_its_line(text, line, rule):
     with pytest.raises(InputError) as error:
         read(text)
     (message,) = error.value.messages
-    assert message.startswith(f"trees line {line}: {rule}") and message.endswith(("mend the tree", "complete it"))
+    assert message.startswith(f"trees line {line}: {rule}") and message.endswith(("fix the tree", "complete it"))
 
 
 def folder(path, **files):

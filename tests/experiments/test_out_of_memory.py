@@ -80,7 +80,7 @@ def test_it_is_tried_once_more_and_the_global_batch_stays(tmp_path, monkeypatch)
     ((name, ending, _),), ((again, why),) = view.endings, view.again
     assert ending == "done" and name == again and why.endswith("with trainer.accumulate=2; the global batch stays")
     earlier = (planned[0].trial.folder / "log.1.txt").read_text()
-    assert "CUDA out of memory" in earlier and "; raise trainer.accumulate, 1: it splits the batch" in earlier
+    assert "CUDA out of memory" in earlier and "; increase trainer.accumulate, now 1, which splits the batch" in earlier
     (note,) = [note for note in table_of(sweep, planned).notes if "accumulate" in note]
     assert "s1 with 2 for 1" in note
 

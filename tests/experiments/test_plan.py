@@ -209,11 +209,11 @@ def test_a_column_for_what_varies_and_a_line_for_what_does_not(tmp_path):
         ["h=1", "1", "512>64", "512>64", "431K", "2.1e12", "unknown", "2", "new"],
     ]
     assert lines[7] == "h=32  32    16>2    16>2    431K  2.1e12  unknown  2 new"
-    assert lines[8] == "a>b: the file says a; at this scale's width and depth that is b"
+    assert lines[8] == "a>b: a is the size as configured, b what it is at this scale's width and depth"
     assert lines[9] == f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared " + (
         "(the first training, or --measure, prepares it)"
     )
-    assert lines[11].startswith("time of the training left to do: unknown, as no finished trial resembles it; ")
+    assert lines[11].startswith("remaining training time: unknown, as no finished trial is comparable; ")
     assert len(lines) == 12
     assert not any(line.startswith("base:") for line in lines)
 
@@ -284,7 +284,7 @@ def test_a_plan_without_base_says_that_there_will_be_no_differences(tmp_path):
     without = [row for row in TABLE3_A.rows if row.name != "base"]
     for rows, is_told in ((TABLE3_A.rows, False), (without, True), (without[:1], False)):
         lines = printed(tmp_path, 200, content=TABLE3_A._replace(rows=rows))
-        assert any("to base, which is no row of this sweep; add it" in line for line in lines) == is_told
+        assert any("because base is not a row of this sweep; add `base`" in line for line in lines) == is_told
 
 
 def test_long_trainings_are_told_in_hours_and_those_of_many_devices_in_device_hours(tmp_path):

@@ -319,7 +319,7 @@ def test_a_stopped_sweep_saves_its_trials_and_leaves_no_process(two_rows, how):
         sent += read(fd, 0.5)
     assert process.returncode == {"SIGTERM": 143, "SIGKILL": -9}.get(how, 130)
     if how in ("Ctrl-C", "SIGTERM"):
-        assert "the same command continues" in sent.decode()
+        assert "run the same command again to continue" in sent.decode()
         for run in two_rows.glob("runs/trials/*/wandb/offline-run-*"):
             records = [json.loads(line) for line in read_back(run).splitlines()]
             assert any(record["type"] == "preempting" for record in records)

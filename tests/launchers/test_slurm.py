@@ -152,8 +152,8 @@ def test_a_stopped_command_leaves_its_jobs_or_cancels_them(cluster, tmp_path, ca
         assert command.wait(60) == 130
     (job,) = set(tasks(cluster, "%F")) - before
     assert (
-        f"left queued or running in SLURM: 2 trials; the same command attaches to them; to cancel them: scancel {job}"
-        in (tmp_path / "said.txt").read_text()
+        "left queued or running in SLURM: 2 trials; run the same command again to attach to them; to cancel them: "
+        f"scancel {job}" in (tmp_path / "said.txt").read_text()
     )
     assert f"{job} PENDING" in tasks(cluster, "%F %T")
     ours, theirs = pty.openpty()

@@ -197,9 +197,9 @@ def test_a_row_that_the_paper_does_not_have_has_its_name():
 @pytest.mark.parametrize(
     ("scale", "keys", "said"),
     [
-        ("demo", {}, "The paper's text and model sizes are not of this table: compare differences from base"),
-        ("wmt14", {"model__width": 0.5}, "The paper's model sizes are not of this table: compare differences"),
-        ("wmt14-fr", {"data__hub": "bentrevett/multi30k"}, "The paper's text is not of this table: compare"),
+        ("demo", {}, "The paper used other text and model sizes: compare differences from base"),
+        ("wmt14", {"model__width": 0.5}, "The paper used other model sizes: compare differences"),
+        ("wmt14-fr", {"data__hub": "bentrevett/multi30k"}, "The paper used other text: compare"),
         ("wmt14", {}, None),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_table_without_a_result_of_base_says_how_to_get_one():
         ([row(config(), None)], "is not finished. The same sweep command trains it"),
         ([row(config(), None, state="failed")], "failed, see its log. The same sweep command trains it"),
         ([row(config(), None, state="diverged")], "A lower optim.lr_scale may help"),
-        ([], "`base` in variant"),
+        ([], "add `base` to variant"),
         ([row(config(), 60.0)], None),
     ):
         notes = [note for note in build_table([*base, *others], config()).notes if note.startswith("No differences")]
@@ -577,12 +577,12 @@ def test_rows_that_have_learned_nothing_are_not_compared():
     assert [bool(cell) for cell in column(table, "P(better)")] == [False, False, True]
     assert [bool(line["val/bleu.difference.above"]) for line in read_csv(table)] == [False, False, True]
     assert all(column(table, "BLEU 95 %"))
-    (note,) = [note for note in table.notes if "learned next to nothing" in note]
+    (note,) = [note for note in table.notes if "trained too little to compare" in note]
     assert "1 row." in note and "1 BLEU" in note and any("Holm's correction for 1 row." in note for note in table.notes)
     table = build_table(scaled(rows, [5.0, 0.9, 5.0]), config())
-    assert all(column(table, "p")[1:]) and not any("learned next to nothing" in note for note in table.notes)
+    assert all(column(table, "p")[1:]) and not any("trained too little to compare" in note for note in table.notes)
     table = compare_folders(["h=8"], scaled(rows[:1], [0.1]), scaled(rows[1:2], [0.2]), ("new", "old"))
-    assert "*" not in table.markdown() and any("learned next to nothing" in note for note in table.notes)
+    assert "*" not in table.markdown() and any("trained too little to compare" in note for note in table.notes)
 
 
 # --- Rows that have not converged

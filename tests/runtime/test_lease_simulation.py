@@ -161,7 +161,7 @@ class LooksAndThenClaims(Claims):
     def _make(self, claim, unless_changed=None):
         if self.read(claim.number):
             return False
-        self.insist(lambda: self.rewrite(claim))
+        self.retry(lambda: self.rewrite(claim))
         return True
 
 

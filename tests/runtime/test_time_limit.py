@@ -57,7 +57,7 @@ def ended_by(folder, source, seconds):
 def message(what, seconds):
     return (
         f"error: {what}: it has not ended after {seconds} seconds, and does not let itself be interrupted; an import, "
-        "or a check, must end by then: mend what does not, or leave the component out\n"
+        "or a check, must end by then: fix what does not, or leave the component out\n"
     )
 
 

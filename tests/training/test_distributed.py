@@ -138,7 +138,7 @@ def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(30) == 143, printed.read_text()
-        assert time.monotonic() - began < 10 and "the same command continues" in printed.read_text()
+        assert time.monotonic() - began < 10 and "run the same command again to continue" in printed.read_text()
     wait_for(lambda: not in_session(process.pid), seconds=5)
     result, lines = train(text, tmp_path / "parts", *argv, steps=60)
     assert result["metrics"] == whole["metrics"]

@@ -165,7 +165,7 @@ def test_a_training_does_not_notice_that_w_and_b_is_gone(w_and_b_of, tmp_path, c
     assert [json.loads(line)["step"] for line in lines] == list(range(2000))
     wait_for(lambda: are_gone([own, service, *others]), seconds=10)
     if victim == "core" or signum == signal.SIGSTOP:
-        assert "W&B: lost" in capfd.readouterr().out
+        assert "W&B: logging stopped" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("exit_code", [0, 143])
@@ -180,7 +180,7 @@ def test_the_end_of_a_trial_waits_five_seconds_for_w_and_b_that_hangs(w_and_b_of
     tracker.finish(exit_code)
     assert time.monotonic() - began < 5.2  # and a little for a machine that is busy
     wait_for(lambda: are_gone([own, service, *others]), seconds=1)
-    assert "W&B: lost (it has not ended in time); everything is on disk" in capfd.readouterr().out
+    assert "W&B: logging stopped (it has not ended in time); all metrics are in metrics.jsonl" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("end", ["stop", pytest.param("done", marks=pytest.mark.slow)])  # 32 s
@@ -227,7 +227,7 @@ def test_a_trial_ends_within_ten_seconds_where_w_and_b_hangs(w_and_b_of, tmp_pat
     for victim, trial in trials.items():
         assert trial.returncode == (143 if end == "stop" else 0), (tmp_path / victim).read_text()
         assert took[victim] < max(10, took["none"] + 10), took
-        assert ("W&B: lost" in (tmp_path / victim).read_text()) == (victim != "none")
+        assert ("W&B: logging stopped" in (tmp_path / victim).read_text()) == (victim != "none")
 
 
 def test_what_w_and_b_has_started_ends_with_a_trial_that_is_killed(tmp_path):

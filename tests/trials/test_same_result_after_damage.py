@@ -201,7 +201,10 @@ def test_a_folder_that_vanishes_and_comes_back(whole, tmp_path, monkeypatch, cap
         assert main([f"--runs={runs}", *words]) == 1
     gone = Path(next(name for name in steps if name.startswith("/")))
     assert not gone.exists()
-    assert "has vanished while its trial was trained; bring it back, and the same command" in capsys.readouterr().err
+    assert (
+        "has vanished while its trial was trained; bring it back, and run the same command again"
+        in capsys.readouterr().err
+    )
     monkeypatch.undo()
     (tmp_path / "elsewhere").rename(gone)
     monkeypatch.setattr(ThisMachine, "is_dead", lambda machine, process: True)  # of the first command

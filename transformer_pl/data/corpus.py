@@ -22,13 +22,13 @@ class Corpus:
     """Parallel text in three splits.
 
     fingerprint: plain values that identify the text, wherever it lies.
-    describe: one line for people.
+    description: one line for people.
     pairs: train, val or test -> its sentences (source, target) from the beginning; no sentence holds a newline.
     is_local: whether it can be read without a download.
     """
 
     fingerprint: dict[str, Any]
-    describe: str
+    description: str
     pairs: Callable[[str], Iterator[Pair]]
     is_local: bool = True
 

@@ -58,7 +58,7 @@ def encode_corpus(
     for name in ("counts.json", "train.kept", "progress.json"):
         (folder / name).unlink(missing_ok=True)
     splits = {name: selections[name].counts | pieces[name] for name in SPLITS}
-    meta = {"fingerprint": corpus.fingerprint, "corpus": corpus.describe, "settings": settings, "splits": splits}
+    meta = {"fingerprint": corpus.fingerprint, "corpus": corpus.description, "settings": settings, "splits": splits}
     meta["digests"] = {path.name: sha256(path) for path in folder.iterdir() if path.name not in (LOCK, "meta.json")}
     write_json(folder / "meta.json", dict(sorted(meta.items())))
 
@@ -70,7 +70,7 @@ def _selected(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgres
         flags = {"train": kept.read_bytes()}
         return {name: Selection(stored["splits"][name], (0, 0), flags.get(name)) for name in SPLITS}
     selections = {name: select(name, corpus, data, on_progress) for name in SPLITS}
-    check_counts({name: one.counts for name, one in selections.items()}, data, corpus.describe)
+    check_counts({name: one.counts for name, one in selections.items()}, data, corpus.description)
     kept.write_bytes(selections["train"].kept or b"")
     write_json(folder / "counts.json", {"splits": {name: one.counts for name, one in selections.items()}})
     return selections

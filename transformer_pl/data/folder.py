@@ -114,7 +114,7 @@ def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
     wrong = [mistake for shards in files.paths().values() if (mistake := _wrong_parts(shards, folder))]
     yield from wrong
     if not wrong and len({len(shards) for shards in files.paths().values()}) > 1:
-        yield f"folder {folder}: a split must have as many parts in both languages, but has {few(stored)}; mend it"
+        yield f"folder {folder}: a split must have as many parts in both languages, but has {few(stored)}; fix it"
 
 
 def _wrong_parts(shards: list[Path], folder: Path) -> str | None:

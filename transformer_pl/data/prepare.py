@@ -78,7 +78,7 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress:
                 f"make room, or choose another folder with --runs"
             ) from None
         prepared = Prepared(folder)
-    check_counts(prepared.meta["splits"], data, corpus.describe)
+    check_counts(prepared.meta["splits"], data, corpus.description)
     train = prepared.split("train")
     longer = np.maximum(train.source.lengths_with_special, train.target.lengths_with_special)
     if longer.min() > min(data.max_length, data.batch_tokens):

@@ -43,14 +43,14 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     """Read a split once and decide on each of its pairs. Raises an InputError for every mistake in it.
 
     A pair that is left out counts for the first reason that holds: `blank` (an empty sentence), `long` (over
-    data.most_words), `uneven` (over data.most_ratio), `repeated` (data.unique).
+    data.max_words), `uneven` (over data.max_length_ratio), `repeated` (data.deduplicate).
     """
     kept, digests, left_out, words = bytearray(), array("Q"), {"blank": 0}, (0, 0)
     lengths_of_kept = array("I")  # source, target, source, ...; where pairs may be repeated
     for number, pair in enumerate(corpus.pairs(name)):
         if not _is_pair(pair):
             raise InputError(
-                f"{corpus.describe}: {name} pair {number + 1} must be two texts, each without a newline, but is "
+                f"{corpus.description}: {name} pair {number + 1} must be two texts, each without a newline, but is "
                 f"{shown(repr(pair))}; strip the line"
             )
         source, target = pair
@@ -66,7 +66,7 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         words = words[0] + lengths[0], words[1] + lengths[1]
-        if data.unique and name not in EVALUATION:
+        if data.deduplicate and name not in EVALUATION:
             lengths_of_kept.extend(lengths)
             digests.append(int.from_bytes(blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()))
     if digests:
@@ -78,9 +78,9 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     if not counts["pairs"]:
         what, remedy = "with text in both languages", "give another text"
         if len(left_out) > 1:
-            what, remedy = f"{what} that the cleaning keeps", "mend data.most_words and data.most_ratio"
+            what, remedy = f"{what} that the cleaning keeps", "fix data.max_words and data.max_length_ratio"
         raise InputError(
-            f"{corpus.describe}: {name} must hold a pair {what}, but none of its {len(kept)} pairs has; {remedy}"
+            f"{corpus.description}: {name} must hold a pair {what}, but none of its {len(kept)} pairs has; {remedy}"
         )
     return Selection(counts, words, None if name in EVALUATION else bytes(kept))
 
@@ -109,9 +109,9 @@ def _reason(source: int, target: int, data: "Data") -> str | None:
     """Why a pair of so many words is left out; None where it is not."""
     if not source or not target:
         return "blank"
-    if data.most_words is not None and max(source, target) > data.most_words:
+    if data.max_words is not None and max(source, target) > data.max_words:
         return "long"
-    if data.most_ratio is not None and max(source, target) > data.most_ratio * min(source, target):
+    if data.max_length_ratio is not None and max(source, target) > data.max_length_ratio * min(source, target):
         return "uneven"
     return None
 

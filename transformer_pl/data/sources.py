@@ -51,7 +51,7 @@ def _readable(corpus: Corpus) -> Corpus:
             yield from corpus.pairs(split)
         except OSError as error:
             raise InputError(
-                f"{corpus.describe}: {split} must be readable, but: {error}; mend the text or its permissions"
+                f"{corpus.description}: {split} must be readable, but: {error}; fix the text or its permissions"
             ) from None
 
     return replace(corpus, pairs=pairs)
@@ -70,14 +70,14 @@ def _shortened(corpus: Corpus, count: int) -> Corpus:
             yield pair
         if number < count:
             raise InputError(
-                f"data.train_pairs = {count:,}: must be at most the training pairs of the text, but {corpus.describe} "
-                f"has {number:,}; lower it, or leave it out for all"
+                f"data.train_pairs = {count:,}: must be at most the training pairs of the text, but "
+                f"{corpus.description} has {number:,}; lower it, or leave it out for all"
             )
 
     return replace(
         corpus,
         fingerprint=corpus.fingerprint | {"train_pairs": count},
-        describe=f"the first {count:,} training pairs of {corpus.describe}",
+        description=f"the first {count:,} training pairs of {corpus.description}",
         pairs=pairs,
     )
 

@@ -23,7 +23,7 @@ def survey(corpus: Corpus, data: "Data", on_progress: OnProgress = no_progress) 
     """Read all of a text. Raises an InputError for every mistake in it."""
     selections = {name: select(name, corpus, data, on_progress) for name in SPLITS}
     counts = {name: selection.counts for name, selection in selections.items()}
-    check_counts(counts, data, corpus.describe)
+    check_counts(counts, data, corpus.description)
     train = selections["train"]
     source, target = (words / train.counts["pairs"] for words in train.words)
     vocabulary = None

@@ -38,7 +38,7 @@ def table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
         except InputError:
             raise
         except BROKEN as error:
-            raise InputError(f"{path}: cannot be read as {kind}: {one_line(error)}; mend the file") from None
+            raise InputError(f"{path}: cannot be read as {kind}: {one_line(error)}; fix the file") from None
         if not rows:
             raise InputError(f"{path}: must hold rows, but is empty; give a file with text")
 
@@ -63,7 +63,7 @@ def _json_chunks(path: Path, rows: Iterator[tuple[str, Any]]) -> Iterator[dict[s
     while chunk := list(itertools.islice(rows, 1000)):
         for place, row in chunk:
             if not isinstance(row, dict):
-                raise InputError(f"{path} {place}: must be an object, but is {shown(row)}; mend the row")
+                raise InputError(f"{path} {place}: must be an object, but is {shown(row)}; fix the row")
         yield _columns([row for _, row in chunk])
 
 
@@ -120,9 +120,7 @@ def row_pairs(
             row = next(rows)
             for language, text in zip(languages, pair, strict=True):
                 if not isinstance(text, str) or not _is_unicode(text):
-                    raise InputError(
-                        f"{place} {row}: {language} must be text, but is {shown(repr(text))}; mend the row"
-                    )
+                    raise InputError(f"{place} {row}: {language} must be text, but is {shown(repr(text))}; fix the row")
             yield pair[0].replace("\n", " "), pair[1].replace("\n", " ")
 
 

@@ -25,7 +25,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {reason}; mend the file or its permissions") from None
+        raise InputError(f"{path}: cannot be read: {reason}; fix the file or its permissions") from None
 
 
 @contextmanager

@@ -156,4 +156,4 @@ def bare(label: str) -> str:
 
 
 def _mistake(place: str, line: int, rule: str, token: str) -> InputError:
-    return InputError(f"{place} line {line}: {rule} {shown(token)}; mend the tree")
+    return InputError(f"{place} line {line}: {rule} {shown(token)}; fix the tree")

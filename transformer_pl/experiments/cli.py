@@ -50,12 +50,15 @@ def add_sweep_options(parser: CommandParser) -> Options:
     """Add the options that choose the trials of a sweep file, and the runs folder. Returns their group."""
     group = parser.add_argument_group("which trials")
     group.add_argument(
-        "--scale",
-        type=text,
-        metavar="S",
-        help=f"{', '.join(scale_names())} or your own YAML (the file's, or {DEFAULT_SCALE})",
+        "--seeds", type=_seeds, metavar="1,2", help="train every row once with each seed (the file's, or 1)"
     )
-    group.add_argument("--seeds", type=_seeds, metavar="1,2", help="one trial of each row for each (the file's, or 1)")
+    add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
+    return group
+
+
+def add_row_options(group: Options, scale: str) -> None:
+    """Add the options that choose the rows of a sweep file, and the runs folder. scale: --scale's default, in words."""
+    group.add_argument("--scale", type=text, metavar="S", help=f"{', '.join(scale_names())} or your own YAML ({scale})")
     group.add_argument(
         "--set",
         type=_setting,
@@ -68,7 +71,6 @@ def add_sweep_options(parser: CommandParser) -> Options:
     group.add_argument(
         "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
-    return group
 
 
 def add_retune_options(group: Options) -> None:
@@ -77,13 +79,13 @@ def add_retune_options(group: Options) -> None:
         "--retune",
         type=names,
         metavar="KEY,KEY",
-        help="give every row its own best values of these keys, by the same small search for each row",
+        help="tune these keys for each row separately, by the same small search",
     )
     group.add_argument(
         "--budget",
         type=whole_number(2, ": base's own values are one try"),
         metavar="K",
-        help=f"for --retune: tries per row ({BUDGET})",
+        help=f"for --retune: trials per row ({BUDGET})",
     )
 
 

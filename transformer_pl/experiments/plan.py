@@ -22,9 +22,9 @@ from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
 
-MACHINERY, MODEL = ("data.", "trainer."), ("model.", "decode.")  # sections that the time of a FLOP depends on
+SETUP, MODEL = ("data.", "trainer."), ("model.", "decode.")  # sections that the time of a FLOP depends on
 SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of other models
-HARDLY_SLOWER = tuple(  # keys that change it by little, so that a trial with another value still tells it
+HARDLY_SLOWER = tuple(  # keys that change it so little that a trial with another value still tells it
     f"trainer.{name}"
     for name in ("val_every", "log_every", "checkpoint_minutes", "bleu_sample", "tokenised_bleu", "eval_tokens")
 )
@@ -220,7 +220,7 @@ def _speed_settings(config: dict[str, Any]) -> tuple[str, str]:
     relevant = {key: value for key, value in config.items() if key not in HARDLY_SLOWER}
     with_model, without = (
         _without_seed({key: value for key, value in relevant.items() if key.startswith(sections)})
-        for sections in ((*MACHINERY, *MODEL), MACHINERY)
+        for sections in ((*SETUP, *MODEL), SETUP)
     )
     return f"model {with_model}", without
 

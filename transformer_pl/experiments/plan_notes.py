@@ -105,7 +105,7 @@ def differing_note(plan: Plan, regimes: Mapping[int, Regime]) -> list[str]:
         f"rows differ much ({', '.join(differing)}), and may need different lengths or rates: {RETUNE} tunes each row"
     )
     if all(is_papers("residual", model.residual) for model in models):
-        note += f"; {PRE_NORM} puts the norm before each sub-layer, so that depth and width learn sooner"
+        note += f"; {PRE_NORM} puts the norm before each sub-layer, with which deep and wide models train more easily"
     return [note]
 
 

@@ -47,7 +47,7 @@ def print_plan(
         table = _plan_table(plan, states, {"sizes": [" ".join(sizes) for sizes in differing]} | comparison)
     print_table(console, table)
     if any(size.nominal != size.effective for row in rows for size in row.values()):
-        say(console, "a>b: the file says a; at this scale's width and depth that is b")
+        say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
     if any(estimate.assumed for estimate in estimates.values()):
         prepares = "the first training, or --measure, prepares it"
         say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared ({prepares})")
@@ -57,8 +57,8 @@ def print_plan(
     if missing:
         say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing], at_once))
     if len(sweep.rows) > 1 and row_identity(sweep.base) not in {row_identity(row.configs[0]) for row in sweep.rows}:
-        remedy = "add it: `base` in variant, or base's value among the values of a key"
-        say(console, f"the table will have no differences: they are to base, which is no row of this sweep; {remedy}")
+        remedy = "add `base` to variant, or base's value to the values of a key"
+        say(console, f"the table will have no differences, because base is not a row of this sweep; {remedy}")
     named = zip(trials, states, strict=True)
     new = {planned.name: planned.identity.inputs for planned, state in named if state == "new"}
     runs = trials[0].trial.folder.parents[1]
@@ -75,7 +75,7 @@ def _describe_work_left(missing: Sequence[PlannedTrial], estimates: Sequence[Cos
     """estimates: of each trial that is to be trained."""
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) < len(estimates):
-        return "time of the training left to do: unknown, as no finished trial resembles it; --plan --measure tells it"
+        return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
     about = "about " if any(estimate.by_flops for estimate in estimates) else ""
     total = sum(seconds)
 

@@ -43,7 +43,7 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
         return _describe_prepared(data, prepared)
     corpus = open_corpus(data)
     if not corpus.is_local:
-        return f"text: {corpus.describe}; it is loaded and counted when it is prepared"
+        return f"text: {corpus.description}; it is loaded and counted when it is prepared"
     text = survey(corpus, data, on_progress)
     bounds = ""
     if text.vocabulary:
@@ -51,7 +51,7 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
         if not least <= data.vocab_size <= greatest:
             raise VocabularyError(data.vocab_size, least, greatest)
         bounds = f"; data.vocab_size may be {least:,} to {greatest:,}"
-    return _line(data, corpus.describe, text.splits, "words", text.words) + bounds
+    return _line(data, corpus.description, text.splits, "words", text.words) + bounds
 
 
 def _describe_prepared(data: Data, prepared: Prepared) -> str:
@@ -66,8 +66,8 @@ def _line(
 ) -> str:
     reasons = {
         "blank": "with an empty sentence",
-        "long": f"with over {data.most_words} words",
-        "uneven": f"with a ratio of over {data.most_ratio}",
+        "long": f"with over {data.max_words} words",
+        "uneven": f"with a ratio of over {data.max_length_ratio}",
         "repeated": "that occur again",
     }
     left_out = [f"{n:,} {reason}" for name, reason in reasons.items() if (n := splits["train"].get(name))]

@@ -21,13 +21,16 @@ def add_launcher_options(group: Options) -> None:
         "--devices",
         type=whole_number(),
         metavar="N",
-        help="use so many GPUs of this machine, or so many CPU cores where no GPU is used (default: all)",
+        help="use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)",
     )
     group.add_argument(
-        "--per-device", type=whole_number(), metavar="K", help="so many trials share a GPU, each on cores of its own"
+        "--per-device",
+        type=whole_number(),
+        metavar="K",
+        help="run K trials on each GPU, each pinned to its own CPU cores",
     )
     group.add_argument(
-        "--slurm", type=Path, metavar="FILE", help="for --launcher slurm: what each trial needs, by sbatch's own names"
+        "--slurm", type=Path, metavar="FILE", help="for --launcher slurm: YAML file of sbatch options for one trial"
     )
 
 

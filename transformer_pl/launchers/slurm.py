@@ -215,7 +215,7 @@ class SlurmLauncher:
                 except Unreachable as error:
                     warn(f"SLURM does not cancel them: {error}")
         say(
-            f"left queued or running in SLURM: {trials}; the same command attaches to them; to cancel them: "
+            f"left queued or running in SLURM: {trials}; run the same command again to attach to them; to cancel them: "
             f"{' '.join(words)}"
         )
 

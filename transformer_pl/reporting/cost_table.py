@@ -29,8 +29,8 @@ TOKENISED = (
     "test BLEU tok. is of Moses tokens with compounds split at their hyphens: compare this one with the paper's."
 )
 ENERGY = (
-    "energy: what the devices of a trial counted, evaluation included: its GPUs, or without one the machine's "
-    "processors and their memory, with all else that these did meanwhile. Empty where a device tells none."
+    "energy: by the counters of a trial's GPUs, or without one of the machine's processors and memory, which include "
+    "all else that ran there. With evaluation. Empty where a device reports none."
 )
 
 

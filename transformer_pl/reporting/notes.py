@@ -130,7 +130,7 @@ def _other_than_paper(rows: Sequence[TableRow], paper: PublishedTable) -> list[s
         return []
     differences = any(row.published and paper.difference(row.published) is not None for row in rows)
     remedy = "compare differences from base, not values" if differences else "the values are not comparable"
-    return [f"The paper's {' and '.join(other)} {'is' if other == ['text'] else 'are'} not of this table: {remedy}."]
+    return [f"The paper used other {' and '.join(other)}: {remedy}."]
 
 
 def _base_notes(rows: Sequence[TableRow]) -> list[str]:
@@ -139,14 +139,14 @@ def _base_notes(rows: Sequence[TableRow]) -> list[str]:
         return []
     base = next((row.results for row in rows if row.is_base), None)
     if base is None:
-        remedy = "Add it to the sweep file: `base` in variant, or base's value among the values of a key."
-        return [f"No differences: they are to base, which is no row of this table. {remedy}"]
+        remedy = "In the sweep file add `base` to variant, or base's value to the values of a key."
+        return [f"No differences, because base is not a row of this table. {remedy}"]
     if base.done:
         return []
     if "diverged" in base.states:
-        return ["No differences: they are to base, whose training diverged. A lower optim.lr_scale may help."]
+        return ["No differences, because base diverged. A lower optim.lr_scale may help."]
     how = "failed, see its log" if "failed" in base.states else "is not finished"
-    return [f"No differences: they are to base, which {how}. The same sweep command trains it."]
+    return [f"No differences, because base {how}. The same sweep command trains it."]
 
 
 def _metric_notes(rows: Sequence[TableRow]) -> list[str]:
@@ -268,8 +268,8 @@ def untrained_notes(rows: Sequence[TableRow]) -> list[str]:
         return []
     title = rows[0].results.measure.title
     return [
-        f"Not compared with base: {counted(len(rows), 'row')}. Below {LEARNED:g} {title}, as base is too, a row has "
-        "learned next to nothing. Train longer."
+        f"Not compared with base: {counted(len(rows), 'row')}. Row and base are below {LEARNED:g} {title}: trained too "
+        "little to compare. Train longer."
     ]
 
 

@@ -146,8 +146,8 @@ def _compared_columns(rows: list[TableRow], title: str) -> list[Column]:
         compared(
             "p",
             cells.p_value,
-            "The probability of a difference at least this large if the row were as good as base. It is raised for the "
-            f"number of tests (Holm): {counted(tested, 'row')}.",
+            "The probability of a difference at least this large if the row were as good as base. Corrected for "
+            f"multiple testing (Holm): {counted(tested, 'row')}.",
             drop_rank=7,
         ),
         compared(

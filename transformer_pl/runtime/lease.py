@@ -138,7 +138,7 @@ class Claims:
             return False
         return not self.watch.is_silent(self.folder, claim)
 
-    def outlast(self) -> bool:
+    def wait_until_free(self) -> bool:
         """Wait until the work can be taken. False: the process that has it lives."""
         first, began = self.holder(), self.machine.clock()
         while holder := self.holder():
@@ -166,7 +166,7 @@ class Claims:
             earlier = (self.read(number) for number in range(claim.number - 1, 0, -1))
             if done := next((one for one in earlier if one and one.state == DONE), None):
                 self.complete(done)
-                self.insist(lambda: self.rewrite(claim))  # else this machine may read the folder as it was before
+                self.retry(lambda: self.rewrite(claim))  # else this machine may read the folder as it was before
         except OSError:
             lease.release()
             raise
@@ -209,9 +209,9 @@ class Claims:
     def complete(self, done: Claim) -> None:
         """Give the result of a finished claim its name, if that has not happened."""
         with suppress(FileNotFoundError):  # it has happened, perhaps by a call that said it had failed
-            self.insist(lambda: self.machine.rename(self.unfinished(done), self.folder / done.file))
+            self.retry(lambda: self.machine.rename(self.unfinished(done), self.folder / done.file))
 
-    def insist(self, action: Callable[[], None]) -> None:
+    def retry(self, action: Callable[[], None]) -> None:
         """Do what may be done twice, again where the file system says that it has failed."""
         for attempt in range(TRIES):
             try:
@@ -308,7 +308,7 @@ class Lease:
             if self.claim.state == HELD:
                 self.claim = self.claim._replace(state=FREE)
                 with suppress(OSError):
-                    self.claims.insist(lambda: self.claims.rewrite(self.claim))
+                    self.claims.retry(lambda: self.claims.rewrite(self.claim))
 
     def close(self) -> None:
         """Release the lease, unless it was given away."""

@@ -14,10 +14,10 @@ ENDS_WITH_STDIN = "TRANSFORMER_PL_ENDS_WITH_STDIN"
 
 
 class Stopped(BaseException):
-    """A signal stopped the command. What it has done is on disk, and the same command continues."""
+    """A signal stopped the command. What it has done is on disk, and running the command again continues."""
 
     def __init__(self, signum: int):
-        super().__init__(f"stopped by {signal.Signals(signum).name}; the same command continues")
+        super().__init__(f"stopped by {signal.Signals(signum).name}; run the same command again to continue")
         self.signum, self.exit_code = signum, 128 + signum
 
 

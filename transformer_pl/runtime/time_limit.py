@@ -13,7 +13,7 @@ from transformer_pl.runtime.errors import as_printed
 
 UNHEARD_S = 5.0  # seconds that code has to end after it was interrupted
 PRINTING_S = 0.5  # seconds between the message and the end of the process
-REMEDY = "an import, or a check, must end by then: mend what does not, or leave the component out"
+REMEDY = "an import, or a check, must end by then: fix what does not, or leave the component out"
 
 
 @contextmanager

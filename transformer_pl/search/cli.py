@@ -68,7 +68,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
             results = SearchResults(search, study, options.runs)
         except (storage.Unreachable, *storage.DATABASE_ERRORS) as error:
             reason = storage.first_line(error)
-            say(console, f"the study cannot be reached: {reason}; the same command resumes it")
+            say(console, f"the study cannot be reached: {reason}; run the same command again to resume")
             return 1
         if not results.records:
             return exit_code

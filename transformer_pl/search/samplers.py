@@ -59,11 +59,13 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     """
     name, *options = words
     if name not in kinds:
-        raise InputError(f"{flag} {name}: no such one{suggestion(name, kinds)}")
+        raise InputError(f"{flag} {name}: must be one of {', '.join(kinds)}{suggestion(name, kinds)}")
     if name in EXTRA_PACKAGES and not find_spec(EXTRA_PACKAGES[name]):
         package = EXTRA_PACKAGES[name]
         raise InputError(f"{flag} {name}: needs the package {package}, which is not here; pip install {package}")
     pairs = [option.partition("=") for option in options]
+    if bare := [option for option, (_, equals, value) in zip(options, pairs, strict=True) if not equals or not value]:
+        raise InputError(f"{flag} {name}: {bare[0]}: must be key=value")
     if repeated := [key for key, count in Counter(key for key, _, _ in pairs).items() if count > 1]:
         raise InputError(f"{flag} {' '.join(words)}: {repeated[0]} must be given once; leave out one of them")
     try:

@@ -100,7 +100,7 @@ class WandbRun:
 
     @staticmethod
     def _give_up(process: subprocess.Popen[bytes], reason: str) -> None:
-        print(f"W&B: lost (it {reason}); everything is on disk", flush=True)
+        print(f"W&B: logging stopped (it {reason}); all metrics are in metrics.jsonl", flush=True)
         _kill(process)
 
 
@@ -145,7 +145,7 @@ def main() -> int:
                 return 0
         run.finish(exit_code=1)  # the trial was killed
     except Exception as error:
-        print(f"W&B: lost ({type(error).__name__}: {error}); everything is on disk", flush=True)
+        print(f"W&B: logging stopped ({type(error).__name__}: {error}); all metrics are in metrics.jsonl", flush=True)
         kill(os.getpid())  # W&B's own exit handlers would wait for the server
     return 0
 

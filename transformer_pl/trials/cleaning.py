@@ -232,7 +232,7 @@ def _folders(place: Path) -> list[Path]:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not place.is_symlink():
             return []
-        raise InputError(f"{place}: must be a folder that can be read, but: {error.strerror}; mend it") from None
+        raise InputError(f"{place}: must be a folder that can be read, but: {error.strerror}; fix it") from None
 
 
 def _table(*headings: str) -> Table:

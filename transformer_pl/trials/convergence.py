@@ -25,7 +25,7 @@ from transformer_pl.trials.trial import Trial
 FITTED = 0.4  # the share of the steps, at their end, whose validations the line goes through
 FALLEN = 0.2  # the share of the steps, at their end, over which the fall is
 LIMIT = 0.01  # nats per token: a training that falls by more has not converged
-NOISES = 2  # nor is it said of a fall that is not larger than so many times its noise
+NOISES = 2  # a fall must also exceed this many standard errors
 
 
 class Convergence(NamedTuple):

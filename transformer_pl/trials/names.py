@@ -1,4 +1,4 @@
-"""Names of files and folders: the rule for names that users give, and patterns of the names that the project gives.
+"""Patterns of the names that the project gives to files and folders.
 
 A runs folder may hold files of other programs. Nothing is removed whose name matches no pattern.
 """

@@ -178,7 +178,10 @@ class Trial:
         """What to say where the folder of a trial in training has vanished; None where it has not."""
         if self.folder.is_dir():
             return None
-        return f"{self.folder}: has vanished while its trial was trained; bring it back, and the same command continues"
+        return (
+            f"{self.folder}: has vanished while its trial was trained; bring it back, and run the same command again "
+            "to continue"
+        )
 
     def threads_begun(self) -> int | None:
         """How many threads a process of an unfinished trial began with; None for one that has yet to begin."""
@@ -251,7 +254,7 @@ class Trial:
         """Whether a process trains the trial and gives signs of life, for which this waits if it must."""
         if (holder := self.holder()) and not is_here(holder.process):
             warn(f"{self.folder}: {holder.host} has this trial; waiting {LEASE_S:.0f} s for a sign of life")
-        return not Claims(self.folder).outlast()
+        return not Claims(self.folder).wait_until_free()
 
     def check_lease(self) -> None:
         """Raise Lost where this process trained the trial, and another one has taken it over."""
