@@ -11,6 +11,8 @@ from helpers import ROOT
 
 from transformer_pl import report, sweep, train
 from transformer_pl.config import Config, Data
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Task, check_task, checked_scores, task_of
 from transformer_pl.tasks.translation import Translation
@@ -114,6 +116,52 @@ def test_a_path_that_holds_no_task_is_one_message(module, path, message):
     module(MISTAKEN)
     (mistake,) = check_task(Data(task=path))
     assert message in mistake
+
+
+OWN_TEXT = """
+from pathlib import Path
+from transformer_pl.data.corpus import Corpus
+from copying_task import Copying
+
+class Own(Copying):
+    {change}
+"""
+CORPORA = {
+    "none": ("def corpus(self, data): pass", "corpus must return a Corpus, but returns None; fix corpus"),
+    "fails": ("def corpus(self, data): return {}['x']", "corpus must return a Corpus, but fails at "),
+    "path": ("def corpus(self, data): return Corpus({'at': Path()}, '', iter)", "its fingerprint must be a dict that"),
+    "text": ("def corpus(self, data): return Corpus('digits', '', iter)", "its fingerprint must be a dict that"),
+    "pairs": ("def corpus(self, data): return Corpus({}, '', lambda split: None)", "the pairs of "),
+    "measure": ("measure = 3", "measure must be a transformer_pl.task.Measure, but is 3"),
+}
+
+
+@pytest.mark.parametrize("case", CORPORA)
+def test_a_text_that_cannot_be_used_is_one_message(module, tmp_path, case):
+    change, message = CORPORA[case]
+    module(OWN_TEXT.replace("{change}", change), f"stranger_corpus_{case}")
+    path = tmp_path / "own.yaml"
+    keys = KEYS | {"data.task": f"stranger_corpus_{case}.Own"}
+    parameters = {key: {"value": value} for key, value in keys.items()}
+    path.write_text(yaml.safe_dump({"method": "grid", "parameters": parameters}))
+    with pytest.raises(InputError) as error:
+        sweep.main([str(path), "--plan", f"--runs={tmp_path / 'runs'}"])
+    (mistake,) = error.value.messages
+    assert f"data.task = stranger_corpus_{case}.Own" in mistake and message in mistake
+
+
+def test_a_task_may_read_any_key_of_the_data(module, tmp_path):
+    """The plan and the training find the same trial, also where the text depends on the size of a batch."""
+    change = "def corpus(self, data): return replace(super().corpus(data), fingerprint={'of': data.batch_tokens})"
+    module("from dataclasses import replace\n" + OWN_TEXT.replace("{change}", change), "stranger_keys")
+    path, runs = tmp_path / "own.yaml", tmp_path / "runs"
+    keys = KEYS | {"data.task": "stranger_keys.Own"}
+    parameters = {key: {"value": value} for key, value in keys.items()}
+    path.write_text(yaml.safe_dump({"method": "grid", "parameters": parameters}))
+    (planned,) = plan_trials(read_sweep(path), runs)
+    with tiny_trials.in_a_command():
+        assert train.main([f"--runs={runs}", *(f"--{key}={value}" for key, value in keys.items())]) == 0
+    assert planned.trial.result()
 
 
 def test_a_task_that_cannot_be_used_starts_nothing(tmp_path):

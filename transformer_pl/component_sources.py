@@ -41,10 +41,14 @@ def source_digests(model: Model) -> dict[str, str]:
     return {slot: _digest(source_files(component)) for slot, component in own_components(model).items()}
 
 
+def is_own_task(data: Data) -> bool:
+    """Whether the task is not the core's."""
+    return not data.task.startswith("transformer_pl.")
+
+
 def task_digest(data: Data) -> dict[str, str]:
     """A digest of the code of a task that is not the core's: it decides what is read and what is scored."""
-    own = not data.task.startswith("transformer_pl.")
-    return {"task": _digest(source_files(Component(path=data.task)))} if own else {}
+    return {"task": _digest(source_files(Component(path=data.task)))} if is_own_task(data) else {}
 
 
 def source_files(component: Component) -> list[SourceFile]:

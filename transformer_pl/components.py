@@ -151,6 +151,25 @@ def _options(component: Component, component_class: type) -> dict[str, Any]:
     return options
 
 
+def default_options(component: Component) -> dict[str, Any]:
+    """The defaults of the options of a component that is not the paper's, by name."""
+    accepted = _accepted(import_component(component.path))
+    return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
+
+
+def without_defaults(model: Model) -> Model:
+    """The model without the options that have their defaults: these make no other model. The components are checked."""
+    changed = {}
+    for slot, component in not_papers(model).items():
+        if component.options:
+            defaults, typed = default_options(component), _options(component, import_component(component.path))
+            # True equals 1, so the types count
+            default = {n for n, value in typed.items() if n in defaults and repr(value) == repr(defaults[n])}
+            options = {name: value for name, value in component.options.items() if name not in default}
+            changed[slot] = component.model_copy(update={"options": options})
+    return model.model_copy(update=changed)
+
+
 def _typed(value: object, declared: Any) -> object:
     """Read a value by its declared type. Without a type, or with one that pydantic cannot read, it stays as it is."""
     if declared is inspect.Parameter.empty:

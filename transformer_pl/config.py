@@ -32,7 +32,7 @@ from transformer_pl.runtime.errors import shown, suggestion
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-CLEANING = ("max_words", "max_length_ratio", "deduplicate")  # the keys of `data` that leave out training pairs
+CLEANING = ("most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 ROUNDED_DIGITS = 8  # decimals that a multiplier has at least, to be read as the fraction that was rounded to it
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
@@ -143,14 +143,14 @@ class Data(Section):
     train_pairs: Annotated[Count | None, OrNone] = Field(
         default=None, description="use only this many pairs, the first of the training split; unset: all"
     )
-    max_words: Annotated[Count | None, OrNone] = Field(
+    most_words: Annotated[Count | None, OrNone] = Field(
         default=None, description="most words in a sentence; longer training pairs are left out; unset: no limit"
     )
-    max_length_ratio: Annotated[Ratio | None, OrNone] = Field(
+    most_ratio: Annotated[Ratio | None, OrNone] = Field(
         default=None,
         description="most words of one sentence per word of the other; pairs with more are left out; unset: no limit",
     )
-    deduplicate: Flag = Field(default=False, description="keep only the first of equal training pairs")
+    unique: Flag = Field(default=False, description="keep only the first of equal training pairs")
     val_count: Annotated[Count | None, OrNone] = Field(
         default=None, description="number of validation pairs expected, an error if it differs; unset: any number"
     )
@@ -195,8 +195,7 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these keys, only precision, bleu_sample and tokenised_bleu are part of a trial's identity, and val_every where
-    weights are averaged.
+    Of these keys, only precision, val_every, bleu_sample and tokenised_bleu are part of a trial's identity.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(

@@ -150,6 +150,10 @@ def _task_at(path: str) -> Task:
     for name in ("measure", "described"):
         if not hasattr(task, name):
             raise InputError(f"data.task = {path}: must have the attribute {name}, but has not; add it")
+    if not isinstance(task.measure, Measure):
+        raise InputError(
+            f"data.task = {path}: measure must be a transformer_pl.task.Measure, but is {shown(repr(task.measure))}"
+        )
     try:
         return task()
     except Exception as error:

@@ -326,7 +326,7 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
     environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
     tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
-    environment |= {"accumulate": config.trainer.accumulate}
+    environment |= {"accumulate": trial.parts_begun() or config.trainer.accumulate}
     environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
     environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)

@@ -76,6 +76,24 @@ def test_parts_in_the_folder_of_a_split_may_be_text(folder):
     assert "must have all its parts from 0 on, but has test/0001.en; complete it" in mistake(folder)
 
 
+def test_numbers_of_parts_need_no_zeros_before_them(folder):
+    pairs = [(f"word {i}", f"Wort {i}") for i in range(12)]
+    for side, language in enumerate(("en", "de")):
+        (folder / f"test.{language}").unlink()
+        (folder / "test").mkdir(exist_ok=True)
+        for i, pair in enumerate(pairs):
+            (folder / "test" / f"{i}.{language}").write_text(f"{pair[side]}\n")
+            (folder / f"other-{i}-of-12.{language}").write_text(f"{pair[side]}\n")
+    assert read(opened(folder))["test"] == read(opened(folder, test="other"))["test"] == pairs
+
+
+def test_a_split_that_is_named_may_be_a_folder_of_parts(folder):
+    (folder / "news").mkdir()
+    for language in ("en", "de"):
+        (folder / "news" / f"0.{language}").write_text(f"named {language}\n")
+    assert read(opened(folder, val="news"))["val"] == [("named en", "named de")]
+
+
 def test_the_fingerprint_is_that_of_the_text_not_of_the_folder(folder, tmp_path):
     before = opened(folder).fingerprint
     assert json.loads(json.dumps(before)) == before

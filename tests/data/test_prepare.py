@@ -281,12 +281,12 @@ MIXED = {
     ("keys", "used", "left_out"),
     [
         ({}, [0, 1, 2, 3, 5, 6, 7, 8, 9, 11], {"blank": 2}),
-        ({"max_words": 4}, [0, 1, 2, 5, 6, 7, 8, 11], {"blank": 2, "long": 2}),
-        ({"max_words": 5, "max_length_ratio": 2}, [0, 1, 3, 5, 6, 7, 9, 11], {"blank": 2, "uneven": 2}),
-        ({"max_length_ratio": 1.5}, [0, 1, 3, 6, 7, 9], {"blank": 2, "uneven": 4}),
-        ({"deduplicate": True}, [0, 2, 3, 5], {"blank": 2, "repeated": 6}),
+        ({"most_words": 4}, [0, 1, 2, 5, 6, 7, 8, 11], {"blank": 2, "long": 2}),
+        ({"most_words": 5, "most_ratio": 2}, [0, 1, 3, 5, 6, 7, 9, 11], {"blank": 2, "uneven": 2}),
+        ({"most_ratio": 1.5}, [0, 1, 3, 6, 7, 9], {"blank": 2, "uneven": 4}),
+        ({"unique": True}, [0, 2, 3, 5], {"blank": 2, "repeated": 6}),
         (
-            {"deduplicate": True, "max_words": 4, "max_length_ratio": 2},
+            {"unique": True, "most_words": 4, "most_ratio": 2},
             [0, 5],
             {"blank": 2, "long": 2, "uneven": 2, "repeated": 4},
         ),
@@ -308,13 +308,13 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
 
 
 def test_cleaned_text_is_another_text():
-    data = [Data(), Data(max_words=4), Data(max_length_ratio=2), Data(deduplicate=True)]
+    data = [Data(), Data(most_words=4), Data(most_ratio=2), Data(unique=True)]
     assert len({fingerprint_id(one, in_memory()) for one in data}) == 4
 
 
 def test_cleaning_that_leaves_nothing(tmp_path):
-    with pytest.raises(InputError, match=r"that the cleaning keeps, but none .* has; fix data\.max_words"):
-        prepare(Data(max_words=1), tmp_path, in_memory(MIXED | {"train": [("a b", "c"), ("a", "b c")]}))
+    with pytest.raises(InputError, match=r"that the cleaning keeps, but none .* has; fix data\.most_words"):
+        prepare(Data(most_words=1), tmp_path, in_memory(MIXED | {"train": [("a b", "c"), ("a", "b c")]}))
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])

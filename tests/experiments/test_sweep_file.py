@@ -251,6 +251,19 @@ def test_a_variant_that_names_a_component_drops_the_file_s_options_of_it(sweep_f
     assert [config.model.position.options for config in sweep.configs] == [{"most": 99}, {}, {"most": 98}]
 
 
+def test_an_option_at_its_default_makes_no_other_row(sweep_file):
+    local = "model.attention=ablations.local_attention.LocalAttention"
+    file = {"variant": {"values": ["base", local, f"{local} model.attention.window=8"]}}
+    assert [config.model.attention.options for config in read_sweep(sweep_file(file)).configs] == [
+        {},
+        {},
+        {"window": 8},
+    ]
+    file["variant"]["values"][2] = f"{local} model.attention.window=16"
+    (message,) = mistakes(sweep_file(file))
+    assert "have the same settings; rows must differ: leave one out" in message
+
+
 def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
     path = sweep_file({"scale": {"values": ["demo", "multi30k"]}, "seed": {"values": [1, 2]}, "model.h": {"value": 4}})
     mine = tmp_path / "mine.yaml"
@@ -292,6 +305,12 @@ def test_a_plain_name_stays_in_its_folder(sweep_file, name):
     folder = sweep_folder(sweep, Namespace(runs=Path("runs"), set={}, retune=None))
     assert sweep.name == name and folder.parent == Path("runs/sweeps")
     assert as_folder(name) not in ("", ".", "..") and "/" not in as_folder(name)
+
+
+def test_names_in_other_scripts_have_folders_of_their_own():
+    names = ["опыт", "тест", "实验一", "实验二", "a b", "a-b", "a_b"]
+    assert len({as_folder(name) for name in names}) == len(names)
+    assert [as_folder(name) for name in ("a-b", "table3_A@demo")] == ["a-b", "table3_A@demo"]
 
 
 @pytest.mark.parametrize("stem", [".", ".."])
@@ -336,6 +355,7 @@ def test_two_texts_of_one_name_are_told_apart_by_data_name(sweep_file):
     paths = {"values": ["a/fr", "b/fr", "b/de"]}
     (message,) = mistakes(sweep_file({"data.path": paths}))
     assert message == "f.yaml: two rows have the name `data=fr`; tell their texts apart with data.name"
+    assert mistakes(sweep_file({"data.hub": {"values": ["a/fr", "b/fr"]}})) == [message]
     named = {"values": ["data.path=a/fr", "data.path=b/fr data.name=other"]}
     assert [row.name for row in read_sweep(sweep_file({"variant": named})).rows] == ["data=fr", "data=other"]
 

@@ -7,7 +7,15 @@ import pytest
 from scipy import special, stats
 
 from transformer_pl.reporting import moderation
-from transformer_pl.reporting.moderation import Part, Prior, fit_prior, inverse_trigamma, upper_quantile, upper_tail
+from transformer_pl.reporting.moderation import (
+    Part,
+    Prior,
+    fit_prior,
+    inverse_trigamma,
+    upper_quantile,
+    upper_tail,
+    variance_of,
+)
 from transformer_pl.reporting.stats import Sample, difference, estimate, holm, seed_prior
 
 
@@ -45,6 +53,17 @@ def test_the_tail_has_the_textbook_s_limits():
         parts = (Part(1.0, 3.0), Part(2.0, 5.0))
         assert 1 - 2 * upper_tail(upper_quantile(level, parts, 0.7), parts, 0.7) == pytest.approx(level, abs=1e-6)
     assert upper_quantile(0.95, (Part(0.0, 3.0),), 0.0) == 0
+
+
+@pytest.mark.parametrize("value", [92.4, 16.2, 1 / 3])
+def test_equal_scores_have_no_variance(value):
+    """Their mean is rounded, and a variance of 1e-28 would be the outlier that decides how much rows differ."""
+    assert variance_of([value] * 3) == variance_of(np.full(7, value)) == 0.0
+    rng = np.random.default_rng(3)
+    rows = [rng.normal(50, 1, 3) for _ in range(20)]
+    assert variance_of(rows[0]) == pytest.approx(rows[0].var(ddof=1))
+    with_tie = [Part(variance_of(row), 2.0) for row in [*rows, [value] * 3]]
+    assert fit_prior(with_tie) == fit_prior(with_tie[:-1])
 
 
 def test_inverse_trigamma():

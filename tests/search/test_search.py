@@ -18,6 +18,7 @@ from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from transformer_pl import sweep
 from transformer_pl.data.prepare import prepare
+from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.experiments.progress import ProgressView
@@ -26,7 +27,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.distributions import distribution
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.samplers import SAMPLERS, construct, try_out
-from transformer_pl.search.space import read_search
+from transformer_pl.search.space import print_search, read_search
 from transformer_pl.search.states import counted_trials
 from transformer_pl.search.storage import create_study
 from transformer_pl.search.study import SearchQueue
@@ -220,6 +221,23 @@ def test_set_cannot_fix_what_a_search_draws(write, space, key):
     with pytest.raises(InputError, match=rf"--set {key}=4: must be a key that the search does not draw"):
         read(path, {key: "4"})
     assert read(path, {"model.d_ff": "1024"}).base.model.d_ff == 1024
+
+
+@pytest.mark.parametrize("window", [{"min": 4, "max": 32}, {"values": [8, 16]}], ids=str)
+def test_options_and_widths_of_heads_can_be_drawn(write, window, tmp_path):
+    """Base has their defaults: those of the constructor, and d_model / h."""
+    fixed = {"model.attention": "ablations.local_attention.LocalAttention", "optim.duration": None}
+    space = {"model.attention.window": window, "model.d_k": {"min": 16, "max": 64}}
+    space["optim.duration"] = {"min": 1, "max": 3}
+    search = read(write(space=space, fixed=fixed))
+    assert search.base_draw == {"model.attention.window": 16, "model.d_k": 64, "optim.duration": 1.0}
+    assert search.config(search.base_draw)[0].model.attention == search.base.model.attention
+    corpus = open_corpus(search.base.data)
+    drawn = [plan_trial(0, "", search.config(draw)[0], "demo", tmp_path, corpus) for draw in ({}, search.base_draw)]
+    assert drawn[0].identity == drawn[1].identity
+    console = Console(file=io.StringIO(), width=100)
+    print_search(search, console)
+    assert "optim.duration: 1 to 3, whole numbers (base 1.0)" in console.file.getvalue()
 
 
 def test_numbers_that_yaml_takes_for_text_are_numbers(write):
@@ -425,7 +443,9 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(write, t
             planned.trial.set_status("diverged", step=index + 1)
         queue.ended(planned, ending)
         assert queue.counts() == (6, index + 1, 6 - (index + 1))
-    before = plan_trial(9, "", search.config({"model.p_drop": 0.25})[0], search.scale, runs, queue.corpus)
+    before = plan_trial(
+        9, "", search.config({"model.p_drop": 0.25})[0], search.scale, runs, open_corpus(search.base.data)
+    )
     before.trial.folder.mkdir(parents=True)
     before.trial.set_status("diverged", step=7)
     study.enqueue_trial({"model.p_drop": 0.25})

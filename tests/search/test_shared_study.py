@@ -419,6 +419,21 @@ def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twic
     assert (repeated.state, repeated.value, repeated.user_attrs["repeats"]) == (TrialState.COMPLETE, 2.0, 0)
 
 
+def test_a_held_trial_that_another_process_has_ended_is_dropped(tmp_path, clock):
+    """As that process took this one for dead, while it was suspended."""
+    one, two = (queue_of(tmp_path, clock, space={"model.h": {"values": [4, 8]}}, run_cap=2) for _ in range(2))
+    first = one.next(set())
+    two.study.enqueue_trial({"model.h": 8})  # as the base has
+    assert two.next(set()) is None
+    (held,) = two.own_draws()
+    one.study.tell(held.trial.number, state=TrialState.FAIL)
+    finish(one, first)
+    clock.now += RETRY_DRAW_S
+    two.next(set())
+    assert held not in two.own_draws()
+    assert two.study.get_trials()[held.trial.number].state == TrialState.FAIL
+
+
 def test_trials_keep_their_heartbeats_when_one_of_them_was_taken_over(alone):
     queue, _ = alone
     one, two = queue.draw(), queue.draw()

@@ -302,6 +302,25 @@ def test_a_checkpoint_is_gone_on_from_in_as_many_parts(tmp_path):
         checkpoints.load_state_dict({"seconds": 1.0, "random": [], "accumulate": 1})
 
 
+def test_a_refused_resume_leaves_the_number_of_parts_known(tmp_path, monkeypatch):
+    """A sweep resumes a trial with the parts of a batch that its checkpoints count, whatever was tried meanwhile."""
+    keys, step = {"trainer.checkpoint_minutes": 0, "trainer.accumulate": 2}, TransformerModule.training_step
+
+    def fails(self, batch, index):
+        if index == 5:
+            raise RuntimeError
+        return step(self, batch, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformerModule, "training_step", fails)
+        code, trial = tiny_trials.train(tmp_path / "runs", keys)
+    assert code == 1 and trial.parts_begun() == 2
+    with pytest.raises(InputError, match=r"trainer\.accumulate = 1: must be what this trial was begun with, 2"):
+        tiny_trials.train(tmp_path / "runs", keys | {"trainer.accumulate": 1})
+    assert trial.parts_begun() == 2
+    assert tiny_trials.train(tmp_path / "runs", keys)[0] == 0
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Interruption
 

@@ -30,7 +30,7 @@ SAME = [
     ({}, {"trainer.devices": 2, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}),
     ({}, {"trainer.accumulate": 4, "trainer.threads": 1, "trainer.accelerator": "cpu"}),
     ({}, {"trainer.compile": "on"}),
-    ({}, {"trainer.val_every": 10, "trainer.log_every": 1, "trainer.eval_tokens": 512}),
+    ({}, {"trainer.log_every": 1, "trainer.eval_tokens": 512}),
     ({}, {"trainer.checkpoint_minutes": 1}),
     ({}, {"data.path": "here"}),
     ({}, {"data.val_count": 3000, "data.test_count": 3003}),
@@ -78,15 +78,16 @@ OTHER = [
     {"optim.eps": 1e-8},
     {"data.vocab_size": 32_000},
     {"data.train_pairs": 1000},
-    {"data.max_words": 100},
-    {"data.max_length_ratio": 1.5},
-    {"data.deduplicate": True},
+    {"data.most_words": 100},
+    {"data.most_ratio": 1.5},
+    {"data.unique": True},
     {"data.batch_tokens": 4096},
     {"data.max_length": 128},
     {"data.task": "copying_task.Copying"},
     {"data.source": "de", "data.target": "en"},
     {"data.train": "half"},
     {"trainer.precision": "bf16-mixed"},
+    {"trainer.val_every": 10},  # each validation draws a number where dropout does
     {"trainer.bleu_sample": 100},  # which is measured, so that a search can ask for it
     {"decode.average": 2},
     {"decode.average": 5},
@@ -132,10 +133,10 @@ def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
     assert base.trial != other.trial and base.weights == other.weights
 
 
-def test_the_distance_of_averaged_checkpoints_counts():
-    for average in (2, 5):
-        averaged = [of({"decode.average": average, "trainer.val_every": every}) for every in (10, 20)]
-        assert averaged[0].weights != averaged[1].weights and averaged[0].trial != averaged[1].trial
+def test_the_distance_of_validations_makes_other_weights():
+    for average in (1, 5):
+        validated = [of({"decode.average": average, "trainer.val_every": every}) for every in (10, 20)]
+        assert validated[0].weights != validated[1].weights and validated[0].trial != validated[1].trial
 
 
 def test_the_name_of_the_scale_does_not_count(tmp_path):

@@ -2,12 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_pl.data.corpus import ALL_BEGINNINGS, Corpus, Pair, choose_splits, few, split_kind
+from transformer_pl.data.corpus import ALL_BEGINNINGS, SPLITS, Corpus, Pair, choose_splits, few, split_kind
 from transformer_pl.data.tables import TABLES, table_pairs
 from transformer_pl.data.text_files import digest_of, lines
 from transformer_pl.runtime.errors import InputError
@@ -29,7 +29,7 @@ class Files:
 
 def folder_corpus(folder: Path, data: "Data") -> Corpus:
     """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete."""
-    names = listing(folder)
+    names = listing(folder, [name for role in SPLITS if (name := getattr(data, role))])
     files = _by_stem(folder, names, data)
     tables = ", ".join(f".{ending}" for ending in TABLES)
     naming = (
@@ -61,16 +61,26 @@ def at_home(path: str) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def listing(folder: Path) -> list[str]:
-    """The names of the files of a folder, and below folders of splits: `train.en`, `train/0000.parquet`."""
+def listing(folder: Path, named: Sequence[str] = ()) -> list[str]:
+    """The names of the files of a folder, and below folders of splits: `train.en`, `train/0000.parquet`.
+
+    named: splits whose names do not begin with train, val, dev or test. Numbers in names are ordered by their values.
+    """
     try:
         names = [path.name for path in folder.iterdir()]
-        splits = [name for name in names if name.startswith(ALL_BEGINNINGS) and (folder / name).is_dir()]
-        return sorted([*names, *(f"{name}/{path.name}" for name in splits for path in (folder / name).iterdir())])
+        splits = [name for name in names if name.startswith(ALL_BEGINNINGS) or name in named]
+        splits = [name for name in splits if (folder / name).is_dir()]
+        parts = [f"{name}/{path.name}" for name in splits for path in (folder / name).iterdir()]
+        return sorted([*names, *parts], key=_by_number)
     except OSError as error:
         raise InputError(
             f"folder {folder}: must hold the corpus, but: {error.strerror}; give another with data.path=FOLDER"
         ) from None
+
+
+def _by_number(name: str) -> list[tuple[str, int]]:
+    """A key that sorts `train/2.en` before `train/10.en`."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:

@@ -43,7 +43,7 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     """Read a split once and decide on each of its pairs. Raises an InputError for every mistake in it.
 
     A pair that is left out counts for the first reason that holds: `blank` (an empty sentence), `long` (over
-    data.max_words), `uneven` (over data.max_length_ratio), `repeated` (data.deduplicate).
+    data.most_words), `uneven` (over data.most_ratio), `repeated` (data.unique).
     """
     kept, digests, left_out, words = bytearray(), array("Q"), {"blank": 0}, (0, 0)
     lengths_of_kept = array("I")  # source, target, source, ...; where pairs may be repeated
@@ -66,7 +66,7 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         words = words[0] + lengths[0], words[1] + lengths[1]
-        if data.deduplicate and name not in EVALUATION:
+        if data.unique and name not in EVALUATION:
             lengths_of_kept.extend(lengths)
             digests.append(int.from_bytes(blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()))
     if digests:
@@ -78,7 +78,7 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     if not counts["pairs"]:
         what, remedy = "with text in both languages", "give another text"
         if len(left_out) > 1:
-            what, remedy = f"{what} that the cleaning keeps", "fix data.max_words and data.max_length_ratio"
+            what, remedy = f"{what} that the cleaning keeps", "fix data.most_words and data.most_ratio"
         raise InputError(
             f"{corpus.description}: {name} must hold a pair {what}, but none of its {len(kept)} pairs has; {remedy}"
         )
@@ -109,9 +109,9 @@ def _reason(source: int, target: int, data: "Data") -> str | None:
     """Why a pair of so many words is left out; None where it is not."""
     if not source or not target:
         return "blank"
-    if data.max_words is not None and max(source, target) > data.max_words:
+    if data.most_words is not None and max(source, target) > data.most_words:
         return "long"
-    if data.max_length_ratio is not None and max(source, target) > data.max_length_ratio * min(source, target):
+    if data.most_ratio is not None and max(source, target) > data.most_ratio * min(source, target):
         return "uneven"
     return None
 

@@ -4,15 +4,17 @@ A corpus is read as a stream, as often as needed. An error in it names the file 
 """
 
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from transformer_pl.component_sources import task_digest
+from transformer_pl.component_sources import is_own_task, task_digest
+from transformer_pl.components import described
 from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.data.folder import at_home, folder_corpus
 from transformer_pl.data.hub import hub_corpus, local_copy
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.task import task_of
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def open_corpus(data: "Data") -> Corpus:
     The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
     something is missing or ambiguous. `pairs` raises one for text that cannot be read.
     """
-    corpus = _readable(task_of(data).corpus(data))
+    corpus = _readable(_of_task(data), data)
     if code := task_digest(data):
         corpus = replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": code["task"]})
     return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
@@ -43,13 +45,43 @@ def parallel_text(data: "Data") -> Corpus:
     return folder_corpus(copy, data) if copy else hub_corpus(data)
 
 
-def _readable(corpus: Corpus) -> Corpus:
-    """The corpus, with an InputError in place of an OSError of its text, as others are about the runs folder."""
+def _of_task(data: "Data") -> Corpus:
+    """What the task's `corpus` returns. Raises an InputError where a task of one's own fails, or returns no corpus."""
+    task, place = task_of(data), f"data.task = {data.task}: corpus"
+    if not is_own_task(data):
+        return task.corpus(data)
+    try:
+        corpus = task.corpus(data)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{place} must return a Corpus, but fails at {described(error)}") from None
+    if not isinstance(corpus, Corpus):
+        raise InputError(f"{place} must return a Corpus, but returns {shown(repr(corpus))}; fix corpus")
+    try:
+        json.dumps(dict(corpus.fingerprint))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{place}: its fingerprint must be a dict that JSON can hold, but: {error}; fix it") from None
+    return corpus
+
+
+def _readable(corpus: Corpus, data: "Data") -> Corpus:
+    """The corpus, with an InputError in place of an OSError of its text, as others are about the runs folder.
+
+    Also in place of any error in the code of a task of one's own.
+    """
 
     def pairs(split: str) -> Iterator[Pair]:
         try:
             yield from corpus.pairs(split)
-        except OSError as error:
+        except InputError:
+            raise
+        except Exception as error:
+            if is_own_task(data) and not isinstance(error, OSError):
+                place = f"data.task = {data.task}: the pairs of {split}"
+                raise InputError(f"{place} must be readable, but fail at {described(error)}") from None
+            if not isinstance(error, OSError):
+                raise
             raise InputError(
                 f"{corpus.description}: {split} must be readable, but: {error}; fix the text or its permissions"
             ) from None

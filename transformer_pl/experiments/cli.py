@@ -121,13 +121,13 @@ def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) 
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
     """`runs/sweeps/<name>@<scale>`; --set and --retune make another table, so they add a short hash."""
-    name = sweep_title(sweep.name, sweep.scale)
+    name = as_folder(sweep_title(sweep.name, sweep.scale))
     settings = sorted(options.set.items())
     if options.retune:
         settings += [("--retune", options.retune), ("--budget", options.budget)]
     if settings:
         name += "-" + hashlib.sha256(repr(settings).encode()).hexdigest()[:6]
-    return options.runs / "sweeps" / as_folder(name)
+    return options.runs / "sweeps" / name
 
 
 def other_table(options: argparse.Namespace) -> str:

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.component_sources import source_digests, task_digest
+from transformer_pl.component_sources import is_own_task, source_digests, task_digest
 from transformer_pl.config import KEYS, Config, Data, effective_sizes, sizes
 from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.prepare import fingerprint_id
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    keys = [_corpus_keys(row.configs[0].data) for row in sweep.rows]
+    keys = [corpus_keys(row.configs[0].data) for row in sweep.rows]
     corpora = collect_errors(open_corpus, dict.fromkeys(keys))
     planned: list[PlannedTrial] = []
     for index, row in enumerate(sweep.rows):
@@ -103,8 +103,10 @@ def _scale_config(scale: str) -> Config:
     return resolve([scale_level(scale)])
 
 
-def _corpus_keys(data: Data) -> Data:
-    """The keys that a corpus is opened by: without those of tokens and batches."""
+def corpus_keys(data: Data) -> Data:
+    """The keys that a corpus is opened by: without those of tokens and batches. A task of one's own may read all."""
+    if is_own_task(data):
+        return data
     return data.model_copy(update={"name": None, "vocab_size": 1, "batch_tokens": 1, "max_length": 1})
 
 

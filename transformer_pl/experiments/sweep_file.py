@@ -287,7 +287,8 @@ def _repeated_rows(path: Path, rows: Sequence[Row], sets: Mapping[str, str]) -> 
         if config.data.task != rows[0].configs[0].data.task:
             errors.append(f"{path}: data.task = {config.data.task}: must be the same in all rows; make a file for each")
         namesake = first_by_name.setdefault(row.name, row)
-        if first is row and namesake.configs[0].data.path != config.data.path:
+        texts = [(one.data.path, one.data.hub) for one in (namesake.configs[0], config)]
+        if first is row and texts[0] != texts[1]:
             errors.append(f"{path}: two rows have the name `{row.name}`; tell their texts apart with data.name")
     return errors
 

@@ -66,8 +66,8 @@ def _line(
 ) -> str:
     reasons = {
         "blank": "with an empty sentence",
-        "long": f"with over {data.max_words} words",
-        "uneven": f"with a ratio of over {data.max_length_ratio}",
+        "long": f"with over {data.most_words} words",
+        "uneven": f"with a ratio of over {data.most_ratio}",
         "repeated": "that occur again",
     }
     left_out = [f"{n:,} {reason}" for name, reason in reasons.items() if (n := splits["train"].get(name))]

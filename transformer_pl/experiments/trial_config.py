@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from transformer_pl.components import check_components
+from transformer_pl.components import check_components, without_defaults
 from transformer_pl.config import Config
 from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.levels import Level, resolve
@@ -19,7 +19,10 @@ def trial_config(levels: Iterable[Level]) -> Config:
 
 
 def as_trained(config: Config) -> Config:
-    """Check the components and the task of a config that was resolved, and match its steps to the budget."""
+    """Check the components and the task of a config that was resolved, and match its steps to the budget.
+
+    Options of components that have their defaults are left out, as they make no other trial.
+    """
     if mistakes := [*check_components(config.model), *check_task(config.data)]:
         raise InputError(*mistakes)
-    return match_flops(config)
+    return match_flops(config.model_copy(update={"model": without_defaults(config.model)}))

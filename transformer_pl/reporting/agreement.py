@@ -39,13 +39,13 @@ def rank_correlation(scores: Sequence[Sequence[float]], published: Sequence[floa
     """
     from scipy.stats import rankdata, spearmanr  # takes half a second
 
-    from transformer_pl.reporting.moderation import Part, fit_prior  # imports scipy, too
+    from transformer_pl.reporting.moderation import Part, fit_prior, variance_of  # imports scipy, too
 
     means = np.array([np.mean(row) for row in scores])
     value = float(spearmanr(means, published).statistic)
     if min(map(len, scores)) < 2:
         return RankCorrelation(value, len(scores), None)
-    own = [Part(float(np.var(row, ddof=1)), len(row) - 1) for row in scores]
+    own = [Part(variance_of(row), len(row) - 1) for row in scores]
     prior = fit_prior(own)
     parts = [prior.moderate(part) for part in own] if prior else own
     variances = [2 * part.variance / len(row) for part, row in zip(parts, scores, strict=True)]

@@ -47,6 +47,11 @@ class Prior(NamedTuple):
         return Part(max(variance, own.variance), freedom)
 
 
+def variance_of(values: Sequence[float] | np.ndarray) -> float:
+    """The sample variance, exactly 0 of equal values: rounding of their mean would look like some variation."""
+    return float(np.var(np.asarray(values) - values[0], ddof=1))
+
+
 def fit_prior(rows: Sequence[Part]) -> Prior | None:
     """The prior of the rows' variances from seed to seed; None of fewer than FEWEST_ROWS.
 

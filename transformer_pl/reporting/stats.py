@@ -24,7 +24,7 @@ import numpy as np
 from scipy import stats
 
 from transformer_pl.reporting import moderation
-from transformer_pl.reporting.moderation import Part, Prior
+from transformer_pl.reporting.moderation import Part, Prior, variance_of
 from transformer_pl.task import HIGHEST, LOWEST, Measure
 from transformer_pl.trials.schemas import LOSS_COLUMNS, SCORE_COLUMNS
 
@@ -186,7 +186,7 @@ def seed_prior(rows: Sequence[Sample]) -> Prior | None:
 
 def _own(row: Sample) -> Part:
     """The variance of a row from seed to seed."""
-    return Part(float(row.scores.var(ddof=1)), len(row.scores) - 1)
+    return Part(variance_of(row.scores), len(row.scores) - 1)
 
 
 def _interaction_mean_square(pseudo: np.ndarray) -> float:

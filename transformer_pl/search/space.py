@@ -5,10 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from optuna.distributions import IntDistribution
 from rich.console import Console
 
-from transformer_pl.components import untrusted_components
-from transformer_pl.config import KEYS, Config, Trainer, is_known_key, unknown_key
+from transformer_pl.components import default_options, untrusted_components
+from transformer_pl.config import KEYS, Config, Trainer, is_known_key, nominal_sizes, not_papers, unknown_key
 from transformer_pl.experiments.plan_notes import outside_note
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
@@ -96,7 +97,13 @@ class Search(NamedTuple):
     @property
     def base_draw(self) -> dict[str, Any]:
         """The values of the base for the keys of the space."""
-        flat = self.base.flat() | {"variant": "base"}
+        model = self.base.model
+        flat = {
+            f"model.{slot}.{name}": value
+            for slot, component in not_papers(model).items()
+            for name, value in default_options(component).items()
+        }
+        flat |= self.base.flat() | nominal_sizes(model) | {"variant": "base"}
         return {key: flat.get(key) for key in self.space}
 
 
@@ -331,6 +338,7 @@ def print_search(search: Search, console: Console) -> None:
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
     base = search.base_draw
     for key, values in search.space.items():
-        say(console, f"  {key}: {describe(values)} (base {base[key]})")
+        whole = ", whole numbers" if isinstance(values, IntDistribution) and isinstance(KEYS.get(key), float) else ""
+        say(console, f"  {key}: {describe(values)}{whole} (base {base[key]})")
     for line in outside_note(search.single_changes()):
         say(console, line)

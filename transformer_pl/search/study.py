@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
+from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, corpus_keys, estimate_costs, plan_trial
 from transformer_pl.experiments.progress import SearchCounts
 from transformer_pl.experiments.trial_queue import Ending
 from transformer_pl.runtime.errors import InputError
@@ -66,7 +67,8 @@ class SearchQueue:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.search, self.study, self.runs, self._is_attached = search, study, runs, is_attached
-        self.corpus = open_corpus(search.base.data)
+        self._open_corpus = cache(open_corpus)
+        self._open_corpus(corpus_keys(search.base.data))  # raises an InputError where it is missing
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
         self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
@@ -202,7 +204,8 @@ class SearchQueue:
     def _needs_training(self, draw: DrawnTrial) -> bool:
         """Whether it is to be trained; if not, the study is told the outcome that is known."""
         if earlier := self._earlier_trial(draw):
-            draw.trial.set_user_attr(states.REPEATS, earlier.number)
+            with suppress(UpdateFinishedTrialError):  # another process has taken over a trial that was held
+                draw.trial.set_user_attr(states.REPEATS, earlier.number)
             values = earlier.values if earlier.state == TrialState.COMPLETE else None
             self._tell(draw.trial.number, values=values, state=earlier.state)
             return False
@@ -240,7 +243,8 @@ class SearchQueue:
     def _plan(self, trial: Trial) -> DrawnTrial:
         """Raises an InputError where the drawn values are no valid config."""
         config, keys = self.search.config(trial.params)
-        planned = plan_trial(trial.number, trial_name(trial), config, self.search.scale, self.runs, self.corpus)
+        corpus = self._open_corpus(corpus_keys(config.data))
+        planned = plan_trial(trial.number, trial_name(trial), config, self.search.scale, self.runs, corpus)
         self.estimates |= estimate_costs([planned], self._past_results)
         return DrawnTrial(trial, planned, keys)
 

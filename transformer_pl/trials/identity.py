@@ -9,8 +9,9 @@ from typing import Any
 
 from transformer_pl.config import CORPUS, COUNTS, KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
 
-# Of the trainer's keys, these change a result: precision its numbers, the others which numbers are measured.
-RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.bleu_sample", "trainer.tokenised_bleu")
+# Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
+# the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
+RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.bleu_sample", "trainer.tokenised_bleu")
 CORE_REVISION = 3  # raised whenever the core's numerics change: older results are then no longer reused
 
 
@@ -90,8 +91,6 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
     }
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
     inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
-    if config.decode.average > 1:  # averages the weights of the last validations
-        inputs["trainer.val_every"] = config.trainer.val_every
     return Identity(inputs)
 
 

@@ -3,6 +3,7 @@
 A runs folder may hold files of other programs. Nothing is removed whose name matches no pattern.
 """
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -47,8 +48,9 @@ LINKS = re.compile(r"wandb/.*|study\.journal\.lock.*", re.DOTALL)  # some of the
 
 
 def as_folder(name: str) -> str:
-    """A sweep's title as the name of its folder."""
-    return re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
+    """A sweep's title as the name of its folder; with a short hash where characters were replaced, as others may be."""
+    folder = re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
+    return folder if folder == name else f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def sweep_title(name: str, scale: str) -> str:
