@@ -91,8 +91,10 @@ def main(argv: list[str]) -> int:
 def translator(
     config: Config, prepared: Prepared, trial: Trial, n_best: int
 ) -> Iterator[Callable[[list[str]], list[list[tuple[str, float]]]]]:
-    """A function that maps sentences to the texts and scores of their `n_best` translations, best first."""
-    trial.intact("weights.pt")
+    """A function that maps sentences to the texts and scores of their `n_best` translations, best first.
+
+    The weights of the trial are intact.
+    """
     from transformer_pl.evaluation.beam_search import Hypothesis
     from transformer_pl.evaluation.evaluate import trained_model, translate
 

@@ -3,12 +3,10 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformer_pl.config import Data
 from transformer_pl.runtime.errors import InputError
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
 Pair = tuple[str, str]  # source and target
 
@@ -35,7 +33,7 @@ class Corpus:
 
 def choose_splits(
     names: Iterable[str],
-    data: "Data",
+    data: Data,
     place: str,
     present: Iterable[str] = (),
     kind: str = "split",
@@ -64,7 +62,7 @@ def choose_splits(
     return chosen
 
 
-def split_kind(data: "Data") -> str:
+def split_kind(data: Data) -> str:
     """What an error message calls a split of this text."""
     return f"{data.source}-{data.target} split"
 

@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from pydantic import BaseModel
 
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS, Corpus
 from transformer_pl.data.selection import EVALUATION, OnProgress, Selection, check_counts, select
 from transformer_pl.data.tokenizer import MOST_PAIRS, Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.files import put_in_place, read_json, sha256, write_json
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
 SIDES = ("source", "target")
 LOCK = "lock"  # file of an unfinished folder: held by the process that works in it
@@ -44,9 +42,7 @@ class _Progress(BaseModel, strict=True):
     sizes: dict[str, int]  # bytes of its files
 
 
-def encode_corpus(
-    folder: Path, data: "Data", corpus: Corpus, settings: dict[str, Any], on_progress: OnProgress
-) -> None:
+def encode_corpus(folder: Path, data: Data, corpus: Corpus, settings: dict[str, Any], on_progress: OnProgress) -> None:
     """Make all files of a prepared text in `folder`, or continue that.
 
     All text is read once before the work begins, to find every mistake in it.
@@ -63,7 +59,7 @@ def encode_corpus(
     write_json(folder / "meta.json", dict(sorted(meta.items())))
 
 
-def _selected(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> dict[str, Selection]:
+def _selected(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> dict[str, Selection]:
     kept = folder / "train.kept"
     stored = read_json(folder / "counts.json", _Counts, AGAIN)
     if stored and kept.exists() and kept.read_bytes().count(1) == stored["splits"]["train"]["pairs"]:
@@ -76,7 +72,7 @@ def _selected(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgres
     return selections
 
 
-def _tokenizer(folder: Path, data: "Data", corpus: Corpus, selection: Selection, on_progress: OnProgress) -> Tokenizer:
+def _tokenizer(folder: Path, data: Data, corpus: Corpus, selection: Selection, on_progress: OnProgress) -> Tokenizer:
     path = folder / "tokenizer.model"
     if path.exists():
         return Tokenizer(path)

@@ -5,15 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import ALL_BEGINNINGS, SPLITS, Corpus, Pair, choose_splits, few, split_kind
 from transformer_pl.data.tables import TABLES, table_pairs
 from transformer_pl.data.text_files import digest_of, lines
 from transformer_pl.runtime.errors import InputError
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Files:
         return self.texts or {"pairs": self.tables}
 
 
-def folder_corpus(folder: Path, data: "Data") -> Corpus:
+def folder_corpus(folder: Path, data: Data) -> Corpus:
     """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete."""
     names = listing(folder, [name for role in SPLITS if (name := getattr(data, role))])
     files = _by_stem(folder, names, data)
@@ -83,7 +80,7 @@ def _by_number(name: str) -> list[tuple[str, int]]:
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
+def _by_stem(folder: Path, names: list[str], data: Data) -> dict[str, Files]:
     """Return the corpus files of a folder by the beginning of their names: see `_stem_and_kind`."""
     by_stem: dict[str, Files] = {}
     for name in names:
@@ -95,7 +92,7 @@ def _by_stem(folder: Path, names: list[str], data: "Data") -> dict[str, Files]:
     return by_stem
 
 
-def _stem_and_kind(name: str, data: "Data") -> tuple[str | None, str | None]:
+def _stem_and_kind(name: str, data: Data) -> tuple[str | None, str | None]:
     """Return the beginning of a file's name, and its language or None if it is a table. No corpus file: no beginning.
 
     `train.en`, `train.de.gz`, `train.jsonl`, `train-00000-of-00003.parquet` and `train/0000.en` belong to `train`.
@@ -109,7 +106,7 @@ def _stem_and_kind(name: str, data: "Data") -> tuple[str | None, str | None]:
     return None if "/" in stem else stem, ending if ending in (data.source, data.target) else None
 
 
-def _incomplete(files: Files, folder: Path, data: "Data") -> Iterator[str]:
+def _incomplete(files: Files, folder: Path, data: Data) -> Iterator[str]:
     """Yield an error message for each reason why the files of a split are not one complete text."""
     stored = [path.name for paths in (*files.texts.values(), files.tables) for path in paths]
     if files.texts and files.tables:
@@ -145,7 +142,7 @@ def _wrong_parts(shards: list[Path], folder: Path) -> str | None:
     return f"folder {folder}: a split must have all its parts, once each, but has {few(names)}; complete it"
 
 
-def _text_pairs(files: Files, data: "Data") -> Iterator[Pair]:
+def _text_pairs(files: Files, data: Data) -> Iterator[Pair]:
     for source, target in zip(files.texts[data.source], files.texts[data.target], strict=True):
         sources, targets = lines(source), lines(target)
         pairs = 0

@@ -6,21 +6,19 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS, Corpus, Pair, choose_splits, split_kind
 from transformer_pl.data.folder import at_home
 from transformer_pl.data.tables import BROKEN, one_line, row_pairs
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.network import why_unreachable
 
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
-
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 
 
-def local_copy(data: "Data") -> Path | None:
+def local_copy(data: Data) -> Path | None:
     """Return the folder of a local copy below $TRANSFORMER_PL_DATA, or None. A subset may have a folder of its own."""
     root = os.environ.get(LOCAL_COPIES)
     if not root:
@@ -35,7 +33,7 @@ def _last_part(hub: str | None) -> str:
     return str(hub).rpartition("/")[2]
 
 
-def hub_corpus(data: "Data") -> Corpus:
+def hub_corpus(data: Data) -> Corpus:
     """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network."""
     reachable = functools.cache(_hub_reachable)
     commit = data.revision if data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision) else None
@@ -66,7 +64,7 @@ def _hub_reachable() -> bool:
     return not offline and why_unreachable(constants.ENDPOINT) is None
 
 
-def _named_commit(data: "Data", reachable: bool) -> str:
+def _named_commit(data: Data, reachable: bool) -> str:
     """Return the commit of a branch or tag: from the hub, or else the last one in this machine's cache."""
     import httpx
     from huggingface_hub import constants, hf_hub_download
@@ -89,7 +87,7 @@ def _named_commit(data: "Data", reachable: bool) -> str:
         raise _hub_error(data, error) from None
 
 
-def _load(data: "Data", commit: str, reachable: bool) -> Any:
+def _load(data: Data, commit: str, reachable: bool) -> Any:
     """Load all splits of the dataset at that commit, from the library's cache if they are there."""
     datasets = _quiet_datasets()
     from huggingface_hub.utils import disable_progress_bars
@@ -120,7 +118,7 @@ def _offline(offline: bool) -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def _no_network(data: "Data") -> InputError:
+def _no_network(data: Data) -> InputError:
     root = os.environ.get(LOCAL_COPIES)
     searched = f" (no {_last_part(data.hub)} in {LOCAL_COPIES}={root})" if root else ""
     return InputError(
@@ -130,7 +128,7 @@ def _no_network(data: "Data") -> InputError:
     )
 
 
-def _hub_error(data: "Data", error: Exception) -> InputError:
+def _hub_error(data: Data, error: Exception) -> InputError:
     named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
     return InputError(f"{named}: cannot be loaded: {one_line(error)}; correct them, or set data.path=FOLDER")
 

@@ -13,11 +13,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from transformer_pl.config import CLEANING, KEYS
+from transformer_pl.config import CLEANING, KEYS, Data
 from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.encode import LOCK, encode_corpus
 from transformer_pl.data.epoch import nothing_fits_error
@@ -28,13 +28,10 @@ from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import set_aside, sha256, try_lock
 
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
-
 TOKENIZING = 1  # raised whenever the same text would give other tokens
 
 
-def fingerprint_id(data: "Data", corpus: Corpus) -> str:
+def fingerprint_id(data: Data, corpus: Corpus) -> str:
     """The name of the prepared folder: 16 hexadecimal digits for the text and the tokenizer's settings."""
     return digest(corpus.fingerprint, _settings(data))
 
@@ -45,14 +42,14 @@ def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _settings(data: "Data") -> dict[str, Any]:
+def _settings(data: Data) -> dict[str, Any]:
     """What decides on the tokens of a text. A key of cleaning at its default is left out: folders stay valid."""
     cleaning = {key: value for key in CLEANING if (value := getattr(data, key)) != KEYS[f"data.{key}"]}
     tokens = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
     return tokens | cleaning
 
 
-def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress: OnProgress = no_progress) -> Prepared:
+def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: OnProgress = no_progress) -> Prepared:
     """Return the prepared corpus under `runs`. Prepares it first unless it is there and undamaged.
 
     on_progress: is called with the progress of the preparation.
@@ -86,7 +83,7 @@ def prepare(data: "Data", runs: Path, corpus: Corpus | None = None, on_progress:
     return prepared
 
 
-def _make(folder: Path, data: "Data", corpus: Corpus, on_progress: OnProgress) -> None:
+def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
     """Prepare the text beside `folder` and rename it. Of several processes one does it, and the others wait.
 
     What a process that was killed has done is continued. Text that cannot be used, and a full disk, leave nothing.

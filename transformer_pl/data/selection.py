@@ -7,15 +7,13 @@ import itertools
 from array import array
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.runtime.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
 EVALUATION = ("val", "test")  # the splits that keep every pair, and whose text is stored beside their tokens
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
@@ -39,7 +37,7 @@ class Selection(NamedTuple):
         return pairs if self.kept is None else itertools.compress(pairs, self.kept)
 
 
-def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no_progress) -> Selection:
+def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> Selection:
     """Read a split once and decide on each of its pairs. Raises an InputError for every mistake in it.
 
     A pair that is left out counts for the first reason that holds: `blank` (an empty sentence), `long` (over
@@ -85,7 +83,7 @@ def select(name: str, corpus: Corpus, data: "Data", on_progress: OnProgress = no
     return Selection(counts, words, None if name in EVALUATION else bytes(kept))
 
 
-def check_counts(counts: dict[str, dict[str, int]], data: "Data", describe: str) -> None:
+def check_counts(counts: dict[str, dict[str, int]], data: Data, describe: str) -> None:
     """Raise an InputError where an evaluation set has not as many pairs as data.val_count or data.test_count."""
     mistakes = []
     for name, expected in (("val", data.val_count), ("test", data.test_count)):
@@ -105,7 +103,7 @@ def _is_pair(pair: Any) -> bool:
     return is_two and all(isinstance(text, str) and "\n" not in text for text in pair)
 
 
-def _reason(source: int, target: int, data: "Data") -> str | None:
+def _reason(source: int, target: int, data: Data) -> str | None:
     """Why a pair of so many words is left out; None where it is not."""
     if not source or not target:
         return "blank"

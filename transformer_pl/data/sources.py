@@ -7,21 +7,18 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from transformer_pl.component_sources import is_own_task, task_digest
 from transformer_pl.components import described
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.data.folder import at_home, folder_corpus
 from transformer_pl.data.hub import hub_corpus, local_copy
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.task import task_of
 
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
-
-def open_corpus(data: "Data") -> Corpus:
+def open_corpus(data: Data) -> Corpus:
     """Return the corpus that `data` names, as its task reads it. Its text is not read yet.
 
     The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
@@ -33,7 +30,7 @@ def open_corpus(data: "Data") -> Corpus:
     return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
 
 
-def parallel_text(data: "Data") -> Corpus:
+def parallel_text(data: Data) -> Corpus:
     """Return the sentences in two languages that `data` names: see `open_corpus`."""
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
@@ -45,7 +42,7 @@ def parallel_text(data: "Data") -> Corpus:
     return folder_corpus(copy, data) if copy else hub_corpus(data)
 
 
-def _of_task(data: "Data") -> Corpus:
+def _of_task(data: Data) -> Corpus:
     """What the task's `corpus` returns. Raises an InputError where a task of one's own fails, or returns no corpus."""
     task, place = task_of(data), f"data.task = {data.task}: corpus"
     if not is_own_task(data):
@@ -65,7 +62,7 @@ def _of_task(data: "Data") -> Corpus:
     return corpus
 
 
-def _readable(corpus: Corpus, data: "Data") -> Corpus:
+def _readable(corpus: Corpus, data: Data) -> Corpus:
     """The corpus, with an InputError in place of an OSError of its text, as others are about the runs folder.
 
     Also in place of any error in the code of a task of one's own.
@@ -114,7 +111,7 @@ def _shortened(corpus: Corpus, count: int) -> Corpus:
     )
 
 
-def _synthetic(data: "Data") -> Corpus:
+def _synthetic(data: Data) -> Corpus:
     from transformer_pl.data import synthetic
 
     if {data.source, data.target} != {"en", "de"}:

@@ -1,14 +1,12 @@
 """What a text holds, before it is prepared: its pairs, the length of its sentences, the vocabularies that it allows."""
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS, Corpus
 from transformer_pl.data.selection import OnProgress, check_counts, no_progress, select
 from transformer_pl.data.tokenizer import MOST_PAIRS, vocabulary_bounds
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
 
 class Survey(NamedTuple):
@@ -19,7 +17,7 @@ class Survey(NamedTuple):
     vocabulary: tuple[int, int] | None  # the least and the greatest vocab_size; None for a text of over MOST_PAIRS
 
 
-def survey(corpus: Corpus, data: "Data", on_progress: OnProgress = no_progress) -> Survey:
+def survey(corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> Survey:
     """Read all of a text. Raises an InputError for every mistake in it."""
     selections = {name: select(name, corpus, data, on_progress) for name in SPLITS}
     counts = {name: selection.counts for name, selection in selections.items()}

@@ -6,21 +6,19 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import Pair, few
 from transformer_pl.data.text_files import lines, opened
 from transformer_pl.runtime.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
 LARGEST_LIST = 1 << 30  # bytes of a JSON file that is one list, which is held in memory
 TABLES = {"json": "json", "jsonl": "json", "parquet": "parquet"}  # ending of a file: its format
 BROKEN = (OSError, EOFError, zlib.error, ValueError, RuntimeError)  # what is raised over a file that cannot be read
 
 
-def table_pairs(paths: list[Path], data: "Data") -> Iterator[Pair]:
+def table_pairs(paths: list[Path], data: Data) -> Iterator[Pair]:
     """Yield the rows of json, jsonl and parquet files as a stream, without a copy in a cache."""
     for path in paths:
         kind = TABLES[path.name.removesuffix(".gz").rpartition(".")[2]]
@@ -100,7 +98,7 @@ def _parsed(text: str, path: Path, line: int = 1) -> Any:
 
 
 def row_pairs(
-    chunks: Iterator[dict[str, list]], data: "Data", place: str, rows: Iterator[str] | None = None
+    chunks: Iterator[dict[str, list]], data: Data, place: str, rows: Iterator[str] | None = None
 ) -> Iterator[Pair]:
     """Yield the sentence pairs of the columns {en, de} or {translation: {en, de}}.
 

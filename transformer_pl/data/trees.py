@@ -13,15 +13,13 @@ Left out are traces (-NONE-) with the constituents that dominate nothing else, w
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus, Pair, choose_splits
 from transformer_pl.data.folder import at_home, listing
 from transformer_pl.data.text_files import digest_of, lines
 from transformer_pl.runtime.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Data
 
 LINEARISING = 1  # raised whenever the same trees would give other lines; enters the fingerprint of the data
 ROOTS = ("", "TOP", "ROOT", "S1")
@@ -30,7 +28,7 @@ TREE_FILE = re.compile(r"(?P<stem>.+)\.(mrg|trees)(\.gz)?")
 TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
-def treebank(data: "Data") -> Corpus:
+def treebank(data: Data) -> Corpus:
     """The trees that `data` names: of a folder, or of the synthetic corpus. They are not read yet.
 
     Raises an InputError if something is missing or ambiguous. `pairs` raises one for text that is no tree.
@@ -49,7 +47,7 @@ def treebank(data: "Data") -> Corpus:
     return Corpus(fingerprint, f"the trees of the synthetic corpus, version {synthetic.VERSION}", pairs)
 
 
-def _folder(folder: Path, data: "Data") -> Corpus:
+def _folder(folder: Path, data: Data) -> Corpus:
     names = listing(folder)
     files: dict[str, Path] = {}
     for name in names:
