@@ -87,7 +87,7 @@ def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_p
 def test_each_property_is_stated(check, capsys):
     assert check("stranger.Temperature", "start=2") == 0
     printed = capsys.readouterr().out
-    told = "(the slot is told from its methods; --slot names another)"
+    told = "(the slot is inferred from its methods; --slot overrides it)"
     assert printed.startswith(f"model.attention = stranger.Temperature, at scale demo {told}\n")
     assert [line.split() for line in printed.splitlines() if "  " in line and not line.startswith(" ")] == [
         ["holds", name] for name in PROPERTIES

@@ -91,14 +91,14 @@ def test_the_plan_estimates_time_from_shorter_trials_of_a_row(smoke):
     if steps > past["wall_s"] / 2:
         assert float(re.search(r" ~(\d+) s", base)[1]) == pytest.approx(by_hand, abs=0.51)
     else:
-        assert " unknown " in base and "training left to do: unknown" in completed.stdout
+        assert " unknown " in base and "remaining training time: unknown" in completed.stdout
     completed = forked.command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
-    assert completed.returncode == 0 and "training left to do: unknown" in completed.stdout
+    assert completed.returncode == 0 and "remaining training time: unknown" in completed.stdout
 
 
 def test_the_smallest_sweep_tells_no_time_of_others(smoke):
     completed = forked.command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", smoke[0])
-    assert completed.returncode == 0 and "training left to do: unknown" in completed.stdout
+    assert completed.returncode == 0 and "remaining training time: unknown" in completed.stdout
     assert "~" not in completed.stdout
 
 

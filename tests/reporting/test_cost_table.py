@@ -111,4 +111,4 @@ def test_energy_stands_where_every_trial_of_a_row_tells_it():
     told.results[0]["energy_j"] = 3.6e6 * 12.5
     table = build_cost_table(["a", "b"], [told, untold], base, P100)
     assert column(table, "energy, kWh")[:2] == ["12.5", ""]
-    assert any(note.startswith("energy: what the devices") for note in table.notes)
+    assert any(note.startswith("energy: by the counters") for note in table.notes)

@@ -205,7 +205,7 @@ def test_a_row_that_the_paper_does_not_have_has_its_name():
 )
 def test_a_note_says_what_the_paper_has_otherwise(scale, keys, said):
     rows = [row(config(scale, **keys), 60.0), row(config(scale, **keys, model__h=1), 60.0)]
-    notes = [one for one in build_table(rows, rows[0].config, beside="paper").notes if "not of this table" in one]
+    notes = [one for one in build_table(rows, rows[0].config, beside="paper").notes if "The paper used other" in one]
     assert len(notes) == bool(said) and all(note.startswith(said) for note in notes)
 
 

@@ -73,15 +73,15 @@ def _readable(corpus: Corpus, data: Data) -> Corpus:
             yield from corpus.pairs(split)
         except InputError:
             raise
-        except Exception as error:
-            if is_own_task(data) and not isinstance(error, OSError):
-                place = f"data.task = {data.task}: the pairs of {split}"
-                raise InputError(f"{place} must be readable, but fail at {described(error)}") from None
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
             raise InputError(
                 f"{corpus.description}: {split} must be readable, but: {error}; fix the text or its permissions"
             ) from None
+        except Exception as error:
+            if not is_own_task(data):
+                raise
+            place = f"data.task = {data.task}: the pairs of {split}"
+            raise InputError(f"{place} must be readable, but fail at {described(error)}") from None
 
     return replace(corpus, pairs=pairs)
 

@@ -49,10 +49,10 @@ def as_typed(file: Path) -> str:
 def add_sweep_options(parser: CommandParser) -> Options:
     """Add the options that choose the trials of a sweep file, and the runs folder. Returns their group."""
     group = parser.add_argument_group("which trials")
+    add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
     group.add_argument(
         "--seeds", type=_seeds, metavar="1,2", help="train every row once with each seed (the file's, or 1)"
     )
-    add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
     return group
 
 
