@@ -4,7 +4,7 @@
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    keys = [corpus_keys(row.configs[0].data) for row in sweep.rows]
+    keys = [_corpus_keys(row.configs[0].data) for row in sweep.rows]
     corpora = collect_errors(open_corpus, dict.fromkeys(keys))
     planned: list[PlannedTrial] = []
     for index, row in enumerate(sweep.rows):
@@ -103,7 +103,13 @@ def _scale_config(scale: str) -> Config:
     return resolve([scale_level(scale)])
 
 
-def corpus_keys(data: Data) -> Data:
+def corpus_opener() -> Callable[[Data], Corpus]:
+    """`open_corpus`, which opens each text once, for the trials that a search draws. Raises its InputErrors."""
+    opened = cache(open_corpus)
+    return lambda data: opened(_corpus_keys(data))
+
+
+def _corpus_keys(data: Data) -> Data:
     """The keys that a corpus is opened by: without those of tokens and batches. A task of one's own may read all."""
     if is_own_task(data):
         return data

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from optuna.trial import TrialState
 
-from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.plan import PlannedTrial, plan_trial
+from transformer_pl.experiments.plan import PlannedTrial, corpus_opener, plan_trial
 from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.plots import Drawing, Point
@@ -90,7 +89,7 @@ def as_sweep(results: SearchResults, runs: Path) -> tuple[Sweep, list[PlannedTri
     Infeasible trials have no row: they are in the table only.
     """
     search = results.search
-    corpus = open_corpus(search.base.data)
+    open_corpus = corpus_opener()
     rows: list[Row] = []
     planned: list[PlannedTrial] = []
     for trial in results.trials:
@@ -98,7 +97,7 @@ def as_sweep(results: SearchResults, runs: Path) -> tuple[Sweep, list[PlannedTri
             config, keys = search.config(trial.params)
         except InputError:
             continue
-        planned.append(plan_trial(len(rows), trial_name(trial), config, search.scale, runs, corpus))
+        planned.append(plan_trial(len(rows), trial_name(trial), config, search.scale, runs, open_corpus(config.data)))
         rows.append(Row(trial_name(trial), [config], keys))
     done = [one for one in planned if one.trial.result()]
     base = [one for one in done if same_row(one.config, search.base)]

@@ -13,9 +13,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from transformer_pl.config import without_section
-from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import short_number
-from transformer_pl.experiments.plan import plan_trial
+from transformer_pl.experiments.plan import corpus_opener, plan_trial
 from transformer_pl.reporting import stats
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime.errors import InputError
@@ -155,11 +154,11 @@ class SearchResults:
         """Count the trained trials whose config is another trial today: the code or the text has changed since."""
         count = 0
         with suppress(InputError):  # the text or a component is not here
-            corpus = open_corpus(self.search.base.data)
+            open_corpus = corpus_opener()
             for record in self.trial_records:
                 if record.folder:
                     config, _ = self.search.config(record.trial.params)
-                    planned = plan_trial(0, "", config, self.search.scale, runs, corpus)
+                    planned = plan_trial(0, "", config, self.search.scale, runs, open_corpus(config.data))
                     count += planned.identity.trial != states.trial_id(record.trial)
         return count
 

@@ -59,7 +59,7 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     """
     name, *options = words
     if name not in kinds:
-        raise InputError(f"{flag} {name}: must be one of {', '.join(kinds)}{suggestion(name, kinds)}")
+        raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
     if name in EXTRA_PACKAGES and not find_spec(EXTRA_PACKAGES[name]):
         package = EXTRA_PACKAGES[name]
         raise InputError(f"{flag} {name}: needs the package {package}, which is not here; pip install {package}")

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, corpus_keys, estimate_costs, plan_trial
+from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, corpus_opener, estimate_costs, plan_trial
 from transformer_pl.experiments.progress import SearchCounts
 from transformer_pl.experiments.trial_queue import Ending
 from transformer_pl.runtime.errors import InputError
@@ -67,8 +65,8 @@ class SearchQueue:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.search, self.study, self.runs, self._is_attached = search, study, runs, is_attached
-        self._open_corpus = cache(open_corpus)
-        self._open_corpus(corpus_keys(search.base.data))  # raises an InputError where it is missing
+        self._open_corpus = corpus_opener()
+        self._open_corpus(search.base.data)  # raises an InputError where it is missing
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
         self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
@@ -243,7 +241,7 @@ class SearchQueue:
     def _plan(self, trial: Trial) -> DrawnTrial:
         """Raises an InputError where the drawn values are no valid config."""
         config, keys = self.search.config(trial.params)
-        corpus = self._open_corpus(corpus_keys(config.data))
+        corpus = self._open_corpus(config.data)
         planned = plan_trial(trial.number, trial_name(trial), config, self.search.scale, self.runs, corpus)
         self.estimates |= estimate_costs([planned], self._past_results)
         return DrawnTrial(trial, planned, keys)
