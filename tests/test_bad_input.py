@@ -138,6 +138,10 @@ CASES = {
     "own-scale-key": Case("sweep", [TABLE3, "--scale=HERE/keys-of-none.yaml"], ["keys-of-none.yaml: model.hh = 4: no"]),
     # the sweep's command line
     "no-file": Case("sweep", [], ["command line: ", "one of FILE, --list, --clean and --schema"]),
+    "clean-plan": Case("sweep", ["--clean", "--plan"], ["--plan: is for a sweep file, not for --clean; leave it out"]),
+    "list-per-device": Case(
+        "sweep", ["--list", "--per-device", "2"], ["--per-device: is for a sweep file, not for --list; leave it out"]
+    ),
     "flag": Case(
         "sweep", [TABLE3, "--prallel=2"], ["--prallel=2: no such option; did you mean --parallel? see ", "--help"]
     ),

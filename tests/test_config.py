@@ -357,6 +357,20 @@ def test_naming_another_text_drops_the_size_that_a_scale_expects(key):
     assert resolve([scale, Level("test", {"data.target": "fr"})]).data.test_count == 3003
 
 
+def test_naming_another_dataset_drops_the_subset_and_the_revision_of_the_scale_s():
+    scale, other = scale_level("wmt14"), {"data.hub": "mine/text"}
+    assert resolve([scale]).data.subset and resolve([scale]).data.revision
+    data = resolve([scale, Level("test", other)]).data
+    assert (data.subset, data.revision) == (Config().data.subset, Config().data.revision)
+    assert resolve([scale, Level("test", other | {"data.subset": "de-en"})]).data.subset == "de-en"
+
+
+def test_a_scale_has_no_seed(tmp_path):
+    (tmp_path / "mine.yaml").write_text("seed: 5\n")
+    with pytest.raises(InputError, match="seed = 5: must not be in a scale; give it by --seed of train, or by --seeds"):
+        scale_level(str(tmp_path / "mine.yaml"))
+
+
 def test_naming_one_component_leaves_the_options_of_another():
     lower = Level("lower", {"model.self_attention": "mine.S", "model.self_attention.window": 4})
     merged = merge([lower, Level("higher", {"model.attention": "mine.A"})])

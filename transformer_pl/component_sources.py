@@ -43,7 +43,7 @@ def source_digests(model: Model) -> dict[str, str]:
 
 def is_own_task(data: Data) -> bool:
     """Whether the task is not the core's."""
-    return not data.task.startswith("transformer_pl.")
+    return not _is_core(data.task)
 
 
 def task_digest(data: Data) -> dict[str, str]:
@@ -94,7 +94,7 @@ def outside_modules(configs: Iterable[Config]) -> list[str]:
 
 def own_components(model: Model) -> dict[str, Component]:
     """By slot, the components that are not the core's."""
-    slots = [slot for slot in SLOTS if not getattr(model, slot).path.startswith("transformer_pl.")]
+    slots = [slot for slot in SLOTS if not _is_core(getattr(model, slot).path)]
     return {slot: getattr(model, slot) for slot in slots}
 
 
@@ -138,6 +138,11 @@ def kept_sources(model: Model, folder: Path) -> Iterator[None]:
         sys.dont_write_bytecode = writes_bytecode
         taken_out()
         sys.modules.update(present)
+
+
+def _is_core(path: str) -> bool:
+    """Whether an import path is of `transformer_pl`."""
+    return path.startswith("transformer_pl.")
 
 
 def _digest(files: list[SourceFile]) -> str:

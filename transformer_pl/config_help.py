@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from transformer_pl.config import KEYS, SLOTS, Config
+from transformer_pl.key_types import LARGEST
 
 
 class KeyDescription(NamedTuple):
@@ -66,6 +67,6 @@ def _type_in_words(key: str, schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return " | ".join(schema["enum"])
     limits = (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("exclusiveMaximum", "below"))
-    words = [f"{word} {schema[limit]}" for limit, word in limits if limit in schema]
+    words = [f"{word} {schema[limit]}" for limit, word in limits if schema.get(limit, LARGEST) != LARGEST]
     name = {"string": "text", "null": "None"}.get(schema["type"], schema["type"])
     return " ".join([name, *words])

@@ -29,8 +29,8 @@ class Level(NamedTuple):
 def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """Merge levels, lowest first: return each key's value and the place that it comes from.
 
-    Naming a component drops the options that lower levels gave for its slot. Naming another text drops the number of
-    pairs that lower levels expect of it.
+    Naming a component drops the options that lower levels gave for its slot. Naming another text drops what lower
+    levels say of theirs: the number of pairs that they expect, and of a dataset of the hub its subset and revision.
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
@@ -38,7 +38,8 @@ def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
             if f"model.{slot}" in values:
                 merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{slot}.")}
         if values.keys() & {"data.path", "data.hub"}:
-            merged = {key: v for key, v in merged.items() if key not in [f"data.{name}" for name in COUNTS]}
+            of_the_text = [f"data.{name}" for name in (*COUNTS, "subset", "revision")]
+            merged = {key: v for key, v in merged.items() if key not in of_the_text}
         merged |= {key: (value, place) for key, value in values.items()}
     return merged
 
@@ -135,7 +136,13 @@ def scale_level(scale: str) -> Level:
             f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}; or give the path of a YAML file, such "
             "as my_scale.yaml"
         )
-    return Level(f"scale {scale}", {str(key): value for key, value in read_yaml(path).items()})
+    values = {str(key): value for key, value in read_yaml(path).items()}
+    if "seed" in values:
+        raise InputError(
+            f"scale {scale}: seed = {shown(values['seed'])}: must not be in a scale; give it by --seed of train, or by "
+            "--seeds of sweep"
+        )
+    return Level(f"scale {scale}", values)
 
 
 def parse_variant(variant: str, place: str) -> Level:

@@ -24,6 +24,7 @@ from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.compare import compare_folders
 from transformer_pl.reporting.cost_table import cost_table
 from transformer_pl.reporting.page_files import write_page
+from transformer_pl.reporting.publish import forget_other_table
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
@@ -103,7 +104,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table.add_argument(
         "--against", type=folder_name, metavar="DIR", help="another runs folder, to compare the same rows"
     )
-    parser.add_argument(
+    table.add_argument(
         "--cost",
         type=positive_number,
         metavar="TFLOPS",
@@ -165,6 +166,7 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     if options.format != "html":
         return Report(title, table, elsewhere=elsewhere)
     make_folder(folder)
+    forget_other_table(folder, table)
     write_page(sweep, planned, table, folder)
     return Report(title, table, folder / "report.html", elsewhere)
 
@@ -225,6 +227,8 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     search = search_from_options(file, content, options)
     folder = sweep_folder(search, options)
     results = SearchResults(search, storage.find_study(search, folder, options.storage), options.runs)
+    if not results.records:
+        raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
     title, table = f"{search.name} at scale {Path(search.scale).stem}", results.table()
     if options.format == "wandb":
         trials = [options.runs / "trials" / record["folder"] for record in results.trained]
@@ -233,6 +237,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     if options.format != "html":
         return Report(title, table)
     make_folder(folder)
+    forget_other_table(folder, table)
     write_search_page(results, table, folder)
     return Report(title, table, folder / "report.html")
 

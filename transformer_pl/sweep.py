@@ -61,6 +61,11 @@ from transformer_pl.trials import cleaning
 from transformer_pl.trials.index import index_of
 from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
 
+# Options that are for a sweep file.
+OF_A_FILE = (
+    *("scale", "seeds", "set", "retune", "plan", "measure", "parallel", "rerun", "compare", "beside"),
+    *("sampler", "pruner", "storage", "devices", "per_device", "slurm"),
+)
 EXAMPLES = """\
 examples:
   python -m transformer_pl.sweep sweeps/table3_A.yaml                     train, and print the table
@@ -88,7 +93,7 @@ def main(words: list[str]) -> int:
         return 0
     if options.clean:
         with runs_lock(options.runs, alone=True):
-            return cleaning.clean(options.runs, console)
+            return cleaning.clean(options.runs, console, queued_trials(options.runs, must_answer=True))
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if options.measure and not options.plan:
@@ -165,10 +170,11 @@ class GridCommand:
         if self.options.measure:
             estimates = self.measured(sweep, missing, estimates)
         plan = Plan(sweep, trials, estimates)
-        print_plan(plan, missing, self.console, self.options.compare, self.launcher.slots)
+        here = all(self.launcher.threads(planned) is not None for planned in missing)
+        print_plan(plan, missing, self.console, self.options.compare, self.launcher.at_once, here)
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
-        for line in long_note(plan, missing, self.launcher.cpu_cores(), self.launcher.slots):
+        for line in long_note(plan, missing, self.launcher.cpu_cores(), self.launcher.at_once):
             say(self.console, line)
         if self.options.plan and missing:
             say(self.console, self.launcher.describe(missing))
@@ -225,7 +231,7 @@ class GridCommand:
         self.launcher.allot([one.config.trainer for one in missing], len(missing))
         say(self.console, self.launcher.describe(missing))
         cached = len(plan.trials) - len(missing)
-        with ProgressView(self.console, missing, cached, self.launcher.slots, plan.estimates) as view:
+        with ProgressView(self.console, missing, cached, self.launcher.at_once, plan.estimates) as view:
             launch(queue, self.argv(plan.sweep), self.launcher, view)
 
     def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
@@ -257,7 +263,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     run.add_argument(
         "--measure",
         action="store_true",
-        help="for --plan: train the first 50 steps of each row to tell the time; prepares the text",
+        help="for --plan: train the first 50 steps of each row to estimate its time; prepares the text",
     )
     run.add_argument(
         "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores or GPUs allow)"
@@ -298,6 +304,8 @@ def read_options(words: list[str]) -> argparse.Namespace:
         parser.error("one of FILE, --list, --clean and --schema must be given")
     if len(given) > 1:
         parser.error(f"give {given[0]} or {given[1]}, not both")
+    if not options.file:
+        refuse_options(options, OF_A_FILE, f"is for a sweep file, not for {given[0]}")
     return options
 
 

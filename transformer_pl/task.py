@@ -67,7 +67,7 @@ class Task(ABC):
         """Score the outputs of a whole set against its references, line by line."""
 
     @abstractmethod
-    def score_one(self, hypothesis: str, reference: str) -> float:
+    def score_one(self, hypothesis: str, reference: str, config: "Config") -> float:
         """The measure of a single sentence."""
 
     @property

@@ -7,6 +7,7 @@ its last checkpoint. One that diverged keeps its last good checkpoint and is not
 """
 
 import argparse
+import os
 import sys
 import time
 import traceback
@@ -32,6 +33,7 @@ from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, 
 from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, folder_name, run_command, text
 from transformer_pl.runtime.energy import EnergyMeter
 from transformer_pl.runtime.environment import (
+    TRIAL,
     avoid_spinning_threads,
     code_state,
     describe_environment,
@@ -60,7 +62,8 @@ examples:
   python -m transformer_pl.train --variant="model.h=1 model.p_drop=0"   as a row of a sweep file names it
   python -m transformer_pl.train --scale=multi30k --runs=elsewhere      base on real text, results in another folder
 
-The keys of the config follow. Their defaults are the paper's base; a scale sets some of them.
+The keys of the config follow. Their defaults are the paper's base; a scale sets some of them. The arguments of a
+component are keys too: --model.attention=ablations.local_attention.LocalAttention --model.attention.window=8
 """
 
 
@@ -81,6 +84,11 @@ def main(argv: list[str]) -> int:
     check_writable(options.runs)
     with runs_lock(options.runs):
         run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data), earlier)
+        if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
+            raise InputError(
+                f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its text or the code of "
+                "its components has changed since; run the sweep again"
+            )
         if not options.rerun and (code := _report_ended(run)) is not None:
             return code
         try:
@@ -288,6 +296,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: E
             "version": project_version(),
             "id": run.identity.trial,
             "weights_id": run.identity.weights,
+            "weights_of": earlier and earlier["id"],
             "name": run.name,
             "tags": run.tags,
             "scale": run.scale,

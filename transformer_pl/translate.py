@@ -14,7 +14,7 @@ from pathlib import Path
 from transformer_pl.config import Config
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, message_of
 from transformer_pl.runtime.files import check_regular
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
@@ -67,9 +67,9 @@ def main(argv: list[str]) -> int:
     folder: Path = result["folder"]
     trial = Trial(folder)
     trial.intact("weights.pt")  # before its text is asked for: an archive of results has neither
-    if (text := trial.data()) is None:
+    if (data_id := trial.data()) is None:
         raise InputError(f"{folder / 'env.json'}: must name the trial's text, but does not; train the trial again")
-    prepared = Prepared(folder.parents[1] / "data" / text)
+    prepared = Prepared(folder.parents[1] / "data" / data_id)
     task = task_of(config.data)
     score, title, sides = main_score(result)[1], task.measure.title, task.sides(config.data)
     print(
@@ -78,12 +78,16 @@ def main(argv: list[str]) -> int:
         file=sys.stderr,
     )
     number = 0
-    with translator(config, prepared, trial, max(1, options.n_best)) as translate:
-        for sentences in lines:
-            for outputs in translate(sentences):
-                number += 1
-                for text, score in outputs if options.n_best else outputs[:1]:
-                    print(f"{number}\t{score:.4f}\t{text}" if options.n_best else text, flush=True)
+    try:
+        with translator(config, prepared, trial, max(1, options.n_best)) as translate:
+            for sentences in lines:
+                for outputs in translate(sentences):
+                    number += 1
+                    for text, log_score in outputs if options.n_best else outputs[:1]:
+                        print(f"{number}\t{log_score:.4f}\t{text}" if options.n_best else text, flush=True)
+    except (RuntimeError, FloatingPointError) as error:  # such as a GPU without memory
+        remedy = "try a smaller --beam, or another device"
+        raise InputError(f"{folder}: cannot translate here: {message_of(error)}; {remedy}") from None
     return 0
 
 

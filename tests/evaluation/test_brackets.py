@@ -74,7 +74,7 @@ def test_a_set_is_scored_by_its_sums_and_says_how_much_is_malformed():
     assert scores.metrics["recall"] == pytest.approx(100 * 6 / 10)
     assert scores.metrics["f1"] == pytest.approx(200 * 0.75 * 0.6 / 1.35)
     assert scores.metrics["malformed"] == pytest.approx(100 / 3)
-    assert Parsing().score_one(outputs[1], references[1]) == pytest.approx(200 / 7)
+    assert Parsing().score_one(outputs[1], references[1], Config()) == pytest.approx(200 / 7)
 
 
 def test_f1_of_sums():

@@ -40,6 +40,8 @@ def test_a_language_without_blanks_between_words_has_its_tokeniser():
     assert scores.metrics["bleu"] == chinese.corpus_score(hypotheses, [references]).score > 50
     assert scores.signature == str(chinese.get_signature())
     assert corpus_score(hypotheses, references).bleu == 0
+    one = sacrebleu.BLEU(trg_lang="zh", effective_order=True).sentence_score(hypotheses[1], references[1:]).score
+    assert Translation().score_one(hypotheses[1], references[1], config) == one > 0
 
 
 @pytest.mark.parametrize("language", ["ja", "ko"])

@@ -29,12 +29,12 @@ TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")
 
 
-def printed(runs, width, compare=None, content=TABLE3, finished=(), at_once=1):
+def printed(runs, width, compare=None, content=TABLE3, finished=(), at_once=1, here=True):
     """The lines of a plan in a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     trials = plan_trials(content, runs)
     missing = [planned for planned in trials if planned.trial.needs_training()]
-    print_plan(Plan(content, trials, estimate_costs(trials, finished)), missing, console, compare, at_once)
+    print_plan(Plan(content, trials, estimate_costs(trials, finished)), missing, console, compare, at_once, here)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
@@ -213,7 +213,9 @@ def test_a_column_for_what_varies_and_a_line_for_what_does_not(tmp_path):
     assert lines[9] == f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared " + (
         "(the first training, or --measure, prepares it)"
     )
-    assert lines[11].startswith("remaining training time: unknown, as no finished trial is comparable; ")
+    unknown = "remaining training time: unknown, as no finished trial is comparable"
+    assert lines[11] == f"{unknown}; --plan --measure measures it"
+    assert printed(tmp_path, 120, content=TABLE3_A, here=False)[11] == unknown  # --measure would be refused
     assert len(lines) == 12
     assert not any(line.startswith("base:") for line in lines)
 
@@ -424,7 +426,7 @@ def test_the_plan_says_what_runs_at_once_on_what(file, steps, tmp_path, capsys):
     assert sweep.main([*words, *longer]) == 0
     out = capsys.readouterr().out
     assert "to train, 1 at a time, each on " in out
-    assert ("a smaller scale takes less; --plan --measure tells the time" in out) == bool(steps)
+    assert ("a smaller scale takes less; --plan --measure estimates the time" in out) == bool(steps)
     assert not (tmp_path / "runs").exists()
 
 

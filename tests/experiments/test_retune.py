@@ -55,7 +55,10 @@ def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sw
         (["seed"], None, "seed: must be a key of model or optim"),
         (["model.h"], None, "model.h: must be the same in all rows, but row `h=4` changes it"),
         (["model.d_k"], None, "model.d_k: must be a number other than 0 in base, but is None"),
+        (["optim.beta2"], None, "optim.beta2: is tried from a third to three times base's 0.98, but"),
         (KEYS, {"name": "params"}, "metric.name = params: must be one of val/bleu"),
+        (KEYS, {"name": "val/ppl", "goal": "maximize"}, "metric.goal = maximize: must not be the worst val/ppl"),
+        (KEYS, {"name": "val/bleu", "goal": "minimize"}, "metric.goal = minimize: must not be the worst val/bleu"),
     ],
 )
 def test_a_key_that_cannot_be_retuned_is_an_error_that_says_why(sweep_file, keys, metric, completed):
@@ -130,7 +133,10 @@ def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
     best = tuning.best(sweep, tried)
     rates = [row.configs[0].optim.lr_scale for row in best.rows]
     assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
-    assert "diverged" not in best.notes[-1]
+    assert "diverged" not in best.notes[-1] and "failed" not in best.notes[-1]
+    tried[3].trial.make()
+    tried[3].trial.set_status("failed", why="a full disk")
+    assert "Of these 6 tries 1 failed and were left out." in tuning.best(sweep, tried).notes[-1]
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ def resources(folder, text):
         ("nodes: 2", "nodes: is no key of a --slurm file"),  # that is trainer.num_nodes
         ("time: 2:00:00", 'time: must be in quotes, or YAML reads another number; write "2:00:00" for two hours'),
         ('time: "two hours"', "time = two hours: must be a time as sbatch reads it, in quotes"),
-        ("cpus-per-task: 0", "cpus-per-task = 0: Input should be greater than or equal to 1"),
+        ("cpus-per-task: 0", "cpus-per-task = 0: must be greater than or equal to 1"),
         ("partition: 'long --wrap=x'", "partition = long --wrap=x: must be one word without quotes"),
-        ("mem: 8", "mem = 8: Input should be a valid string"),
+        ("mem: 8", "mem = 8: must be a valid string; write it in quotes"),
         ("gpus-per-node: a100", "gpus-per-node = a100: must be a number, or a type and a number such as a100:4"),
         ("gpus-per-node: -1", "gpus-per-node = -1: must be a number, or a type and a number"),
     ],
@@ -56,7 +56,10 @@ def test_a_time_is_read_as_sbatch_reads_it(tmp_path, text, hours):
 
 @pytest.mark.parametrize(
     ("text", "gpus"),
-    [("", 0), ("gpus-per-node: 2", 2), ("gpus-per-node: a100:4", 4), ("gres: gpu:h100:2", 2), ("gres: gpu", 1)],
+    [
+        *(("", 0), ("gpus-per-node: 2", 2), ("gpus-per-node: a100:4", 4), ("gres: gpu:h100:2", 2), ("gres: gpu", 1)),
+        *(("gres: gpu:2", 2), ("gres: gpu:h100", 1), ("gres: 'shard:1,gpu:8'", 8), ("gres: shard:4", 0)),
+    ],
 )
 def test_the_gpus_of_a_trial_are_counted(tmp_path, text, gpus):
     assert (resources(tmp_path, text or "mem: 8G")).gpus == gpus
@@ -92,9 +95,11 @@ def test_a_search_says_how_many_trials_it_submits_at_once(tmp_path):
         SlurmLauncher(tmp_path, tmp_path / "sweep").allot([Trainer()], 10, is_search=True)
     launcher = SlurmLauncher(tmp_path, tmp_path / "sweep", parallel=3)
     launcher.allot([Trainer()], 10, is_search=True)
-    assert launcher.slots == 3
+    assert launcher.slots == launcher.at_once == 3
     launcher.allot([Trainer()], 10)  # the array of a grid has all trials, and SLURM runs three of them at once
-    assert launcher.slots == 10
+    assert (launcher.slots, launcher.at_once) == (10, 3)
+    launcher.allot([Trainer()], 2)
+    assert launcher.at_once == 2
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def test_seeds_that_give_no_order_correlate_by_nothing():
 
 def test_one_seed_tells_nothing_of_others():
     found = rank_correlation([[value] for value in PUBLISHED], PUBLISHED)
-    assert found.interval is None and found.describe("BLEU") == "+1.00 by BLEU (8 rows)"
+    assert found.interval is None
+    assert found.describe("BLEU") == "+1.00 by BLEU (8 rows; no interval, as a row has one seed)"
     assert rank_correlation([[1.0, 2.0], [3.0, 3.0], [5.0]], [1, 2, 3]).interval is None
 
 
@@ -89,12 +90,13 @@ def test_the_note_names_each_score_that_enough_rows_have():
     """Three of those whose number is printed, and whose own is finite."""
     rows = [table_row([(10 + i, 5 - i)], (20 + i, 6.0 - i)) for i in range(3)]
     (note,) = describe_agreement(rows)
-    assert note.endswith(" with the paper's: +1.00 by BLEU (3 rows), +1.00 by PPL (3 rows).")
+    counts = "(3 rows; no interval, as a row has one seed)"
+    assert note.endswith(f" with the paper's: +1.00 by BLEU {counts}, +1.00 by PPL {counts}.")
     assert describe_agreement(rows[:2]) == []
     for another in (table_row([(9, 9)]), table_row([], (9, 9)), table_row([(math.inf, math.inf)], (9, 9))):
         assert describe_agreement([*rows, another]) == [note] and describe_agreement([*rows[:2], another]) == []
     (note,) = describe_agreement([*rows[:2], table_row([(12, 3)], (22, None))])
-    assert "BLEU (3 rows)." in note and "PPL" not in note
+    assert "BLEU (3 rows;" in note and "PPL" not in note
     twice = table_row([(30, 1), (math.inf, 1)], (30, 1))
     assert "BLEU (3 rows), +1.00 by PPL (4 rows)" in describe_agreement([*rows, twice])[0]
 

@@ -58,6 +58,15 @@ def test_a_row_that_differs_from_base_in_its_training_alone_is_not_the_paper_s()
     assert column(table, "device hours")[:2] == ["24", "336"]
 
 
+def test_a_row_that_only_decoded_has_no_cost_of_training():
+    """Its weights are those of a row that differs in decoding alone."""
+    rows = [row(config(), DAY, bleu=27.0), row(config(decode__beam=1), 60, bleu=26.0)]
+    rows[1].results[0]["weights_of"] = rows[0].results[0]["id"]
+    table = build_cost_table(["base", "beam=1"], rows, rows[0].config, P100)
+    assert column(table, "device hours")[:2] == ["24", "-"] and column(table, "FLOPs by time")[1] == "-"
+    assert any(note.startswith("A row without device hours took over") for note in table.notes)
+
+
 def test_many_hours_are_printed_whole():
     rows = [row(config(trainer__devices=8), 7 * DAY, bleu=27.0)]
     assert column(build_cost_table(["base"], rows, rows[0].config, P100), "device hours")[0] == "1,344"

@@ -338,7 +338,7 @@ def test_an_infinite_perplexity_does_not_hide_the_others():
     assert column(table, "PPL new") == ["inf"] and column(table, "PPL old") == ["3.00 ± 0.00"]
 
 
-@pytest.mark.parametrize(("sign", "rho"), [(1, "+1.00 by BLEU (4 rows)"), (-1, "-1.00 by BLEU (4 rows)")])
+@pytest.mark.parametrize(("sign", "rho"), [(1, "+1.00 by BLEU (4 rows;"), (-1, "-1.00 by BLEU (4 rows;")])
 def test_rank_correlation_with_the_paper(sign, rho):
     """Rows (A) with the paper's own differences, and with these reversed. h = 64 is not published."""
     heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
@@ -474,6 +474,12 @@ def test_two_folders_are_compared_row_by_row():
     assert any(note.startswith("*: p is below 0.05. p is by a t-test") for note in table.notes)
     half = compare_folders(["h=8", "h=1"], [row(config(), None), rows[1]], others[:2], ("new", "old"))
     assert column(half, "BLEU new")[0] == "-" and column(half, "Δ BLEU")[0] == ""
+    assert column(half, "seeds new") == ["0/1", str(len(rows[1].done))]
+    assert not any("diverged" in note for note in half.notes)
+    diverged = row(config(), None)._replace(states=["diverged"])
+    half = compare_folders(["h=8", "h=1"], [diverged, rows[1]], others[:2], ("new", "old"))
+    assert column(half, "seeds new")[0] == "0/1, 1 diverged"
+    assert any(note.startswith("1 trial diverged") for note in half.notes)
 
 
 def test_two_folders_are_compared_by_the_chosen_test():

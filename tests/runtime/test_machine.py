@@ -218,15 +218,17 @@ def test_train_refuses_a_missing_gpu_before_the_text_is_prepared(tmp_path, monke
 
 
 def test_several_nodes_need_a_launcher_without_which_they_would_wait_for_each_other(tmp_path, monkeypatch):
-    for name in machine.LAUNCHERS:
+    for name in machine.LAUNCHER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    for name in ("NODE_RANK", "OMPI_COMM_WORLD_SIZE"):  # their ranks are not known when the command begins
+        monkeypatch.setenv(name, "1")
     for keys in ({"accelerator": "cpu"}, {}):
         with pytest.raises(InputError, match=r"trainer\.num_nodes = 2: needs a launcher .* such as srun or torchrun"):
             machine.accelerator(config(num_nodes=2, **keys).trainer, 0)
     with pytest.raises(InputError, match="needs a launcher"):
         tiny_trials.train(tmp_path / "runs", {"trainer.num_nodes": 2})
     assert not (tmp_path / "runs" / "data").exists()
-    for name in machine.LAUNCHERS:
+    for name in machine.LAUNCHER_VARIABLES:
         with monkeypatch.context() as patch:
             patch.setenv(name, "1")
             assert machine.accelerator(config(num_nodes=2).trainer, 0) == "cpu"

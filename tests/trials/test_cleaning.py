@@ -415,6 +415,15 @@ def test_a_trial_that_was_never_begun_goes(runs):
     assert [(one.path, one.reason) for one in find_removable(runs)] == [(new.folder, "broken: never begun")]
 
 
+def test_what_a_launcher_has_queued_stays(runs):
+    """It may not have begun. Neither does its sweep lose its folder, with the launcher's records."""
+    queued = Trial(runs / "trials" / trial_folder("demo-base-s1", "0" * 12))
+    queued.take_lease().close()
+    sweep = sweep_without_trials(runs)  # but for this one
+    assert {one.path for one in find_removable(runs)} == {queued.folder, sweep}
+    assert not find_removable(runs, {"0" * 12})
+
+
 def test_to_train_anew_leaves_the_files_of_others(runs):
     trial = trials(runs)[0]
     notes = [write(trial.folder / name, "mine") for name in ("notes.md", "plots/a.png", "checkpoints/best.ckpt")]

@@ -1,11 +1,14 @@
 """Which trial a config is: what keeps an identity, what changes it, and how a difference is worded."""
 
 import pytest
+import tiny_trials
 from helpers import GRIDS
 
 from transformer_pl.config import Config
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve, scale_level
+from transformer_pl.runtime.environment import TRIAL
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials import identity as identity_module
 from transformer_pl.trials.identity import config_difference, describe_difference, identity, row_identity, same_row
 
@@ -131,6 +134,14 @@ OF_DECODING = {"decode.beam": 1, "decode.alpha": 1, "decode.extra": 1, "trainer.
 def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
     base, other = of({}), of({key: OF_DECODING[key]})
     assert base.trial != other.trial and base.weights == other.weights
+
+
+def test_a_trial_is_refused_that_is_another_than_its_sweep_has_planned(tmp_path, monkeypatch):
+    """A component may be edited while the trial waits. The sweep would wait for a result that does not come."""
+    monkeypatch.setenv(TRIAL, "0123456789ab")
+    with pytest.raises(InputError, match="must be the trial that the sweep has planned, but its text or the code of"):
+        tiny_trials.train(tmp_path / "runs", {})
+    assert not list((tmp_path / "runs").glob("trials/*"))
 
 
 def test_the_distance_of_validations_makes_other_weights():

@@ -97,13 +97,14 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
     config = sizes(model, vocab_size)
     device = dry_run(config)
+    devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
     exempted = {name for component in not_papers(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
     for name, measure in PROPERTIES.items():
         if name not in exempted:
             try:
                 what = f"the measurement of {name} with {component_names(config)}"
-                with checked_code(what), torch.random.fork_rng(), torch.device(device):
+                with checked_code(what), torch.random.fork_rng(devices), torch.device(device):
                     how = measure(small_model(config))
             except Exception as error:
                 (message,) = component_failure(config, error).messages

@@ -42,9 +42,9 @@ def corpus_score(hypotheses: Sequence[str], references: Sequence[str], language:
     return Score(bleu, CHRF().corpus_score(hypotheses, [references]).score, _signature(language), statistics)
 
 
-def sentence_bleu(hypothesis: str, reference: str) -> float:
-    """Return BLEU of one sentence, by the n-gram orders that it is long enough for."""
-    return BLEU(effective_order=True).sentence_score(hypothesis, [reference]).score
+def sentence_bleu(hypothesis: str, reference: str, language: str = "") -> float:
+    """Return BLEU of one sentence, by the n-gram orders that it is long enough for. language: as in `corpus_score`."""
+    return BLEU(effective_order=True, trg_lang=language).sentence_score(hypothesis, [reference]).score
 
 
 def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> list[list[int]]:

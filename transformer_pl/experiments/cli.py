@@ -50,9 +50,7 @@ def add_sweep_options(parser: CommandParser) -> Options:
     """Add the options that choose the trials of a sweep file, and the runs folder. Returns their group."""
     group = parser.add_argument_group("which trials")
     add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
-    group.add_argument(
-        "--seeds", type=_seeds, metavar="1,2", help="train every row once with each seed (the file's, or 1)"
-    )
+    group.add_argument("--seeds", type=_seeds, metavar="1,2", help="the seeds of each row (the file's, or 1)")
     return group
 
 
@@ -116,7 +114,7 @@ def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) 
     """Raise an InputError for the first of these options that was given."""
     for flag in flags:
         if getattr(options, flag):
-            raise InputError(f"--{flag}: {why}; leave it out")
+            raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")
 
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:

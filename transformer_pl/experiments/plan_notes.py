@@ -12,7 +12,6 @@ from transformer_pl.experiments.regime import Regime, describe_regime, regime
 from transformer_pl.levels import DEFAULT_SCALE
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.convergence import FALLEN, LIMIT, Convergence, of_seeds, of_trial
-from transformer_pl.trials.identity import row_identity
 
 MUCH_LARGER, MUCH_FASTER = 1.5, 1.25  # ratios of the largest row to the smallest: of size and depth, of peak rates
 WEEK, YEAR = 7 * 86_400.0, 365 * 86_400.0  # seconds
@@ -24,12 +23,14 @@ PRE_NORM = "--set model.residual=ablations.pre_norm.PreNormResidual"
 def plan_notes(plan: Plan, retuned: bool) -> list[str]:
     """The lines under the plan of a sweep. retuned: whether each row gets its own best values (--retune)."""
     regimes = _regimes(plan)
-    base_identity = row_identity(plan.sweep.base)
-    base = next((row for row in regimes if row_identity(plan.sweep.rows[row].configs[0]) == base_identity), 0)
-    differing = [] if retuned else differing_note(plan, regimes)
-    outside = outside_note(plan.sweep.configs)
-    lengths = [*warmup_note(plan), *average_note(plan)]
-    return [describe_regime(regimes[base], regimes.values()), *lengths, *differing, *convergence_notes(plan), *outside]
+    return [
+        describe_regime(regimes[plan.sweep.base_row or 0], regimes.values()),
+        *warmup_note(plan),
+        *average_note(plan),
+        *([] if retuned else differing_note(plan, regimes)),
+        *convergence_notes(plan),
+        *outside_note(plan.sweep.configs),
+    ]
 
 
 def outside_note(configs: Iterable[Config]) -> list[str]:
@@ -82,7 +83,7 @@ def long_note(plan: Plan, missing: Iterable[PlannedTrial], cpu_cores: int, at_on
     smaller = "" if Path(plan.sweep.scale).stem == DEFAULT_SCALE else f", such as --scale {DEFAULT_SCALE},"
     return [
         f"too long for this machine: {least}{time} on {counted(cpu_cores, 'CPU core')}; a smaller scale{smaller} takes "
-        "less; --plan --measure tells the time"
+        "less; --plan --measure estimates the time"
     ]
 
 
@@ -102,7 +103,8 @@ def differing_note(plan: Plan, regimes: Mapping[int, Regime]) -> list[str]:
     if not differing:
         return []
     note = (
-        f"rows differ much ({', '.join(differing)}), and may need different lengths or rates: {RETUNE} tunes each row"
+        f"rows differ much ({', '.join(differing)}), and may need different numbers of steps or learning rates: "
+        f"{RETUNE} tunes each row"
     )
     if all(is_papers("residual", model.residual) for model in models):
         note += f"; {PRE_NORM} puts the norm before each sub-layer, with which deep and wide models train more easily"

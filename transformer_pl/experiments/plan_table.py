@@ -14,7 +14,6 @@ from transformer_pl.experiments.cost import ASSUMED_LENGTH, short_number, short_
 from transformer_pl.experiments.plan import CostEstimate, Plan, PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.runtime.terminal import counted, fits, print_table, say
-from transformer_pl.trials.identity import row_identity
 from transformer_pl.trials.why_new import reasons_by_names
 
 WRAPPED_NAME = 20  # columns of a row's name where the terminal is narrow, or more for a longer word
@@ -23,12 +22,17 @@ COMPARED = ("params", "flops", "steps")  # what --compare knows
 
 
 def print_plan(
-    plan: Plan, missing: Sequence[PlannedTrial], console: Console, compare: str | None = None, at_once: int = 1
+    plan: Plan,
+    missing: Sequence[PlannedTrial],
+    console: Console,
+    compare: str | None = None,
+    at_once: int = 1,
+    here: bool = True,
 ) -> None:
     """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
 
     missing: the trials that are to be trained. compare: one of COMPARED; adds a column with how far each row is from
-    base in it. at_once: how many trials run at a time.
+    base in it. at_once: how many trials run at a time. here: whether on this machine.
     """
     sweep, trials, estimates = plan
     states = [planned.trial.state() for planned in trials]
@@ -55,8 +59,8 @@ def print_plan(
         say(console, "~: estimated by FLOPs from finished trials, of other rows or with other numbers of steps")
     say(console, "FLOPs (of matrix products alone) and time are those of one trial")
     if missing:
-        say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing], at_once))
-    if len(sweep.rows) > 1 and row_identity(sweep.base) not in {row_identity(row.configs[0]) for row in sweep.rows}:
+        say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing], at_once, here))
+    if len(sweep.rows) > 1 and sweep.base_row is None:
         remedy = "add `base` to variant, or base's value to the values of a key"
         say(console, f"the table will have no differences, because base is not a row of this sweep; {remedy}")
     named = zip(trials, states, strict=True)
@@ -71,11 +75,14 @@ def _narrowest(console: Console, table: Table) -> int:
     return Measurement.get(console, console.options.update(width=1000), table).minimum
 
 
-def _describe_work_left(missing: Sequence[PlannedTrial], estimates: Sequence[CostEstimate], at_once: int) -> str:
+def _describe_work_left(
+    missing: Sequence[PlannedTrial], estimates: Sequence[CostEstimate], at_once: int, here: bool
+) -> str:
     """estimates: of each trial that is to be trained."""
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) < len(estimates):
-        return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
+        remedy = "; --plan --measure measures it" if here else ""
+        return f"remaining training time: unknown, as no finished trial is comparable{remedy}"
     about = "about " if any(estimate.by_flops for estimate in estimates) else ""
     total = sum(seconds)
 

@@ -15,10 +15,9 @@ from transformer_pl.config import KEYS, without_section
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import MOST_TRIALS, Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import Level, scale_level
+from transformer_pl.levels import Level, scale_level, type_errors
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import task_of
-from transformer_pl.trials.identity import same_row
 
 DRAWS_PER_POINT = 20  # of the sequence, at most
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value
@@ -52,11 +51,7 @@ class Retuning(NamedTuple):
             of_row = tries[index * len(self.points) : (index + 1) * len(self.points)]
             point = self.points[self._best_point(of_row)]
             rows.append(_row_at(sweep.scale, row, point, [config.seed for config in row.configs]))
-        base = sweep.base
-        for row, retuned in zip(sweep.rows, rows, strict=True):
-            if same_row(row.configs[0], sweep.base):
-                base = retuned.configs[0]
-                break
+        base = sweep.base if sweep.base_row is None else rows[sweep.base_row].configs[0]
         return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tries)))
 
     def _best_point(self, tries: Sequence[PlannedTrial]) -> int:
@@ -81,6 +76,11 @@ class Retuning(NamedTuple):
         )
         if diverged := sum(planned.trial.diverged_at() is not None for planned in tries):
             note += f" Of these {len(tries)} tries {diverged} diverged, which counts as the worst result."
+        if failed := sum(planned.trial.status()["state"] == "failed" for planned in tries):
+            note += (
+                f" Of these {len(tries)} tries {failed} failed and were left out. The same sweep command tries them "
+                "again, and a row may then get another point."
+            )
         return note
 
 
@@ -96,6 +96,8 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
     name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
     if name not in goals:
         errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
+    elif isinstance(metric, dict) and metric.get("goal") == ("maximize" if name in MINIMISED else "minimize"):
+        errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must not be the worst {name}; change it")
     if len(sweep.rows) * budget > MOST_TRIALS:
         errors.append(
             f"--budget {budget}: must be at most {MOST_TRIALS // len(sweep.rows)} with {len(sweep.rows)} rows, for all "
@@ -121,6 +123,8 @@ def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
         return f"--retune {key}: must be a key of model or optim; leave it out"
     if isinstance(value, bool) or not isinstance(value, int | float) or not value:
         return f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out"
+    if beyond := type_errors(Level("--retune", {key: value * REACH})):
+        return f"--retune {key}: is tried from a third to three times base's {value}, but {beyond[0]}; leave it out"
     if varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
         return f"--retune {key}: must be the same in all rows, but row `{varying[0]}` changes it; leave it out"
     return None

@@ -27,13 +27,13 @@ def schema_text(kind: str) -> str:
 
 
 def scale_schema() -> Schema:
-    """The schema of a scale: dotted keys, each with a value of its type."""
+    """The schema of a scale: dotted keys, each with a value of its type. A seed is not a scale's."""
     return {
         "$schema": DIALECT,
         "title": "transformer_pl scale",
         "type": "object",
         "minProperties": 1,
-        "properties": {key: _value(schema) for key, schema in key_schemas().items()},
+        "properties": {key: _value(schema) for key, schema in key_schemas().items() if key != "seed"},
         "patternProperties": {OPTION: PLAIN},
         "additionalProperties": False,
     }

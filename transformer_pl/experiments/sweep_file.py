@@ -16,7 +16,7 @@ from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule
 from transformer_pl.runtime.yaml_file import read_yaml
-from transformer_pl.trials.identity import describe_difference, row_identity
+from transformer_pl.trials.identity import describe_difference, row_identity, same_row
 
 # W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").
 TOP_LEVEL = (
@@ -58,6 +58,11 @@ class Sweep(NamedTuple):
     def configs(self) -> list[Config]:
         """Of all trials, row by row."""
         return [config for row in self.rows for config in row.configs]
+
+    @property
+    def base_row(self) -> int | None:
+        """The index of the row that is base; None where the sweep has none."""
+        return next((i for i, row in enumerate(self.rows) if same_row(row.configs[0], self.base)), None)
 
 
 def read_sweep(

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from transformer_pl.config import Trainer
-from transformer_pl.runtime.environment import ROW
+from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.lease import Lease
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Launcher(Protocol):
     """Where a command trains its trials. An InputError of a method ends the command before anything is started."""
 
     slots: int  # how many trials it takes at once, set by `allot`
+    at_once: int  # how many of these it trains at once
     shares: bool  # whether some of them share the memory of a device, set by `allot`
 
     def check(self, trainers: Iterable[Trainer]) -> None:
@@ -113,6 +114,7 @@ def trial_variables(planned: "PlannedTrial", threads: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "WANDB_NAME": planned.name,
         ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
+        TRIAL: planned.identity.trial,
     }
 
 

@@ -46,6 +46,9 @@ def chosen_launcher(options: argparse.Namespace, folder: Path) -> Launcher:
     return LAUNCHERS[options.launcher].open_launcher(options, folder)
 
 
-def queued_trials(runs: Path) -> dict[str, str]:
-    """The trials of a runs folder that any launcher trains or will train, by id: `queued`, or `running`."""
-    return slurm_queue.queued_trials(runs)
+def queued_trials(runs: Path, must_answer: bool = False) -> dict[str, str]:
+    """The trials of a runs folder that any launcher trains or will train, by id: `queued`, or `running`.
+
+    must_answer: raise an InputError where a launcher does not answer; else warn.
+    """
+    return slurm_queue.queued_trials(runs, must_answer)

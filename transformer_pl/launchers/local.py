@@ -76,6 +76,10 @@ class LocalLauncher:
         return self.workers.count
 
     @property
+    def at_once(self) -> int:
+        return self.slots
+
+    @property
     def shares(self) -> bool:
         return self.workers.share_memory
 

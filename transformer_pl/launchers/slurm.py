@@ -130,6 +130,10 @@ class SlurmLauncher:
         self.slots = self.parallel if is_search and self.parallel else trial_count
         self._trainer = trainers[0] if trainers else Trainer()
 
+    @property
+    def at_once(self) -> int:
+        return min(self.parallel or self.slots, self.slots)
+
     def describe(self, trials: Sequence["PlannedTrial"], undrawn: int = 0) -> str:
         total, queued = len(trials) + undrawn, sum(self.attach(planned) is not None for planned in trials)
         text = f"{counted(total, 'trial')} to train"

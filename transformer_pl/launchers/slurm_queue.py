@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from transformer_pl.launchers import without_slurm
-from transformer_pl.runtime.errors import warn
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import read_json, write_json
 
 FOLDER = "slurm"  # in the folder of a sweep: scripts, records of arrays, and what the tasks print
@@ -100,14 +100,19 @@ def answer(words: list[str]) -> str:
     return completed.stdout
 
 
-def queued_trials(runs: Path) -> dict[str, str]:
+def queued_trials(runs: Path, must_answer: bool = False) -> dict[str, str]:
     """The trials whose tasks are not over, by id: `queued`, or `running`, also before they have imported torch.
 
-    Empty, with a warning, where SLURM does not answer.
+    Where SLURM does not answer: empty, with a warning; with must_answer an InputError.
     """
     try:
         tasks = queued_tasks(runs)
     except Unreachable as error:
+        if must_answer:
+            raise InputError(
+                f"{runs}: SLURM must say which trials it has queued, but does not answer ({error}); try again later, "
+                f"or remove {runs / 'sweeps'}/*/{FOLDER} if its jobs are over"
+            ) from None
         warn(f"queued trials are not shown, as SLURM does not answer ({error})")
         return {}
     return {trial_id: "running" if task.has_begun else "queued" for trial_id, task in tasks.items() if not task.is_over}

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from transformer_pl.config import Trainer
+from transformer_pl.key_types import constraint_of
 from transformer_pl.launchers import TRAIN
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted
@@ -79,8 +80,8 @@ class Resources(BaseModel):
                         f'{path}: time: must be in quotes, or YAML reads another number; write "2:00:00" for two hours'
                     )
                 else:
-                    reason = one["msg"].removeprefix("Value error, ")
-                    messages.append(f"{path}: {key} = {shown(one['input'])}: {reason}; correct it")
+                    quotes = "; write it in quotes" if one["type"] == "string_type" else ""
+                    messages.append(f"{path}: {key} = {shown(one['input'])}: {constraint_of(one)}{quotes}")
             raise InputError(*messages) from None
 
     @property
@@ -88,8 +89,11 @@ class Resources(BaseModel):
         """How many GPUs a trial has on each node."""
         if self.gpus_per_node is not None:
             return int(str(self.gpus_per_node).rpartition(":")[2])
-        found = re.search(r"(?:^|,)gpu(?::[^:,]+)?(?::(\d+))?(?:,|$)", self.gres or "")
-        return int(found[1] or 1) if found else 0
+        for one in (self.gres or "").split(","):
+            name, *type_and_number = one.split(":")
+            if name == "gpu":
+                return int(type_and_number[-1]) if type_and_number and type_and_number[-1].isdecimal() else 1
+        return 0
 
     @property
     def hours(self) -> float | None:

@@ -22,8 +22,12 @@ class RankCorrelation(NamedTuple):
 
     def describe(self, metric: str) -> str:
         """Such as `+0.64 by BLEU (19 rows; +0.40 to +0.75 with other seeds)`."""
-        interval = "" if self.interval is None else "; {:+.2f} to {:+.2f} with other seeds".format(*self.interval)
-        return f"{self.value:+.2f} by {metric} ({self.rows} rows{interval})"
+        interval = (
+            "no interval, as a row has one seed"
+            if self.interval is None
+            else "{:+.2f} to {:+.2f} with other seeds".format(*self.interval)
+        )
+        return f"{self.value:+.2f} by {metric} ({self.rows} rows; {interval})"
 
 
 def rank_correlation(scores: Sequence[Sequence[float]], published: Sequence[float]) -> RankCorrelation:

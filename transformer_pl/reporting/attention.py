@@ -13,7 +13,7 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.evaluation.evaluate import attention_maps, trained_model
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, message_of
 
 ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
@@ -51,8 +51,8 @@ def attention_pictures(
     for name, one in zip(names, shown, strict=True):
         try:
             weights[name] = _weights(one, text, sentences)
-        except InputError as error:
-            errors[name] = str(error)
+        except (InputError, RuntimeError) as error:  # such as a GPU without memory
+            errors[name] = message_of(error)
     if not weights:
         return [], errors
     by_sentence = zip(sentences, *weights.values(), strict=True)

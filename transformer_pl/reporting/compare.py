@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_pl.reporting import cells
-from transformer_pl.reporting.notes import convergence_notes, read_error_notes, untrained_notes
+from transformer_pl.reporting.notes import convergence_notes, diverged_notes, read_error_notes, untrained_notes
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, compare_with_base, mean
 from transformer_pl.reporting.table import comparison_record
@@ -36,6 +36,8 @@ def compare_folders(
         Column("Δ 95 %", [cells.difference_interval(row.score) for row in table_rows], drop_rank=2),
         Column("p", [cells.p_value(row.score) for row in table_rows], drop_rank=1),
     ]
+    for place, of_place in zip(places, (rows, other_rows), strict=True):
+        columns.append(Column(f"seeds {place}", [cells.seed_counts(row) for row in of_place]))
     for record, table_row in zip(records, table_rows, strict=True):
         record |= {f"val/{measure.name}.difference": table_row.difference()}
         record |= comparison_record(f"val/{measure.name}", table_row.score)
@@ -49,7 +51,8 @@ def compare_folders(
             for place, of_place in zip(places, (rows, other_rows), strict=True)
             for note in convergence_notes(of_place, f" in {place}")
         ),
-        *untrained_notes([row for row in table_rows if row.is_untrained]),
+        *diverged_notes([*rows, *other_rows]),
+        *untrained_notes([row for row in table_rows if row.is_untrained], "the other folder"),
         *read_error_notes([*rows, *other_rows]),
     ]
     return Table([column for column in columns if any(column.cells)], records, notes)

@@ -17,7 +17,7 @@ from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import of_trial
-from transformer_pl.trials.identity import config_difference, same_row
+from transformer_pl.trials.identity import config_difference
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 LOG_LINES = 40  # of each trial
@@ -131,21 +131,16 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dic
     if text is None:
         return [], errors
     sources, references = text
-    base_hypotheses = hypotheses.get(_base_row(sweep))
+    base_hypotheses = None if sweep.base_row is None else hypotheses.get(sweep.base_row)
     samples, task = [], task_of(sweep.base.data)
     for i in evenly_spaced(len(sources), TRANSLATED_SENTENCES):
         rows = []
         for row, row_hypotheses in hypotheses.items():
             base_words = (base_hypotheses or row_hypotheses)[i].split()
             words = _mark_changes(row_hypotheses[i].split(), base_words)
-            rows.append((sweep.rows[row].name, task.score_one(row_hypotheses[i], references[i]), words))
+            rows.append((sweep.rows[row].name, task.score_one(row_hypotheses[i], references[i], sweep.base), words))
         samples.append({"source": sources[i], "reference": references[i], "rows": rows})
     return samples, errors
-
-
-def _base_row(sweep: Sweep) -> int:
-    """The index of the base row; -1 if the sweep has none."""
-    return next((i for i, row in enumerate(sweep.rows) if same_row(row.configs[0], sweep.base)), -1)
 
 
 def _mark_changes(words: list[str], base_words: list[str]) -> list[tuple[str, bool]]:

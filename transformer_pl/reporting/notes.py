@@ -143,7 +143,7 @@ def _base_notes(rows: Sequence[TableRow]) -> list[str]:
         return [f"No differences, because base is not a row of this table. {remedy}"]
     if base.done:
         return []
-    if "diverged" in base.states:
+    if set(base.states) == {"diverged"}:
         return ["No differences, because base diverged. A lower optim.lr_scale may help."]
     how = "failed, see its log" if "failed" in base.states else "is not finished"
     return [f"No differences, because base {how}. The same sweep command trains it."]
@@ -213,8 +213,8 @@ def _memory_notes(rows: Sequence[TableRow]) -> list[str]:
     if not split:
         return []
     return [
-        "Trained with more parts of a batch (trainer.accumulate) than the sweep says, as a trial is that runs out of "
-        f"a device's memory: {', '.join(split)}. The batches are the same; rounding and dropout masks differ."
+        "Because a device ran out of memory, these trials split each batch into more parts (trainer.accumulate) than "
+        f"the sweep says: {', '.join(split)}. The batches are the same; rounding and dropout masks differ."
     ]
 
 
@@ -262,13 +262,13 @@ def _range_of_shares(shares: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def untrained_notes(rows: Sequence[TableRow]) -> list[str]:
-    """rows: those that are not compared with base."""
+def untrained_notes(rows: Sequence[TableRow], other: str = "base") -> list[str]:
+    """rows: those that are not compared. other: what with."""
     if not rows:
         return []
     title = rows[0].results.measure.title
     return [
-        f"Not compared with base: {counted(len(rows), 'row')}. Row and base are below {LEARNED:g} {title}: trained too "
+        f"Not compared with {other}: {counted(len(rows), 'row')}. Both are below {LEARNED:g} {title}: trained too "
         "little to compare. Train longer."
     ]
 
@@ -301,7 +301,8 @@ def _significance_notes(rows: Sequence[TableRow], randomise: bool) -> list[str]:
         notes.append(
             f"{what} use the variances of all rows between seeds (moderated variances, after Smyth 2004).{own}"
         )
-    notes.append(f"P(better): probability that the row's true {rows[0].results.measure.title} is above base's.")
+    others = "" if by_seeds else ", for other sentences with the same seed; other seeds may differ"
+    notes.append(f"P(better): probability that the row's true {rows[0].results.measure.title} is above base's{others}.")
     return notes + (_undecided_note(rows) if by_seeds else [])
 
 
@@ -346,6 +347,6 @@ def _undecided_note(rows: Sequence[TableRow]) -> list[str]:
     return [
         f"Undecided rows: {undecided} (p is not below {ALPHA:g}).",
         f"Seeds per row with which a true difference gets a {SIGNIFICANT} in 80 % of cases, as one of "
-        f"{counted(tests, 'row')} that are tested, if {title}'s standard deviation between seeds is "
-        f"{between_seeds:.1f}: {by_gap}.",
+        f"{counted(tests, 'row')} that are tested by their own variances, if {title}'s standard deviation between "
+        f"seeds is {between_seeds:.1f}: {by_gap}.",
     ]

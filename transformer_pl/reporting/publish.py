@@ -66,6 +66,16 @@ class Publisher:
         report.finish(0, wait=SEND_S)  # everything is still to be sent
 
 
+def forget_other_table(folder: Path, table: Table) -> None:
+    """Remove `table.md` where it is another table than a page is about to show: the next sweep then draws its own page.
+
+    Such a page is that of `report` with other seeds, or with another test.
+    """
+    markdown_file = folder / "table.md"
+    if markdown_file.exists() and markdown_file.read_bytes() != table.markdown().encode():
+        markdown_file.unlink()
+
+
 def mention_offline_runs(folders: Iterable[Path], runs: Path, console: Console) -> None:
     """Print how to upload the W&B runs that were kept offline, if there are any."""
     if any(any(folder.glob("wandb/offline-run-*")) for folder in folders):

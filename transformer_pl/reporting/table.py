@@ -99,7 +99,13 @@ def _measured_columns(rows: list[TableRow], title: str) -> list[Column]:
         return measured(name, cell, "Higher is better.", drop_rank=3, in_latex=False)
 
     return [
-        measured("PPL", cells.perplexity, meaning="Perplexity per subword of the validation set; lower is better."),
+        measured(
+            "PPL",
+            cells.perplexity,
+            "Perplexity per subword of the validation set; lower is better. "
+            f"{cells.SIGNIFICANT}: it differs significantly from base's. "
+            f"{cells.UNCONVERGED}: the row had not converged, or a marked difference is from a base that had not.",
+        ),
         *(other(metric, name) for metric, name in task_of(rows[0].results.config.data).others.items()),
         measured(
             title,

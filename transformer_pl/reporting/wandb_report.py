@@ -102,7 +102,8 @@ def _runset(library: ModuleType, name: str, folders: Iterable[Path], **options: 
     ids = [run_id for folder in folders if (run_id := kept_run_id(folder))]
     if not ids:
         raise InputError(
-            "--format wandb: the sweep must have runs at W&B, but its trials have none; --rerun makes them"
+            "--format wandb: the sweep must have runs at W&B, but its trials have none; train them without "
+            "WANDB_MODE=disabled"
         )
     return library.Runset(name=name, filters=expr.And(expr.Metric("ID").isin(ids)), **options)
 

@@ -43,6 +43,7 @@ def set_thread_count(threads: int) -> None:
 
 
 SWEEP, ROW = "TRANSFORMER_PL_SWEEP", "TRANSFORMER_PL_ROW"  # variables: see `sweep_and_row`
+TRIAL = "TRANSFORMER_PL_TRIAL"  # a variable: the id of the trial that a sweep has started this process for
 PROJECT = "transformer-pl"  # of W&B, unless a sweep file names another
 
 

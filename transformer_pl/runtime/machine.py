@@ -16,15 +16,9 @@ if TYPE_CHECKING:
 
     from transformer_pl.config import Trainer
 
-# Variables by which Lightning knows that srun, torchrun, LSF, MPI or a person has started this command on every node
-LAUNCHERS = {
-    "SLURM_NTASKS",
-    "TORCHELASTIC_RUN_ID",
-    "LSB_DJOB_RANKFILE",
-    "OMPI_COMM_WORLD_SIZE",
-    "NODE_RANK",
-    "GROUP_RANK",
-}
+# Variables by which Lightning knows that srun, torchrun or LSF has started this command on every node. Of other
+# launchers it does not know the rank when it is imported: each process would take itself for the first.
+LAUNCHER_VARIABLES = {"SLURM_NTASKS", "TORCHELASTIC_RUN_ID", "LSB_DJOB_RANKFILE"}
 
 
 def gpus() -> list[str]:
@@ -89,7 +83,7 @@ def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = 
     without an end, or silently use another precision.
     """
     mistakes = []
-    if trainer.num_nodes > 1 and not LAUNCHERS & environment.keys():
+    if trainer.num_nodes > 1 and not LAUNCHER_VARIABLES & environment.keys():
         mistakes.append(
             f"trainer.num_nodes = {trainer.num_nodes}: needs a launcher that starts this command on every node, such "
             "as srun or torchrun, but there is none here; use one (a sweep: --launcher slurm), or leave it out"

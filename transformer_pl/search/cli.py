@@ -121,7 +121,7 @@ def _train(
     if left:
         say(console, launcher.describe([], left))
     try:
-        with ProgressView(console, [], 0, launcher.slots, queue.estimates, queue.counts) as view:
+        with ProgressView(console, [], 0, launcher.at_once, queue.estimates, queue.counts) as view:
             launch(queue, lambda planned: queue.argv(planned, options.runs), launcher, view)
     except Stopped as stopped:
         queue.stopped()

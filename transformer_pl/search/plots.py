@@ -56,8 +56,8 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
             figures[f"importances{suffix}"] = Drawing(
                 f"Importance of each key for being in the best quarter by {goal}",
                 draw.share_bars(importances[goal]),
-                "How much a setting's values differ between the best quarter of the trials and all of them "
-                "(PED-ANOVA), as shares of 1. With few trials it is rough.",
+                "How much a setting's values differ between the best quarter of the finished trials and all of them "
+                "(PED-ANOVA), as shares of 1. Pruned trials do not count. With few trials it is rough.",
             )
     goals = list(search.goals)
     if (best := results.expected_best()) is not None:

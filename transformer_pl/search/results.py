@@ -193,7 +193,7 @@ class SearchResults:
         total = len(self.trial_records)
         notes = [f"{total} of {self.search.run_cap} trials: {described}. Scale {self.search.scale}."]
         if repeats := sum(states.REPEATS in trial.user_attrs for trial in self.study.get_trials(deepcopy=False)):
-            notes.append(f"{repeats} more draws repeated a trial of this table; they were not trained again.")
+            notes.append(f"Not trained again: {counted(repeats, 'draw')} that repeated a trial of this table.")
         if State.DIVERGED.value in counts:
             notes.append("diverged: the loss was no longer finite; the sampler takes the trial for the worst.")
         if len(self.search.goals) > 1:
@@ -213,7 +213,7 @@ class SearchResults:
         finished = [record for record in self.trial_records if record.state in (BEST, State.DONE.value)]
         if missing := sum(not record.metrics["params"] for record in finished):
             notes.append(
-                f"{missing} trials have no complete result here: they are in another runs folder, or are damaged."
+                f"Without a complete result here: {counted(missing, 'trial')}, in another runs folder or damaged."
             )
         return notes
 
@@ -224,7 +224,7 @@ class SearchResults:
             trials = len(self.complete.trials)
             notes.append(
                 f"Importance of each key for being in the best quarter by {goal} (PED-ANOVA, roughly, of {trials} "
-                f"trials): {shares}."
+                f"finished trials, without pruned ones): {shares}."
             )
         if (best := self.expected_best()) is not None:
             budgets = [k for k in BUDGETS if k < len(best)] + [len(best)]

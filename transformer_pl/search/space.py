@@ -185,7 +185,9 @@ class _SearchReader:
         for metric in metrics if isinstance(metrics, list) else [metrics]:
             name = metric.get("name") if isinstance(metric, dict) else None
             direction = metric.get("goal", "minimize") if isinstance(metric, dict) else None
-            if not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
+            if metric is None:
+                self._mistake("metric: must say what is searched for, such as {name: val/ppl, goal: minimize}")
+            elif not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
                 names = (*LOSSES, "val/bleu", *OF_MODEL)
                 self._mistake(f"metric.name = {shown(name)}: no such metric{suggestion(shown(name), names)}")
             elif direction not in ("minimize", "maximize"):
@@ -318,6 +320,13 @@ def _mistakes_of_base(search: Search) -> list[str]:
         f"{search.path}: metric.name = {name}: no such metric{suggestion(name, known)}"
         for name in search.goals
         if name not in known
+    ]
+    worst = dict.fromkeys(LOSSES, "maximize") | dict.fromkeys((*task.metrics, task.sample_metric), "minimize")
+    mistakes += [
+        f"{search.path}: metric.goal = {direction}: must not be the worst {name}, but W&B minimizes what has no goal; "
+        f"write goal: {'minimize' if direction == 'maximize' else 'maximize'}"
+        for name, direction in search.goals.items()
+        if worst.get(name) == direction
     ]
     if task.sample_metric in search.goals and not base.trainer.bleu_sample:
         mistakes.append(

@@ -36,7 +36,7 @@ class Parsing(Task):
         }
         return Scores(metrics, statistics, SIGNATURE)
 
-    def score_one(self, hypothesis: str, reference: str) -> float:
+    def score_one(self, hypothesis: str, reference: str, config: Config) -> float:
         return float(f1(np.array(bracket_counts(hypothesis, reference))))
 
     def sides(self, data: Data) -> tuple[str, str]:

@@ -52,7 +52,7 @@ class Translation(Task):
             metrics["bleu_tokenised"] = tokenised_bleu(hypotheses, references, config.data.target)
         return Scores(metrics, score.statistics, score.signature)
 
-    def score_one(self, hypothesis: str, reference: str) -> float:
+    def score_one(self, hypothesis: str, reference: str, config: Config) -> float:
         from transformer_pl.evaluation.score import sentence_bleu
 
-        return sentence_bleu(hypothesis, reference)
+        return sentence_bleu(hypothesis, reference, config.data.target)

@@ -138,7 +138,7 @@ class Checkpoints(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         _module(trainer).stop_if_diverged()  # in the last step, after the last validation
         if not _validates_now(trainer):
-            self._keep_weights(trainer, module)
+            self._keep_weights(trainer)
             self._save(trainer)
         self._stop_if_asked(trainer)  # by a signal during the last validation
 
@@ -149,14 +149,12 @@ class Checkpoints(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         memory.return_to_system()
-        self._keep_weights(
-            trainer, module
-        )  # first: a process that resumes from this checkpoint does not validate again
+        self._keep_weights(trainer)  # first: a process that resumes from this checkpoint does not validate again
         self._save(trainer)
         if trainer.global_step < trainer.max_steps:
             self._stop_if_asked(trainer)
 
-    def _keep_weights(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+    def _keep_weights(self, trainer: L.Trainer) -> None:
         weights = _module(trainer).weights() if self.average > 1 else None
         if weights and trainer.is_global_zero:
             self.check()

@@ -6,7 +6,7 @@ import shutil
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -88,7 +88,7 @@ class Removable(NamedTuple):
     objection: str | None = None  # why it must not be removed all the same; None: it may be
 
 
-def clean(runs: Path, console: Console) -> int:
+def clean(runs: Path, console: Console, queued: Collection[str] = ()) -> int:
     """List what is broken, orphaned or superseded, and remove it if the user answers yes. Returns the exit code.
 
     Raises an InputError where a trial is being trained: other machines may see no lock of the runs folder.
@@ -98,7 +98,7 @@ def clean(runs: Path, console: Console) -> int:
             f"--runs {runs}: cleaning and training exclude each other, but {training[0].folder.name} is being trained; "
             "wait for it"
         )
-    candidates = find_removable(runs)
+    candidates = find_removable(runs, queued)
     for item in candidates:
         if item.objection:
             say(console, f"left alone: {item.path.relative_to(runs)} ({item.reason}): {item.objection}")
@@ -111,10 +111,10 @@ def clean(runs: Path, console: Console) -> int:
         table.add_row(str(item.path.relative_to(runs)), item.reason, _bytes(_size(_files(item.path))))
     console.print(table)
     total = _size(file for item in waste for file in _files(item.path))
-    if not ask(console, f"Remove {len(waste)}, {_bytes(total)} in all?"):
+    if not ask(console, f"Remove all {len(waste)} ({_bytes(total)})?"):
         console.print("nothing was removed")
         return 0
-    still_removable = set(find_removable(runs))  # the user may have taken long to answer
+    still_removable = set(find_removable(runs, queued))  # the user may have taken long to answer
     waste = [item for item in waste if item in still_removable]
     removed = 0
     for item in waste:
@@ -130,17 +130,19 @@ def clean(runs: Path, console: Console) -> int:
     return int(removed < len(waste))
 
 
-def find_removable(runs: Path) -> list[Removable]:
+def find_removable(runs: Path, queued: Collection[str] = ()) -> list[Removable]:
     """Broken, orphaned and superseded files and folders. Call it only while no command works in the runs folder.
 
     What a command can continue is not listed, and neither are files that this project has not made. A folder that
     holds such files, or lies behind a link, is listed with an objection.
+
+    queued: the ids of trials that a launcher has queued. They stay, also where they have written nothing yet.
     """
 
     def item(path: Path, reason: str) -> Removable:
         return Removable(path, reason, reason_to_stay(path, runs))
 
-    trials = _trials(runs)
+    trials = [trial for trial in _trials(runs) if trial_id(trial.folder.name) not in queued]
     useless = {trial.folder: reason for trial in trials if (reason := _why_broken(trial))}
     newer = "superseded: the same config has a newer result"
     useless |= {trial.folder: newer for trial in _superseded([t for t in trials if t.folder not in useless])}
@@ -158,7 +160,7 @@ def find_removable(runs: Path) -> list[Removable]:
         used = {Trial(folder).data() for folder in _folders(runs / "trials") if folder not in removable}
         orphans = [folder for folder in corpora if is_data(folder) and folder.name not in used]
         waste += [item(folder, "orphaned: no trial uses this text") for folder in orphans]
-    ids = {trial_id(path.name) for path in (*dangling, *(trial.folder for trial in kept))}
+    ids = {trial_id(path.name) for path in (*dangling, *(trial.folder for trial in kept))} | {*queued}
     for folder, plan in _planned(runs).items():
         if ids.isdisjoint(map(trial_id, plan.trials)):
             waste.append(item(folder, "orphaned: none of its trials is left"))

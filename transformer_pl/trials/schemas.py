@@ -29,6 +29,7 @@ class _Convergence(BaseModel, strict=True, extra="forbid"):
 class Result(BaseModel, strict=True):
     id: str
     weights_id: str
+    weights_of: str | None = None  # the trial whose weights it took over, and only decoded; older results lack it
     name: str
     tags: list[str]
     scale: str

@@ -4,7 +4,7 @@
 
 // The number at the start of a cell ("45.1 ± 0.3", "450K", "7.6M", "<0.001"), or null where there is none.
 const leadingNumber = (text) => {
-  const match = /^[<+]?(-?[\d.,]+(?:e[+-]?\d+)?)([KMG])?/.exec(text);
+  const match = /^[<+#]?(-?[\d.,]+(?:e[+-]?\d+)?)([KMG])?/.exec(text);
   if (!match) return null;
   const factor = { K: 1e3, M: 1e6, G: 1e9 }[match[2]] ?? 1;
   return parseFloat(match[1].replaceAll(",", "")) * factor;
