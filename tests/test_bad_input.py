@@ -139,6 +139,9 @@ CASES = {
     # the sweep's command line
     "no-file": Case("sweep", [], ["command line: ", "one of FILE, --list, --clean and --schema"]),
     "clean-plan": Case("sweep", ["--clean", "--plan"], ["--plan: is for a sweep file, not for --clean; leave it out"]),
+    "clean-slurm": Case(
+        "sweep", ["--clean", "--launcher", "slurm"], ["--launcher: is for a sweep file, not for --clean"]
+    ),
     "list-per-device": Case(
         "sweep", ["--list", "--per-device", "2"], ["--per-device: is for a sweep file, not for --list; leave it out"]
     ),

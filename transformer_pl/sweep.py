@@ -170,7 +170,7 @@ class GridCommand:
         if self.options.measure:
             estimates = self.measured(sweep, missing, estimates)
         plan = Plan(sweep, trials, estimates)
-        here = all(self.launcher.threads(planned) is not None for planned in missing)
+        here = not missing or self.launcher.threads(missing[0]) is not None
         print_plan(plan, missing, self.console, self.options.compare, self.launcher.at_once, here)
         for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
             say(self.console, line)
@@ -305,7 +305,10 @@ def read_options(words: list[str]) -> argparse.Namespace:
     if len(given) > 1:
         parser.error(f"give {given[0]} or {given[1]}, not both")
     if not options.file:
-        refuse_options(options, OF_A_FILE, f"is for a sweep file, not for {given[0]}")
+        why = f"is for a sweep file, not for {given[0]}"
+        refuse_options(options, OF_A_FILE, why)
+        if options.launcher != parser.get_default("launcher"):
+            refuse_options(options, ["launcher"], why)
     return options
 
 

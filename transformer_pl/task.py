@@ -3,13 +3,14 @@
 `data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
 """
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from numbers import Real
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from transformer_pl.components import described, import_component
 from transformer_pl.runtime.errors import InputError, shown
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
+LOSSES = ("val/ppl", "val/loss")  # metrics of every validation, whatever the task
 
 
 class Measure(NamedTuple):
@@ -83,6 +85,11 @@ class Task(ABC):
     def sides(self, data: "Data") -> tuple[str, str]:
         """What people call source and target."""
         return data.source, data.target
+
+
+def best_goal(metric: str) -> Literal["minimize", "maximize"]:
+    """Which way a metric of a validation is better: a loss, or a score of the task."""
+    return "minimize" if metric in LOSSES else "maximize"
 
 
 def task_of(data: "Data") -> Task:
@@ -155,8 +162,16 @@ def _task_at(path: str) -> Task:
             f"data.task = {path}: measure must be a transformer_pl.task.Measure, but is {shown(repr(task.measure))}"
         )
     try:
-        return task()
+        made = task()
     except Exception as error:
         raise InputError(
             f"data.task = {path}: must be made without arguments, but fails at {described(error)}"
         ) from None
+    try:
+        inspect.signature(made.score_one).bind("hypothesis", "reference", "config")
+    except TypeError:
+        raise InputError(
+            f"data.task = {path}: must have the method score_one(self, hypothesis, reference, config), but it takes "
+            f"{inspect.signature(made.score_one)}"
+        ) from None
+    return made

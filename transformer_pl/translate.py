@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transformer_pl.components import described
 from transformer_pl.config import Config
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
@@ -85,9 +86,9 @@ def main(argv: list[str]) -> int:
                     number += 1
                     for text, log_score in outputs if options.n_best else outputs[:1]:
                         print(f"{number}\t{log_score:.4f}\t{text}" if options.n_best else text, flush=True)
-    except (RuntimeError, FloatingPointError) as error:  # such as a GPU without memory
-        remedy = "try a smaller --beam, or another device"
-        raise InputError(f"{folder}: cannot translate here: {message_of(error)}; {remedy}") from None
+    except (RuntimeError, FloatingPointError) as error:
+        remedy = "; try a smaller --beam" if "out of memory" in message_of(error) else ""
+        raise InputError(f"{folder}: cannot be translated with: {described(error)}{remedy}") from None
     return 0
 
 

@@ -57,8 +57,8 @@ def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sw
         (["model.d_k"], None, "model.d_k: must be a number other than 0 in base, but is None"),
         (["optim.beta2"], None, "optim.beta2: is tried from a third to three times base's 0.98, but"),
         (KEYS, {"name": "params"}, "metric.name = params: must be one of val/bleu"),
-        (KEYS, {"name": "val/ppl", "goal": "maximize"}, "metric.goal = maximize: must not be the worst val/ppl"),
-        (KEYS, {"name": "val/bleu", "goal": "minimize"}, "metric.goal = minimize: must not be the worst val/bleu"),
+        (KEYS, {"name": "val/ppl", "goal": "maximize"}, "metric.goal = maximize: must be minimize for val/ppl"),
+        (KEYS, {"name": "val/bleu", "goal": "minimize"}, "metric.goal = minimize: must be maximize for val/bleu"),
     ],
 )
 def test_a_key_that_cannot_be_retuned_is_an_error_that_says_why(sweep_file, keys, metric, completed):

@@ -98,7 +98,7 @@ def test_the_note_names_each_score_that_enough_rows_have():
     (note,) = describe_agreement([*rows[:2], table_row([(12, 3)], (22, None))])
     assert "BLEU (3 rows;" in note and "PPL" not in note
     twice = table_row([(30, 1), (math.inf, 1)], (30, 1))
-    assert "BLEU (3 rows), +1.00 by PPL (4 rows)" in describe_agreement([*rows, twice])[0]
+    assert f"BLEU {counts}, +1.00 by PPL (4 rows;" in describe_agreement([*rows, twice])[0]
 
 
 def test_there_is_no_order_among_equal_values():

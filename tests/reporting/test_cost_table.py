@@ -64,7 +64,9 @@ def test_a_row_that_only_decoded_has_no_cost_of_training():
     rows[1].results[0]["weights_of"] = rows[0].results[0]["id"]
     table = build_cost_table(["base", "beam=1"], rows, rows[0].config, P100)
     assert column(table, "device hours")[:2] == ["24", "-"] and column(table, "FLOPs by time")[1] == "-"
-    assert any(note.startswith("A row without device hours took over") for note in table.notes)
+    assert any(note.startswith("Trials that took over the weights") for note in table.notes)
+    both = rows[0]._replace(results=[rows[0].results[0], rows[1].results[0]], states=["done", "done"])
+    assert column(build_cost_table(["base"], [both], both.config, P100), "device hours")[0] == "24"
 
 
 def test_many_hours_are_printed_whole():

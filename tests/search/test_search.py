@@ -144,7 +144,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once(write, tmp_path):
         ),
         ({"metric": "val/ppl"}, None, "metric.name = None: no such metric"),
         ({"metric": None}, None, "metric: must say what is searched for, such as {name: val/ppl, goal: minimize}"),
-        ({"metric": {"name": "val/bleu"}}, None, "metric.goal = minimize: must not be the worst val/bleu"),
+        ({"metric": {"name": "val/bleu"}}, None, "metric.goal = minimize: must be maximize for val/bleu"),
         ({"run_cap": True}, None, "run_cap = True: must be a whole number from 1"),
         ({"parameters": {}}, None, "parameters = {}: must map keys to"),
         ({"space": {}}, None, "parameters: some key must have values or a range to search, but none has"),

@@ -420,7 +420,8 @@ def test_what_a_launcher_has_queued_stays(runs):
     queued = Trial(runs / "trials" / trial_folder("demo-base-s1", "0" * 12))
     queued.take_lease().close()
     sweep = sweep_without_trials(runs)  # but for this one
-    assert {one.path for one in find_removable(runs)} == {queued.folder, sweep}
+    text = unused_data(runs)  # but by this one, which has not written it down
+    assert {one.path for one in find_removable(runs)} == {queued.folder, sweep, text}
     assert not find_removable(runs, {"0" * 12})
 
 

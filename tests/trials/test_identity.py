@@ -212,6 +212,13 @@ def test_a_difference_in_words(keys, completed):
     assert describe_difference(config(keys), Config()) == completed
 
 
+def test_a_text_of_one_s_own_is_told_by_its_name_alone():
+    """Scale wmt14 has a dataset with a subset and a revision, which another text has not."""
+    scale = scale_level("wmt14")
+    own = resolve([scale, Level("test", {"data.path": "my/text"})])
+    assert describe_difference(own, resolve([scale])) == "data=text"
+
+
 def test_components_of_one_name_are_told_apart_by_their_modules():
     keys = {"model.ffn": "mine.deep.Gated", "data.path": "/home/me/fr"}
     assert describe_difference(config(keys), Config(), with_modules=True) == "ffn=mine.deep.Gated data=fr"

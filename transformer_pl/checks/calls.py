@@ -25,7 +25,7 @@ def call_mistakes(slot: str, component: type) -> Iterator[str]:
     """What the component of this slot lacks for being built and called as the model does it."""
     constructor: Callable = component.__init__  # type: ignore[misc]
     wanted = f"must have a constructor __init__(self, {CONSTRUCTOR})"
-    if constructor.__module__.startswith("torch."):  # that of torch.nn.Module
+    if constructor.__module__ == "torch.nn.modules.module":  # that of torch.nn.Module
         yield f"{wanted}, but has none; add it"
     elif not _takes(constructor, CONSTRUCTOR, and_options=True):
         yield f"{wanted}, but it takes ({_written(constructor)})"

@@ -17,11 +17,10 @@ from transformer_pl.experiments.sweep_file import MOST_TRIALS, Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, scale_level, type_errors
 from transformer_pl.runtime.errors import InputError, suggestion
-from transformer_pl.task import task_of
+from transformer_pl.task import LOSSES, best_goal, task_of
 
 DRAWS_PER_POINT = 20  # of the sequence, at most
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value
-MINIMISED = ("val/ppl", "val/loss")  # the other metrics are scores of the task
 
 
 class Retuning(NamedTuple):
@@ -61,7 +60,7 @@ class Retuning(NamedTuple):
             result = planned.trial.result()
             if not result or not math.isfinite(result["metrics"][self.metric]):
                 continue
-            value = result["metrics"][self.metric] * (-1 if self.metric in MINIMISED else 1)
+            value = result["metrics"][self.metric] * (-1 if best_goal(self.metric) == "minimize" else 1)
             if value > best_value:
                 best, best_value = index, value
         return best
@@ -96,8 +95,8 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
     name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
     if name not in goals:
         errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
-    elif isinstance(metric, dict) and metric.get("goal") == ("maximize" if name in MINIMISED else "minimize"):
-        errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must not be the worst {name}; change it")
+    elif isinstance(metric, dict) and metric.get("goal", best_goal(name)) != best_goal(name):
+        errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must be {best_goal(name)} for {name}")
     if len(sweep.rows) * budget > MOST_TRIALS:
         errors.append(
             f"--budget {budget}: must be at most {MOST_TRIALS // len(sweep.rows)} with {len(sweep.rows)} rows, for all "
@@ -112,7 +111,7 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
 
 def _goals(sweep: Sweep) -> list[str]:
     """The metrics that can decide: the scores of the sweep's task, and the loss."""
-    return [*task_of(sweep.base.data).metrics, *MINIMISED]
+    return [*task_of(sweep.base.data).metrics, *LOSSES]
 
 
 def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
@@ -123,7 +122,7 @@ def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
         return f"--retune {key}: must be a key of model or optim; leave it out"
     if isinstance(value, bool) or not isinstance(value, int | float) or not value:
         return f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out"
-    if beyond := type_errors(Level("--retune", {key: value * REACH})):
+    if beyond := type_errors(Level("a try", {key: value * REACH})):
         return f"--retune {key}: is tried from a third to three times base's {value}, but {beyond[0]}; leave it out"
     if varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
         return f"--retune {key}: must be the same in all rows, but row `{varying[0]}` changes it; leave it out"

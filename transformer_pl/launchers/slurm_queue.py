@@ -6,7 +6,7 @@ A sweep writes down the trials of an array, under the name that the job will hav
 import getpass
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -57,15 +57,19 @@ def write_record(folder: Path, name: str, trials: list[str]) -> None:
     write_json(folder / f"{name}.json", {"user": getpass.getuser(), "trials": trials})
 
 
+def _records(runs: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """What was written down of each array, by the name of its job."""
+    paths = (runs / "sweeps").glob(f"*/{FOLDER}/*.json")
+    records = {path: read_json(path, _Record, "its trials may be submitted twice") for path in paths}
+    return {path.stem: (path, record) for path, record in records.items() if record}
+
+
 def queued_tasks(runs: Path, forget: bool = False) -> dict[str, QueuedTask]:
     """The tasks that SLURM knows, by the trial's id. Those of all sweeps: they may share trials.
 
     forget: remove the records of arrays that SLURM no longer knows. Raises Unreachable.
     """
-    records = {}
-    for path in (runs / "sweeps").glob(f"*/{FOLDER}/*.json"):
-        if record := read_json(path, _Record, "its trials may be submitted twice"):
-            records[path.stem] = path, record
+    records = _records(runs)
     if not records:
         return {}
     users = ",".join({record["user"] for _, record in records.values()})
@@ -108,10 +112,11 @@ def queued_trials(runs: Path, must_answer: bool = False) -> dict[str, str]:
     try:
         tasks = queued_tasks(runs)
     except Unreachable as error:
-        if must_answer:
+        submitted = {trial_id for _, record in _records(runs).values() for trial_id in record["trials"]}
+        if must_answer and any(not list(runs.glob(f"trials/*-{trial_id}/result.json")) for trial_id in submitted):
             raise InputError(
                 f"{runs}: SLURM must say which trials it has queued, but does not answer ({error}); try again later, "
-                f"or remove {runs / 'sweeps'}/*/{FOLDER} if its jobs are over"
+                f"or remove {runs / 'sweeps'}/*/{FOLDER}/*.json if its jobs are over"
             ) from None
         warn(f"queued trials are not shown, as SLURM does not answer ({error})")
         return {}

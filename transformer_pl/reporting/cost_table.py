@@ -33,8 +33,8 @@ ENERGY = (
     "all else that ran there. With evaluation. Empty where a device reports none."
 )
 DECODED = (
-    "A row without device hours took over the weights of a row that differs from it in decoding alone: its training "
-    "cost is that row's."
+    "Trials that took over the weights of a trial which differs in decoding alone are left out of device hours, energy "
+    "and FLOPs by time: they cost no training."
 )
 
 
@@ -78,7 +78,7 @@ def device_seconds(result: dict[str, Any]) -> float:
 
 def _record(name: str, row: RowResults, tflops: float, printed: PublishedRow | None) -> dict[str, Any]:
     score = row.measure.name
-    trained = [] if _only_decoded(row) else row.done  # a trial that only decoded says nothing of the training
+    trained = [result for result in row.done if not result.get("weights_of")]  # the others only decoded
     seconds = mean([device_seconds(result) for result in trained])
     told = [joules for result in trained if (joules := result.get("energy_j")) is not None]
     joules = mean(told) if len(told) == len(trained) else None
@@ -92,11 +92,6 @@ def _record(name: str, row: RowResults, tflops: float, printed: PublishedRow | N
         "flops_by_time": seconds and seconds * tflops * 1e12,
         "seeds": len(row.done),
     } | _printed(printed, score)
-
-
-def _only_decoded(row: RowResults) -> bool:
-    """Whether a trial of the row took over the weights of a trial that differs from it in decoding alone."""
-    return any(result.get("weights_of") for result in row.done)
 
 
 def _printed(row: PublishedRow | None, score: str) -> dict[str, Any]:
@@ -137,7 +132,7 @@ def _notes(rows: Sequence[RowResults], tflops: float) -> list[str]:
         "FLOPs counted: of the matrix products; a backward pass costs two forward passes.",
         "device hours: wall time of a trial, evaluation included, times its devices (a GPU, or a process on a CPU). "
         "Where several trials share a device, each has its whole time.",
-        *([DECODED] if any(map(_only_decoded, rows)) else []),
+        *([DECODED] if any(result.get("weights_of") for result in results) else []),
         *diverged_notes(rows),
         *([ENERGY] if any(result.get("energy_j") is not None for result in results) else []),
         f"FLOPs by time, as the paper counts: device time times {tflops:g} TFLOP/s, the rate that --cost states. The "

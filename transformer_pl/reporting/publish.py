@@ -48,13 +48,12 @@ class Publisher:
         return exit_code
 
     def _write(self, table: Table, draw_page: Callable[[], dict[str, Path]], interrupted: bool) -> None:
-        markdown_file = self.folder / "table.md"
-        unchanged = markdown_file.exists() and markdown_file.read_bytes() == table.markdown().encode()
+        unchanged = _holds(self.folder, table)
         write_atomically(self.folder / "table.tex", table.latex())
         write_atomically(self.folder / "results.csv", table.csv())
         if not interrupted and not (unchanged and (self.folder / "report.html").exists()):
             self._send_to_wandb(table, draw_page())
-        write_atomically(markdown_file, table.markdown())  # last: once it is there, the page is there too
+        write_atomically(self.folder / "table.md", table.markdown())  # last: once it is there, the page is there too
 
     def _send_to_wandb(self, table: Table, figures: dict[str, Path]) -> None:
         """Log the table and the figures as a run of their own, in the sweep's group."""
@@ -71,9 +70,14 @@ def forget_other_table(folder: Path, table: Table) -> None:
 
     Such a page is that of `report` with other seeds, or with another test.
     """
+    if not _holds(folder, table):
+        (folder / "table.md").unlink(missing_ok=True)
+
+
+def _holds(folder: Path, table: Table) -> bool:
+    """Whether `table.md` is this table."""
     markdown_file = folder / "table.md"
-    if markdown_file.exists() and markdown_file.read_bytes() != table.markdown().encode():
-        markdown_file.unlink()
+    return markdown_file.exists() and markdown_file.read_bytes() == table.markdown().encode()
 
 
 def mention_offline_runs(folders: Iterable[Path], runs: Path, console: Console) -> None:

@@ -35,9 +35,8 @@ from transformer_pl.search.distributions import (
     describe,
     distribution,
 )
-from transformer_pl.task import task_of
+from transformer_pl.task import LOSSES, best_goal, task_of
 
-LOSSES = ("val/ppl", "val/loss")  # metrics of every validation
 OF_MODEL = ("params", "flops")  # what a model costs
 SCHEDULED = "val/ppl, val/loss, val/bleu_sample"  # metrics that a pruner can use, for messages; see `is_scheduled`
 Direction = Literal["minimize", "maximize"]
@@ -321,12 +320,10 @@ def _mistakes_of_base(search: Search) -> list[str]:
         for name in search.goals
         if name not in known
     ]
-    worst = dict.fromkeys(LOSSES, "maximize") | dict.fromkeys((*task.metrics, task.sample_metric), "minimize")
     mistakes += [
-        f"{search.path}: metric.goal = {direction}: must not be the worst {name}, but W&B minimizes what has no goal; "
-        f"write goal: {'minimize' if direction == 'maximize' else 'maximize'}"
+        f"{search.path}: metric.goal = {direction}: must be {best_goal(name)} for {name}; without a goal W&B minimizes"
         for name, direction in search.goals.items()
-        if worst.get(name) == direction
+        if name in known and name not in OF_MODEL and direction != best_goal(name)
     ]
     if task.sample_metric in search.goals and not base.trainer.bleu_sample:
         mistakes.append(

@@ -155,7 +155,9 @@ def find_removable(runs: Path, queued: Collection[str] = ()) -> list[Removable]:
     dangling = [path for path in (runs / "trials").glob("*") if path.is_symlink() and not path.exists()]
     corpora = _folders(runs / "data")
     waste += [item(folder, "broken: never finished") for folder in corpora if is_unfinished_data(folder)]
-    if not dangling and all(trial.data() for trial in trials if trial.folder not in useless):
+    with_text = {trial_id(folder.name) for folder in _folders(runs / "trials") if Trial(folder).data()}
+    all_tell = with_text.issuperset(queued) and all(trial.data() for trial in trials if trial.folder not in useless)
+    if all_tell and not dangling:  # which text each trial uses
         # `translate` also accepts a folder that has no trial's name, such as a copy.
         used = {Trial(folder).data() for folder in _folders(runs / "trials") if folder not in removable}
         orphans = [folder for folder in corpora if is_data(folder) and folder.name not in used]

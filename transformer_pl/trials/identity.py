@@ -36,6 +36,8 @@ def describe_difference(config: Config, base: Config, with_modules: bool = False
     """
     changes = []
     for key, (value, _) in config_difference(config, base).items():
+        if key in _OF_THE_HUB and value is None:
+            continue
         if key in _NAMING_THE_CORPUS:
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
         elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
@@ -70,6 +72,7 @@ class Identity:
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
 _CHECKING_THE_CORPUS = tuple(f"data.{key}" for key in COUNTS)
 _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
+_OF_THE_HUB = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
 _NOT_INPUTS = {*_OF_THE_CORPUS, *_CHECKING_THE_CORPUS, "data.name", *_AS_PRODUCTS}
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenised_bleu")
