@@ -346,7 +346,7 @@ def _undecided_note(rows: Sequence[TableRow]) -> list[str]:
     )
     return [
         f"Undecided rows: {undecided} (p is not below {ALPHA:g}).",
-        f"Seeds per row with which a true difference gets a {SIGNIFICANT} in 80 % of cases, as one of "
-        f"{counted(tests, 'row')} that are tested by their own variances, if {title}'s standard deviation between "
-        f"seeds is {between_seeds:.1f}: {by_gap}.",
+        f"Seeds per row with which a true difference gets a {SIGNIFICANT} in 80 % of cases, by each row's own variance "
+        f"and with Holm's correction for {counted(tests, 'row')}, if {title}'s standard deviation between seeds is "
+        f"{between_seeds:.1f}: {by_gap}.",
     ]
