@@ -180,6 +180,7 @@ def stop(signum, frame):
         pathlib.Path("last.ckpt").write_text("new")
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
+pathlib.Path("trial_pid").write_text(str(os.getpid()))
 print(sys.argv[1:], os.environ["WANDB_NAME"], flush=True)
 if sys.argv[1] in ("fails", "ends"):
     sys.exit(3 * (sys.argv[1] == "fails"))
@@ -187,6 +188,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(
     ("word", "signal", "code", "requeued"),
     [
@@ -197,18 +199,23 @@ time.sleep(60)
         ("does not save", "USR1", 143, False),
     ],
 )
-def test_the_script_trains_saves_and_requeues(tmp_path, monkeypatch, word, signal, code, requeued):
-    """TERM goes to the trial as well, as SLURM sends it."""
+def test_the_script_trains_saves_and_requeues(tmp_path, monkeypatch, word, signal, code, requeued, devices):
+    """TERM goes to the trial as well, as SLURM sends it. With two devices scancel tells the trial, and takes its time:
+    the trial has ended before the script looks for it again."""
     (tmp_path / "python").write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {tmp_path / "trial.py"} "$@"\n')
     (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" > requeued; kill $(cat pid)\n')
-    (tmp_path / "sleep").write_text("#!/bin/sh\n")
-    for name in ("python", "scontrol", "sleep"):
+    (tmp_path / "sleep").write_text("#!/bin/sh\n[ $1 = 60 ] || exec /bin/sleep $1\n")
+    (tmp_path / "srun").write_text('#!/bin/sh\nshift 2\nexec "$@"\n')
+    (tmp_path / "scancel").write_text(
+        "#!/bin/sh\nkill -TERM $(cat trial_pid)\nwhile kill -0 $(cat trial_pid) 2>/dev/null; do :; done\n"
+    )
+    for name in ("python", "scontrol", "sleep", "srun", "scancel"):
         (tmp_path / name).chmod(0o755)
     (tmp_path / "trial.py").write_text(TRIAL)
     monkeypatch.setattr(slurm_script.sys, "executable", str(tmp_path / "python"))
     variables = {"WANDB_NAME": "h=4 it's s1"}
     tasks = [Task(["wrong"], variables, tmp_path / "last.ckpt"), Task([word, "a b"], variables, tmp_path / "last.ckpt")]
-    (tmp_path / "job.sh").write_text(batch_script("name", tasks, Resources(), Trainer(), tmp_path))
+    (tmp_path / "job.sh").write_text(batch_script("name", tasks, Resources(), Trainer(devices=devices), tmp_path))
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "1"}
     environment["SLURM_JOB_ID"] = "77"
     with subprocess.Popen(

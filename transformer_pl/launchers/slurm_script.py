@@ -145,7 +145,9 @@ trap 'at_limit=yes; {tell}' USR1
 trap : TERM
 {command} "$@" &
 trial=$!
-until wait $trial; code=$?; ! kill -0 $trial 2>/dev/null; do :; done
+while kill -0 $trial 2>/dev/null; do sleep 1; done  # a signal may end wait, and bash 5.2 may then lose the exit code
+wait $trial
+code=$?
 if [ "$at_limit" ] && [ $code = 143 ]; then
     if [ "$(saved)" = "$before" ]; then
         echo "the time limit came before anything was saved: the trial needs more time"
