@@ -7,6 +7,7 @@ from pathlib import Path
 
 import growth
 import history
+import numpy as np
 import peers
 import price
 import pytest
@@ -14,12 +15,14 @@ import rounds
 import scheduling
 import torch
 import wmt_corpus
+import word_order
 from helpers import ROOT, little_text
 from small_models import batch, built, small
-from tiny_trials import TINY
+from tiny_trials import TINY, train
 
 from transformer_pl.data.corpus import SPLITS
 from transformer_pl.data.sources import open_corpus
+from transformer_pl.data.tokens import Tokens
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import resolve, scale_level
 from transformer_pl.model import Transformer
@@ -197,3 +200,20 @@ def test_a_generated_corpus_has_the_layout_of_the_hub(tmp_path, monkeypatch):
     assert {split: len(found) for split, found in pairs.items()} == {"train": 100, "val": 5, "test": 7}
     assert len(list(folder.glob("train-0000?-of-00003.parquet"))) == 3
     assert pairs["val"] != pairs["test"][:5] and all(len(en.split()) >= len(fr.split()) > 0 for en, fr in pairs["val"])
+
+
+def test_without_positions_the_order_of_the_source_does_not_matter(tmp_path, monkeypatch, capsys):
+    _, trial = train(tmp_path / "runs", {"model.position": "ablations.no_position.NoPosition"})
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["word_order.py", str(trial.folder)])
+    word_order.main()
+    as_it_is, in_random_order, of_the_next = (line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines())
+    assert as_it_is == in_random_order == f"{trial.result()['metrics']['val/loss']:.2f}"
+    assert of_the_next
+
+
+def test_a_sentence_in_random_order_has_the_same_tokens():
+    sentences = Tokens(np.arange(300), np.array([0, 100, 101, 300]))
+    shuffled = word_order.in_random_order(sentences, np.random.default_rng(1))
+    for before, after in zip(sentences, shuffled, strict=True):
+        assert sorted(after) == list(before) and (len(before) == 1 or list(after) != list(before))

@@ -1,0 +1,48 @@
+"""What a trained model makes of the order of its source.
+
+    python tests/benchmarks/word_order.py TRIAL [--runs DIR]
+
+Prints the validation loss, in nats per target token: with each source sentence as it is, with its subwords in random
+order, and with the next sentence in its place. A model whose loss hardly rises in random order reads a bag of words.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.evaluation.evaluate import reference_likelihood, trained_model
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
+from transformer_pl.trials.trial import Trial
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trial", help="a trial's folder, its id, or a part of its name")
+    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
+    options = parser.parse_args()
+    result = find(options.runs, options.trial)
+    folder, config = result["folder"], trained_config(result)
+    trial = Trial(folder)
+    prepared = Prepared(folder.parents[1] / "data" / str(trial.data()))
+    source, target = prepared.split("val")
+    sources = {
+        "as it is": source,
+        "in random order": in_random_order(source, np.random.default_rng(1)),
+        "of the next sentence": source.take(np.roll(np.arange(len(source)), -1)),
+    }
+    with trained_model(config, prepared, trial) as model:
+        for name, one in sources.items():
+            loss = reference_likelihood(model, Split(one, target), config.trainer.eval_tokens).loss
+            print(f"source {name}: {loss:.2f}")
+
+
+def in_random_order(sentences: Tokens, rng: np.random.Generator) -> Tokens:
+    """The same sentences, each with its tokens in another order."""
+    return Tokens(np.concatenate([rng.permutation(sentence) for sentence in sentences]), sentences.offsets)
+
+
+if __name__ == "__main__":
+    main()
