@@ -1,4 +1,4 @@
-"""The tables of Table 3 in sweeps/README.md are those of the trials in sweeps/results."""
+"""The tables of sweeps/README.md at scale multi30k are those of the trials in sweeps/results."""
 
 import re
 import tarfile
@@ -15,15 +15,15 @@ from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
 ROOT = Path(__file__).parents[2]
-SCALES = ("demo", "multi30k")
-COMMAND = re.compile(r"^    python -m transformer_pl.sweep (\S+)(?: --scale multi30k)? --seeds (\S+)$", re.MULTILINE)
+HEADING = "## Table 3 at scale multi30k\n"
+COMMAND = re.compile(r"^    python -m transformer_pl.sweep (\S+) --scale multi30k --seeds (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Those of the trials in the archives."""
+    """Those of the trials in the archives of scale multi30k."""
     runs = tmp_path_factory.mktemp("runs")
-    for archive in (ROOT / "sweeps" / "results").glob("*.tar.xz"):
+    for archive in (ROOT / "sweeps" / "results").glob("multi30k_*.tar.xz"):
         with tarfile.open(archive) as files:
             files.extractall(runs, filter="data")
     return finished_results(runs)
@@ -35,20 +35,16 @@ def chosen(config):
 
 
 def tables():
-    """Of each table: its scale, the sweep file and the seeds of the command above it, and its lines."""
-    readme = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8")
-    for scale in SCALES:
-        section = readme.split(f"## Table 3 at scale {scale}\n")[1].split("\n## ")[0]
-        _, *parts = COMMAND.split(section)
-        for file, seeds, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            yield scale, file, seeds, [line for line in text.splitlines() if line.startswith("| ")]
+    """Of each table of the section: the sweep file and the seeds of the command above it, and its lines."""
+    section = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
+    _, *parts = COMMAND.split(section)
+    for file, seeds, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        yield file, seeds, [line for line in text.splitlines() if line.startswith("| ")]
 
 
-@pytest.mark.parametrize(
-    ("scale", "file", "seeds", "printed"), [pytest.param(*table, id=f"{table[1]} at {table[0]}") for table in tables()]
-)
-def test_a_table_is_that_of_the_trials(results, tmp_path, scale, file, seeds, printed):
-    sweep = read_sweep(ROOT / file, scale, seeds.split(","))
+@pytest.mark.parametrize(("file", "seeds", "printed"), [pytest.param(*table, id=table[1]) for table in tables()])
+def test_a_table_is_that_of_the_trials(results, tmp_path, file, seeds, printed):
+    sweep = read_sweep(ROOT / file, "multi30k", seeds.split(","))
     planned, no_text = [], Prepared(tmp_path)
     for number, row in enumerate(sweep.rows):
         for config in row.configs:
@@ -61,8 +57,8 @@ def test_a_table_is_that_of_the_trials(results, tmp_path, scale, file, seeds, pr
 
 def test_each_trial_is_one_of_table_3(results):
     """Of any of its seeds: a seed is published as far as it is trained."""
-    sweeps = [read_sweep(ROOT / "sweeps" / "table3.yaml", scale, ["1", "2", "3", "4", "5"]) for scale in SCALES]
-    configs = [chosen(config) for sweep in sweeps for row in sweep.rows for config in row.configs]
+    rows = read_sweep(ROOT / "sweeps" / "table3.yaml", "multi30k").rows
+    configs = [chosen(config) for row in rows for config in row.configs]
     for result in results:
         assert sum(config <= result["config"].items() for config in configs) == 1, result["folder"]
 
