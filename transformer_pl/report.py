@@ -35,7 +35,7 @@ from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search.page import write_search_page
 from transformer_pl.trials.names import trial_id
-from transformer_pl.trials.recognise import sweep_plan
+from transformer_pl.trials.runs_folder import sweep_plan
 from transformer_pl.trials.trial import Trial
 
 PAGES = ("html", "wandb")
@@ -186,8 +186,7 @@ def _results_elsewhere(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Pa
             continue
         trials = [Trial.at(folder.parents[1], trial_id(name), lambda: "missing") for name in plan.trials]
         if done := sum(trial.result() is not None for trial in trials):
-            how = plan.command or "the options that it was made with, which an older version has not kept"
-            lines.append(f"  {other.parent.name}: {done} of {len(trials)} trials are finished; {how}")
+            lines.append(f"  {other.parent.name}: {done} of {len(trials)} trials are finished; {plan.command}")
     heading = f"{missing} of {len(planned)} trials of this table are not finished. Other tables of {sweep.name}:"
     return [heading, *lines] if lines else []
 

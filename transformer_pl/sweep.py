@@ -46,7 +46,7 @@ from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import Launcher
-from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, queued_trials
+from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
@@ -58,8 +58,7 @@ from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, counted, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
-from transformer_pl.trials.index import index_of
-from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
+from transformer_pl.trials.runs_folder import check_writable, finished_results
 
 # Options that are for a sweep file.
 OF_A_FILE = (
@@ -89,11 +88,10 @@ def main(words: list[str]) -> int:
         print(schema_text(options.schema))
         return 0
     if options.list:
-        cleaning.list_runs(options.runs, console, queued_trials(options.runs))
+        cleaning.list_runs(options.runs, console)
         return 0
     if options.clean:
-        with runs_lock(options.runs, alone=True):
-            return cleaning.clean(options.runs, console, queued_trials(options.runs, must_answer=True))
+        return cleaning.clean(options.runs, console)
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if options.measure and not options.plan:
@@ -126,15 +124,14 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
             command.show_plan(retuning.best(sweep, plan.trials))
         return 0
     check_writable(options.runs)
-    with runs_lock(options.runs):
-        with command.launcher.opened(missing or (len(sweep.configs) if retuning else 0)):
-            exit_code = command.train(plan)
-            if retuning:
-                if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
-                    return exit_code
-                plan = command.show_plan(retuning.best(sweep, plan.trials))
-                exit_code = max(exit_code, command.train(plan))
-        exit_code = command.publish(plan, exit_code)
+    with command.launcher.opened(missing or (len(sweep.configs) if retuning else 0)):
+        exit_code = command.train(plan)
+        if retuning:
+            if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
+                return exit_code
+            plan = command.show_plan(retuning.best(sweep, plan.trials))
+            exit_code = max(exit_code, command.train(plan))
+    exit_code = command.publish(plan, exit_code)
     trial_folders = [planned.trial.folder for planned in plan.trials]
     mention_offline_runs([*trial_folders, command.folder], options.runs, console)
     return exit_code
@@ -180,7 +177,6 @@ class GridCommand:
             say(self.console, self.launcher.describe(missing))
             for line in self.launcher.preview(longest_first(missing, estimates), self.argv(sweep)):
                 say(self.console, line)
-        index_of(self.options.runs).save()
         return plan
 
     def measured(

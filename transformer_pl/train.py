@@ -51,8 +51,7 @@ from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
-from transformer_pl.trials.repeat import Earlier
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs_lock, why_unwritable
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, why_unwritable
 from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
@@ -74,28 +73,23 @@ def main(argv: list[str]) -> int:
     avoid_spinning_threads()
     if options.trusted_only:
         trust_project_only()
-    if options.earlier:
-        earlier = Earlier.named(options.earlier, options.runs)
-        levels, scale, difference = [earlier.level], earlier.result["scale"], earlier.difference
-    else:
-        earlier, scale = None, Path(options.scale).stem
-        difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
+    scale = Path(options.scale).stem
+    difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
     config = trial_config(levels)
     check_writable(options.runs)
-    with runs_lock(options.runs):
-        run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data), earlier)
-        if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
-            raise InputError(
-                f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its text or the code of "
-                "its components has changed since; run the sweep again"
-            )
-        if not options.rerun and (code := _report_ended(run)) is not None:
-            return code
-        try:
-            return train(run, options.rerun)
-        except Lost as lost:
-            print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
-            return 1
+    run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data))
+    if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
+        raise InputError(
+            f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its text or the code of "
+            "its components has changed since; run the sweep again"
+        )
+    if not options.rerun and (code := _report_ended(run)) is not None:
+        return code
+    try:
+        return train(run, options.rerun)
+    except Lost as lost:
+        print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
+        return 1
 
 
 def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
@@ -105,8 +99,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     """
     parser = CommandParser(
         prog="python -m transformer_pl.train",
-        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--trusted-only] [--key=value ...]\n'
-        "       %(prog)s --from=TRIAL --runs=DIR",
+        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--trusted-only] [--key=value ...]',
         description="Train one trial, unless it has finished or diverged; an interrupted one continues. Defaults are\n"
         "in parentheses.",
         epilog=f"{EXAMPLES}\n{help_text()}",
@@ -123,23 +116,11 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         help="a row of a sweep: `base`, or what differs from it; wins over --key=value",
     )
     parser.add_argument(
-        "--from",
-        type=text,
-        dest="earlier",
-        metavar="TRIAL",
-        help="repeat a finished trial with all of its keys, in another runs folder, and tell what differs from then: "
-        f"its folder, or in {DEFAULT_RUNS} its id or a part of its name",
-    )
-    parser.add_argument(
         "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
     add_trusted_option(parser)
     options, rest = parser.parse_known_args(argv)
-    if options.earlier:
-        given = {"--scale": options.scale, "--variant": options.variant, " ".join(rest): rest or None}
-        if others := [name for name, value in given.items() if value is not None]:
-            raise InputError(f"--from: takes every key from the trial, but {' '.join(others)} is given; leave that out")
     options.scale = options.scale or DEFAULT_SCALE
     levels = [scale_level(options.scale), Level("command line", _read_keys(rest))]
     if options.variant is not None:
@@ -170,9 +151,7 @@ def _report_ended(run: TrialRun) -> int | None:
         return None
     if result := run.trial.result():
         print(f"{run.trial.folder}: finished already")
-        _print_differences(run)
         _print_metrics(result)
-        _print_comparison(run)
         if under_wandb_agent():
             from transformer_pl.training.logger import log_finished_trial
 
@@ -223,7 +202,6 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         try:
             if rerun and not trial.needs_training():
                 trial.clear()
-            trial.set_aside_damaged()
             trial.set_status("running")
             with component_code(), closing(fit.energy_meter(run.config)) as meter:
                 result = _train_and_evaluate(run, prepared, rerun, meter)
@@ -245,7 +223,6 @@ def train(run: TrialRun, rerun: bool = False) -> int:
             return 1
         _print_metrics(result)
         print(f"trial: {trial.folder}")
-        _print_comparison(run)
         return 0
 
 
@@ -253,17 +230,13 @@ def _record_failure(run: TrialRun, error: Exception) -> None:
     """Record why a training failed, and print it unless the command prints the error."""
     from transformer_pl.training.fit import ran_out_of_memory
 
-    trial, accumulate, details = run.trial, run.config.trainer.accumulate, dict[str, Any]()
-    # A full disk and a folder that has vanished have many obscure symptoms.
-    reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
+    trial, accumulate = run.trial, run.config.trainer.accumulate
+    # A full disk has many obscure symptoms.
+    reason = why_unwritable(run.runs) or components.described(error)
     if ran_out_of_memory(error) and not (trial.folder / "weights.pt").exists():  # while it trained
-        details["out_of_memory"] = accumulate
         reason += f"; increase trainer.accumulate, now {accumulate}, which splits the batch"
-        if trial.parts_begun() is not None:  # a checkpoint counts parts of batches
-            reason += f". Delete {trial.folder / 'checkpoints'} first: the trial begins again"
     with suppress(OSError):
-        trial.drop_unfinished()
-        trial.set_status("failed", why=reason, **details)
+        trial.set_status("failed", why=reason)
     if not isinstance(error, InputError):
         with suppress(OSError):
             traceback.print_exception(error)
@@ -277,7 +250,6 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: E
 
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
-    _print_differences(run)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)
     cost = _cost(run, prepared)
@@ -335,7 +307,6 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
     environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
     tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
-    environment |= {"accumulate": trial.parts_begun() or config.trainer.accumulate}
     environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
     environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)
@@ -347,21 +318,6 @@ def _cost(run: TrialRun, prepared: Prepared) -> Cost:
     mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
     model_sizes = sizes(config.model, len(prepared.tokenizer))
     return training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
-
-
-def _print_differences(run: TrialRun) -> None:
-    """Of a repetition: what differs from then."""
-    if run.repeats:
-        differences = run.repeats.differences(run.trial)
-        what = "what differs from then:" if differences else "nothing that was recorded differs from then"
-        print(f"repeats {run.repeats.trial.folder}; {what}")
-        print("".join(f"  {line}\n" for line in differences), end="", flush=True)
-
-
-def _print_comparison(run: TrialRun) -> None:
-    """Of a repetition that has finished: whether the results are equal."""
-    if run.repeats and (result := run.trial.result()):
-        print("\n".join(run.repeats.compared(result)), flush=True)
 
 
 def _print_metrics(result: dict[str, Any]) -> None:

@@ -67,7 +67,6 @@ def main(argv: list[str]) -> int:
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale: a translation may hold any character
     folder: Path = result["folder"]
     trial = Trial(folder)
-    trial.intact("weights.pt")  # before its text is asked for: an archive of results has neither
     if (data_id := trial.data()) is None:
         raise InputError(f"{folder / 'env.json'}: must name the trial's text, but does not; train the trial again")
     prepared = Prepared(folder.parents[1] / "data" / data_id)

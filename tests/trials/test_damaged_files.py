@@ -17,6 +17,7 @@ import yaml
 from forked import command
 from helpers import ROOT, a_result, flip
 from optuna.trial import TrialState
+from transformer_pl.trials.recognise import sweep_plan
 
 from tests.search.test_results import made
 from transformer_pl import report, sweep, translate
@@ -29,7 +30,6 @@ from transformer_pl.tasks.translation import Translation
 from transformer_pl.training.logger import TrialLogger
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.names import SWEEP_FILES
-from transformer_pl.trials.recognise import sweep_plan
 from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 

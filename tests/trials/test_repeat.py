@@ -11,11 +11,11 @@ import pytest
 import tiny_trials
 import torch
 from helpers import flip
+from transformer_pl.trials.repeat import Earlier
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.train import main
 from transformer_pl.trials.identity import CORE_REVISION
-from transformer_pl.trials.repeat import Earlier
 from transformer_pl.trials.trial import Trial
 
 

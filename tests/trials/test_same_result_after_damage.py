@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_trials
 from helpers import flip, little_text
+from transformer_pl.trials.recognise import reason_to_stay
 
 from tests.search.test_results import made
 from tests.training.test_crashes import Whole, forked
@@ -21,7 +22,6 @@ from transformer_pl.search import storage
 from transformer_pl.train import main
 from transformer_pl.training import checkpoint
 from transformer_pl.trials.cleaning import find_removable
-from transformer_pl.trials.recognise import reason_to_stay
 from transformer_pl.trials.trial import Trial
 
 AVERAGED = {"decode.average": 2, "trainer.val_every": 2, "optim.max_steps": 6, "trainer.checkpoint_minutes": 10}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.trial_queue import Ending, TrialQueue, is_short_of_memory
-from transformer_pl.launchers import Ended, Launcher, Training, with_key
+from transformer_pl.launchers import Ended, Launcher, Training
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.lease import Lease
 from transformer_pl.runtime.signals import GRACE_S, Stopped
@@ -167,15 +167,8 @@ class _Scheduler:
         return True
 
     def _argv(self, planned: PlannedTrial) -> list[str]:
-        """The arguments of `train`. A trial that was split when it was interrupted continues so."""
-        argv, begun = self.argv(planned), planned.trial.parts_begun()
-        if begun == _split(planned):
-            self.split.add(planned.identity.trial)
-        if planned.identity.trial not in self.split:
-            return argv
-        if begun != _split(planned):
-            planned.trial.drop_checkpoints()  # they count parts of batches
-        return with_key(argv, "trainer.accumulate", _split(planned))
+        """The arguments of `train`."""
+        return self.argv(planned)
 
     def _run(self, running: RunningTrial) -> None:
         self.running[running.planned.identity.trial] = running

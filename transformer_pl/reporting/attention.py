@@ -87,7 +87,6 @@ def _weights(one: PlannedTrial, text: Prepared, sentences: Sequence[Sentence]) -
     """
     if one.prepared.folder != text.folder:
         raise InputError("its tokenizer is another")
-    one.trial.intact("weights.pt")
     with trained_model(one.config, text, one.trial) as model:
         maps = [attention_maps(model, batch.source, batch.target_in) for _, batch, _ in sentences]
     if not any(maps):

@@ -14,7 +14,6 @@ from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.plots import Curve, Drawing, Point
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import ALPHA
-from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
@@ -133,7 +132,7 @@ def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float
 def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], row: int, cost_per_step: float) -> Curve:
     """The finite validation perplexities of a row's finished trials, by their cost, and their final mean."""
     finished = [(one.trial, result) for one in planned if one.row == row and (result := one.trial.result())]
-    by_seed = [_validations(trial) for trial, _ in finished if _has_intact_metrics(trial)]
+    by_seed = [_validations(trial) for trial, _ in finished]
     by_seed = [lines for lines in by_seed if lines]
     finals = [result["metrics"]["val/ppl"] for _, result in finished]
     return Curve(
@@ -152,16 +151,6 @@ def _validations(trial: Trial) -> list[dict[str, Any]]:
         for line in trial.metrics()
         if "val/ppl" in line and line_kind(line) != "final" and math.isfinite(line["val/ppl"])
     ]
-
-
-def _has_intact_metrics(trial: Trial) -> bool:
-    """Whether metrics.jsonl is as it was written; warns where it is damaged."""
-    try:
-        trial.intact("metrics.jsonl")
-    except InputError as error:
-        warn(str(error))
-        return False
-    return True
 
 
 def _only_varied_number(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> str | None:

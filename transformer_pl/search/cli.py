@@ -34,7 +34,7 @@ from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, print_search, read_search
 from transformer_pl.search.states import states_of, trial_name, trials_left
 from transformer_pl.search.study import SearchQueue
-from transformer_pl.trials.runs_folder import check_writable, runs_lock
+from transformer_pl.trials.runs_folder import check_writable
 
 
 def run_search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
@@ -56,23 +56,22 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         return 0
     print_search(search, console)
     check_writable(options.runs)
-    with runs_lock(options.runs):
-        if options.storage is None:  # the study lies in the folder
-            make_folder(folder)
-        study = storage.create_study(search, folder, options.storage, sampler, pruner)
+    if options.storage is None:  # the study lies in the folder
         make_folder(folder)
-        try:
-            with launcher.opened(trials_left(study.get_trials(deepcopy=False), search.run_cap)):
-                prepare_texts([search.base.data], options.runs, console)
-                exit_code = _train(search, study, folder, options, console, launcher)
-            results = SearchResults(search, study, options.runs)
-        except (storage.Unreachable, *storage.DATABASE_ERRORS) as error:
-            reason = storage.first_line(error)
-            say(console, f"the study cannot be reached: {reason}; run the same command again to resume")
-            return 1
-        if not results.records:
-            return exit_code
-        exit_code = _publish(results, folder, exit_code, options, console)
+    study = storage.create_study(search, folder, options.storage, sampler, pruner)
+    make_folder(folder)
+    try:
+        with launcher.opened(trials_left(study.get_trials(deepcopy=False), search.run_cap)):
+            prepare_texts([search.base.data], options.runs, console)
+            exit_code = _train(search, study, folder, options, console, launcher)
+        results = SearchResults(search, study, options.runs)
+    except (storage.Unreachable, *storage.DATABASE_ERRORS) as error:
+        reason = storage.first_line(error)
+        say(console, f"the study cannot be reached: {reason}; run the same command again to resume")
+        return 1
+    if not results.records:
+        return exit_code
+    exit_code = _publish(results, folder, exit_code, options, console)
     trial_folders = [options.runs / "trials" / one["folder"] for one in results.trained]
     mention_offline_runs([*trial_folders, folder], options.runs, console)
     url = storage.display_url(options.storage, folder)

@@ -19,7 +19,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.energy import EnergyMeter, device_counters
 from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
-from transformer_pl.runtime.errors import InputError, message_of, warn
+from transformer_pl.runtime.errors import InputError, message_of
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import TrialLogger
@@ -116,14 +116,13 @@ def _draw_dropout_by_rank(trainer: L.Trainer, module: L.LightningModule) -> None
 def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
     """The result of a finished trial that differs from this one only in decoding; None without one.
 
-    None also where this one has begun to train, or is to be trained again. A trial whose weights or metrics are damaged
-    is skipped with a warning.
+    None also where this one has begun to train, or is to be trained again.
     """
     if rerun or (run.trial.folder / "checkpoints").exists():
         return None
     for result in finished_results(run.runs):
         same_weights = result["weights_id"] == run.identity.weights and result["id"] != run.identity.trial
-        if same_weights and (result["folder"] / "weights.pt").exists() and _is_intact(result):
+        if same_weights and all((result["folder"] / name).exists() for name in SHARED_FILES):
             return result
     return None
 
@@ -135,16 +134,6 @@ def reuse_weights(run: TrialRun, result: dict[str, Any]) -> tuple[TrialLogger, T
     logger = TrialLogger(run.trial.folder, run.config.steps, **run.labels())
     logger.start(run.config.steps)
     return logger, TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
-
-
-def _is_intact(result: dict[str, Any]) -> bool:
-    try:
-        for name in SHARED_FILES:
-            Trial(result["folder"]).intact(name)
-    except InputError as error:
-        warn(f"weights are not shared: {error}")
-        return False
-    return True
 
 
 def ran_out_of_memory(error: Exception) -> bool:
