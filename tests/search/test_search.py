@@ -14,7 +14,6 @@ from forked import TrialServer, command, running
 from helpers import a_result, processes, shared_text, wait_for
 from optuna.trial import TrialState
 from rich.console import Console
-from transformer_pl.trials.recognise import is_trial, reason_to_stay, sweep_plan
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from transformer_pl import sweep
@@ -33,6 +32,7 @@ from transformer_pl.search.states import counted_trials
 from transformer_pl.search.storage import create_study
 from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.cleaning import list_runs
+from transformer_pl.trials.recognise import is_trial, reason_to_stay, sweep_plan
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 

@@ -16,7 +16,6 @@ import tiny_trials
 import torch
 from helpers import flip, little_text, shared_text, wait_for
 from lightning.pytorch.utilities import rank_zero_only
-from transformer_pl.trials.recognise import is_trial, reason_to_stay
 
 from transformer_pl.config import Decode
 from transformer_pl.data.batches import collate
@@ -33,6 +32,7 @@ from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.fit import use_threads
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.names import CHECKPOINT_FILES
+from transformer_pl.trials.recognise import is_trial, reason_to_stay
 from transformer_pl.trials.trial import Trial
 
 TINY = {"model.N": 1, "model.d_model": 16, "model.d_ff": 32, "model.h": 2, "data.vocab_size": 400}
