@@ -78,15 +78,15 @@ def clean(runs: Path, console: Console) -> int:
     if not ask(console, f"Remove all {len(waste)} ({_size(f for item in waste for f in _files(item.path))})?"):
         console.print("nothing was removed")
         return 0
-    left = 0
+    removed = 0
     for item in set(waste) & set(find_removable(runs)):  # the user may have taken long to answer
         try:
             shutil.rmtree(item.path)
+            removed += 1
         except OSError as error:  # such as another user's folder
-            left += 1
             say(console, f"left alone: {item.path}: {error.strerror or error}")
-    console.print(f"removed {len(waste) - left}")
-    return int(left > 0)
+    console.print(f"removed {removed}")
+    return int(removed < len(waste))
 
 
 def find_removable(runs: Path) -> list[Removable]:
@@ -95,7 +95,7 @@ def find_removable(runs: Path) -> list[Removable]:
     A diverged trial has come to its end: it stays. Links stay, and so does what lies behind them.
     """
     trials = [Trial(folder) for folder in _folders(runs / "trials") if _is_trial(folder)]
-    useless = [trial for trial in trials if trial.needs_training() and not trial.locked()]
+    useless = [trial for trial in trials if _has_no_result(trial) and not trial.locked()]
     found = [_removable(trial.folder, f"{trial.state()}, without a result", TRIAL_FILES) for trial in useless]
     gone = {item.path for item in found if not item.foreign}
     staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in gone]
@@ -104,6 +104,10 @@ def find_removable(runs: Path) -> list[Removable]:
     used = {trial.data() for trial in staying}
     texts = [folder for folder in _folders(runs / "data") if _is_text(folder) and folder.name not in used]
     return found + [_removable(folder, "no trial uses this text", DATA_FILES) for folder in texts]
+
+
+def _has_no_result(trial: Trial) -> bool:
+    return trial.diverged_at() is None and not (trial.folder / "result.json").exists()
 
 
 def _removable(folder: Path, reason: str, known: tuple[str, ...]) -> Removable:
