@@ -31,11 +31,11 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
     return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60, every: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it has not come in time"
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 def little_text(folder: Path, train: int, val: int, test: int) -> Path:

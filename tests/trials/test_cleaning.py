@@ -95,7 +95,7 @@ def test_the_list_tells_state_age_size_and_score(runs):
     assert all(f"1 {state}" in lines["tiny@demo"] for state in (*STATES, "new"))
     assert "--set optim.warmup=8" in lines["tiny@demo"]
     for number, state in enumerate(STATES):
-        name, told, *rest = lines[f"demo-{state}-s1-{number:012x}"].split()
+        _, told, *rest = lines[f"demo-{state}-s1-{number:012x}"].split()
         assert told == state and rest[1] == "s" and rest[3] in ("B", "kB")
         assert rest[4:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
 
