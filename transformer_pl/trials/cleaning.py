@@ -22,7 +22,7 @@ from transformer_pl.trials.schemas import main_score
 from transformer_pl.trials.trial import WRITTEN, Trial
 
 # What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
-TRIAL_FILES = (*WRITTEN, "log.txt", "log.*.txt", "result.json.unreadable", "checkpoints", "sources", "wandb", "claim.*")
+TRIAL_FILES = (*WRITTEN, "log.txt", "log.*.txt", "result.json.unreadable", "checkpoints", "sources", "wandb", "lock*")
 DATA_FILES = ("meta.json", "tokenizer.model", "*.source*", "*.target*", "train.kept", "counts.json")
 
 
