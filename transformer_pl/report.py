@@ -184,7 +184,7 @@ def _results_elsewhere(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Pa
         plan = sweep_plan(other.parent) if other.parent != folder else None
         if plan is None or plan.name != sweep.name:
             continue
-        trials = [Trial.at(folder.parents[1], trial_id(name), lambda: "missing") for name in plan.trials]
+        trials = [Trial.at(folder.parents[1], trial_id(one["folder"]), lambda: "missing") for one in plan.trials]
         if done := sum(trial.result() is not None for trial in trials):
             lines.append(f"  {other.parent.name}: {done} of {len(trials)} trials are finished; {plan.command}")
     heading = f"{missing} of {len(planned)} trials of this table are not finished. Other tables of {sweep.name}:"

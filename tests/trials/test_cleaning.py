@@ -96,7 +96,7 @@ def test_the_list_tells_state_age_size_and_score(runs):
     assert "--set optim.warmup=8" in lines["tiny@demo"]
     for number, state in enumerate(STATES):
         _, told, *rest = lines[f"demo-{state}-s1-{number:012x}"].split()
-        assert told == state and rest[1] == "s" and rest[3] in ("B", "kB")
+        assert told == state and rest[1] == "s" and rest[3] in ("bytes", "kB")
         assert rest[4:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
 
 
@@ -166,7 +166,9 @@ def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
     assert code == 0 and "left alone" in printed
     assert [everything(folder) for folder in (failed, text)] == before
     assert {path.name[:-13] for path in (runs / "trials").iterdir()} == {
-        *("demo-done-s1", "demo-diverged-s1", "demo-failed-s1")
+        "demo-done-s1",
+        "demo-diverged-s1",
+        "demo-failed-s1",
     }
 
 

@@ -139,7 +139,7 @@ def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
 def test_a_trial_is_refused_that_is_another_than_its_sweep_has_planned(tmp_path, monkeypatch):
     """A component may be edited while the trial waits. The sweep would wait for a result that does not come."""
     monkeypatch.setenv(TRIAL, "0123456789ab")
-    with pytest.raises(InputError, match="must be the trial that the sweep has planned, but its text or the code of"):
+    with pytest.raises(InputError):
         tiny_trials.train(tmp_path / "runs", {})
     assert not list((tmp_path / "runs").glob("trials/*"))
 

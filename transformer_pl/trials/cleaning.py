@@ -1,6 +1,5 @@
 """`sweep --list` and `sweep --clean`: what a runs folder holds, and what of it can be removed."""
 
-import json
 import os
 import shutil
 import time
@@ -9,16 +8,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from transformer_pl.data.prepare import digest
+from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import ask, counted, print_table, say
 from transformer_pl.trials.names import TRIAL_FOLDER, trial_id
 from transformer_pl.trials.runs_folder import sweep_plan
-from transformer_pl.trials.schemas import main_score
+from transformer_pl.trials.schemas import Record, main_score
 from transformer_pl.trials.trial import WRITTEN, Trial
 
 # What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
@@ -37,7 +38,7 @@ def list_runs(runs: Path, console: Console) -> None:
     states = {trial_id(trial.folder.name): trial.state() for trial in trials}
     table = _table("sweep", "trials", "age", "differs by")
     for folder, plan in sorted(plans.items(), key=lambda item: _age(files[item[0]])):
-        counts = Counter(states.get(trial_id(name), "new") for name in plan.trials)
+        counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan.trials)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         table.add_row(folder.name, told, _ago(files[folder]), plan.differs)
     print_table(console, table)
@@ -125,22 +126,14 @@ def _is_trial(folder: Path) -> bool:
     """Whether a folder is a trial's: its name ends with an id, and its result or its status confirms it."""
     if not TRIAL_FOLDER.fullmatch(folder.name):
         return False
-    has_result = _content(folder / "result.json").get("id") == trial_id(folder.name)
-    return has_result or {"state", "time", "pid"} <= _content(folder / "status.json").keys()
+    result, status = Trial(folder).result(), Trial(folder).status()
+    return result["id"] == trial_id(folder.name) if result else {"time", "pid"} <= status.keys()
 
 
 def _is_text(folder: Path) -> bool:
     """Whether a folder is a prepared text: its name is a hash of what its meta.json says."""
-    meta = _content(folder / "meta.json")
+    meta = read_json(folder / "meta.json", Record, "its folder is left alone") or {}
     return folder.name == digest(meta.get("fingerprint", {}), meta.get("settings", {}))
-
-
-def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; an empty one where it cannot be read."""
-    with suppress(OSError, ValueError):
-        if isinstance(content := json.loads(path.read_bytes()), dict):
-            return content
-    return {}
 
 
 def _folders(place: Path) -> list[Path]:
@@ -180,9 +173,4 @@ def _ago(files: Iterable[os.stat_result]) -> str:
 
 def _size(files: Iterable[os.stat_result]) -> str:
     """What files take on disk. A file that two trials share counts once."""
-    number = float(sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values()))
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
+    return decimal(sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values()))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.levels import Level, resolve
@@ -63,34 +63,22 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     if len(matching) == 1:
         return matching[0]
     names = [r["folder"].name for r in matching or results]
-    more = [f"and {len(names) - MOST_LISTED} more; see python -m transformer_pl.sweep --list --runs {runs}"]
-    listed = "".join(f"{LISTED}{line}" for line in names[:MOST_LISTED] + (more if len(names) > MOST_LISTED else []))
-    constraint = "must name one finished trial"
-    if matching:
-        raise InputError(
-            f"TRIAL {name}: {constraint}, but {len(matching)} match; give a longer part of the name:{listed}"
-        )
+    if len(names) > MOST_LISTED:
+        more = f"and {len(names) - MOST_LISTED} more; see python -m transformer_pl.sweep --list --runs {runs}"
+        names = [*names[:MOST_LISTED], more]
     raise InputError(
-        f"TRIAL {name}: {constraint} under {runs}, but none matches" + (f"; finished are:{listed}" if listed else "")
+        f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give a part of its name "
+        f"that no other has{''.join(f'{LISTED}{line}' for line in names)}"
     )
-
-
-class _PlannedTrial(BaseModel):
-    folder: str
 
 
 class SweepPlan(BaseModel):
     """What plan.json says of a sweep, as far as other commands need it."""
 
     name: str
-    planned: list[_PlannedTrial] = Field(alias="trials")
+    trials: list[dict[str, Any]]  # each with the name of its `folder`
     differs: str  # the options that the folder's name has a hash of
     command: str  # that shows the table
-
-    @property
-    def trials(self) -> list[str]:
-        """The names of the trials' folders."""
-        return [trial.folder for trial in self.planned]
 
 
 def sweep_plan(folder: Path) -> SweepPlan | None:

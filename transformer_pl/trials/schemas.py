@@ -33,25 +33,8 @@ class Result(BaseModel):
         return self
 
 
-class Status(BaseModel):
-    """status.json."""
-
-    state: str
-
-
-class Environment(BaseModel):
-    """env.json."""
-
-    data: str | None = None  # the name of the folder of its text
-    threads: int | None = None
-
-
-class IdentityInputs(BaseModel):
-    """identity.json, which holds the keys of the config, too."""
-
-    core: int
-    data: dict[str, Any]
-    parts: dict[str, str]
+class Record(BaseModel):
+    """status.json, env.json, identity.json: any JSON object."""
 
 
 def main_score(result: Mapping[str, Any]) -> tuple[str, float]:

@@ -18,7 +18,7 @@ from transformer_pl.task import Measure
 from transformer_pl.trials.lock import Timeout, TrialLock
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 from transformer_pl.trials.names import trial_folder
-from transformer_pl.trials.schemas import Environment, IdentityInputs, Result, Status
+from transformer_pl.trials.schemas import Record, Result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,8 +77,8 @@ class Trial:
 
         Other keys are for people. A trial that no process trains is done if and only if it has a result.
         """
-        status = read_json(self.folder / "status.json", Status, "only the result tells the trial's state")
-        status = status or {"state": "new"}
+        status = read_json(self.folder / "status.json", Record, "only the result tells the state") or {}
+        status = {"state": "new"} | status
         if status["state"] == "running" and self.locked():
             return status
         if self.result():
@@ -101,11 +101,11 @@ class Trial:
     def environment(self) -> dict[str, Any]:
         """The content of env.json; empty where the trial never ran."""
         consequence = "it is not known where the trial ran, and on which text"
-        return read_json(self.folder / "env.json", Environment, consequence) or {}
+        return read_json(self.folder / "env.json", Record, consequence) or {}
 
     def identity_inputs(self) -> dict[str, Any] | None:
         """The content of identity.json: what the id was made from; None where the trial never ran."""
-        return read_json(self.folder / "identity.json", IdentityInputs, "it is not compared with other trials")
+        return read_json(self.folder / "identity.json", Record, "it is not compared with other trials")
 
     def data(self) -> str | None:
         """The name of the folder of its text under runs/data; None where the trial never ran."""
