@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
-from helpers import ROOT, Process, descendants, little_text, processes
+from helpers import ROOT, Process, descendants, little_text, processes, wait_for
 from tiny_trials import TINY, outcome, same
 
 from transformer_pl.trials.trial import Trial
@@ -46,9 +46,8 @@ def start(file: Path, runs: Path) -> subprocess.Popen:
     words = [sys.executable, "-m", "transformer_pl.sweep", str(file), f"--runs={runs}", "--parallel=2"]
     environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
     with runs.with_suffix(".log").open("a") as log:
-        return subprocess.Popen(
-            words, cwd=ROOT, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        return subprocess.Popen(words, cwd=ROOT, env=environment, start_new_session=True, **files)
 
 
 def alive() -> list[Process]:
@@ -80,24 +79,16 @@ def storm(file: Path, runs: Path, commands: int, signals: int, calm_s: float, ch
             victim, signum = chance.choice(victims), chance.choice([signal.SIGKILL, signal.SIGSTOP])
             with suppress(ProcessLookupError):
                 os.kill(victim.pid, signum)
-                kind = next((name for name in ("sweep", "train", "wandb") if f".{name} " in victim.command), "other")
-                hits.append(f"{signum.name} to {kind}")
+                hits.append(f"{signum.name} to a {'sweep' if victim.parent == os.getpid() else 'trial, or its server'}")
                 if signum == signal.SIGSTOP:
                     stopped[victim.pid] = now + chance.uniform(0.1, LONGEST_STOP_S)
             due = now + chance.uniform(0, 2 * calm_s / signals)
-    deadline = time.monotonic() + GONE_S
     for pid in stopped:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    while (left := alive()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left, f"still running: {left}"
+    wait_for(lambda: not alive(), GONE_S)  # nothing is left running
     assert len(hits) == signals, f"{runs}: done after {len(hits)} signals; train for more steps"
     return hits
-
-
-def trials(runs: Path) -> list[Trial]:
-    return [Trial(path) for path in sorted((runs / "trials").iterdir())]
 
 
 def main() -> None:
@@ -118,9 +109,9 @@ def main() -> None:
         sent.update(storm(file, runs, options.commands, options.signals, calm_s, chance))
         (table,) = runs.glob("sweeps/*/results.csv")
         assert table.read_bytes() == expected.read_bytes(), table
-        assert [one.folder.name for one in trials(runs)] == [one.folder.name for one in trials(folder / "calm")]
-        for trial, calm in zip(trials(runs), trials(folder / "calm"), strict=True):
-            same(trial, outcome(calm))
+        assert sorted(os.listdir(runs / "trials")) == sorted(os.listdir(folder / "calm" / "trials"))
+        for calm in (folder / "calm" / "trials").iterdir():
+            same(Trial(runs / "trials" / calm.name), outcome(Trial(calm)))
         print(f"sweep {number}: nothing was lost in {time.monotonic() - began:.0f} s", flush=True)
     print("\n".join(f"{count} x {hit}" for hit, count in sorted(sent.items())))
 
