@@ -36,7 +36,6 @@ from torch import nn
 from tests import test_check, test_complexity, test_nothing_let_in
 from tests.data import test_hub
 from tests.training import test_compiling, test_distributed
-from tests.trials import test_repeat
 from transformer_pl import check, complexity, report, sweep, train, translate
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepared import Prepared
@@ -383,7 +382,6 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
     assert first["weight"] == second["weight"] and first["ids"] != second["ids"] and first["mask"] != second["mask"]
 
 
-binds("train --from")(test_repeat.test_no_other_key_is_taken)
 binds("trainer.compile")(test_compiling.test_layers_are_compiled_in_the_first_epoch_and_change_no_numbers)
 binds("trainer.devices")(test_distributed.test_when_one_process_dies_the_trial_ends)
 binds("data.revision")(test_hub.test_a_dataset_of_the_hub_is_read_at_its_commit)

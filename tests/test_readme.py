@@ -210,8 +210,7 @@ def run_train(words):
         with pytest.raises(HelpShown):
             train.main(words)
         return 0
-    repeats = any(word.startswith("--from") for word in words)
-    return train.main(words if repeats else with_tiny_scale(words, "--scale=demo.yaml"))
+    return train.main(with_tiny_scale(words, "--scale=demo.yaml"))
 
 
 def run_complexity(words):

@@ -15,6 +15,7 @@ import tiny_trials
 import torch
 from helpers import descendants, little_text, processes, wait_for
 
+from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.trial import Trial
 
 KEYS = {
@@ -102,6 +103,7 @@ def kill_and_continue(whole: Whole, runs: Path, kills: int, seed: int) -> None:
         codes.append(killed(start(runs, whole.keys), runs, target, chance))
         wait_for(lambda: not any(f"--runs={runs} " in one.command for one in processes()))
     assert codes[0] != 0, "the first is not killed after its end"
+    assert not any(item.foreign for item in find_removable(runs)), "--clean must know every file"
     code, trial = tiny_trials.train(runs, whole.keys)
     assert code == 0, (codes, (runs.parent / "output.txt").read_text())
     tiny_trials.same(trial, whole.outcome)

@@ -16,6 +16,7 @@ from transformer_pl import report, sweep
 from transformer_pl.runtime.environment import ROW, SWEEP
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
+from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.runs_folder import finished_results, sweep_plan
 from transformer_pl.trials.trial import Trial
 
@@ -221,6 +222,13 @@ def test_sentences_that_cannot_be_read_are_named(the_trial, name, content):
 
 
 # What a training leaves
+
+
+def test_cleaning_knows_every_file_of_a_trial_and_a_text(the_trial):
+    (the_trial.folder / "result.json").unlink()
+    found = find_removable(the_trial.folder.parents[1])
+    assert [item.path.parent.name for item in found] == ["trials", "data"]
+    assert not any(item.foreign for item in found), found
 
 
 def test_weights_that_somebody_has_removed_are_not_missed(trained, the_trial, capsys):
