@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import tiny_trials
-from helpers import ROOT, a_result, little_text
+from helpers import a_result, little_text
 from tiny_trials import train
 
 from transformer_pl import report, sweep
@@ -89,21 +87,6 @@ def test_a_trial_is_one_process_s_at_a_time(tmp_path):
     assert not trial.locked() and trial.state() == "stopped"
 
 
-def test_the_trial_of_a_process_that_is_killed_can_be_taken(tmp_path):
-    trial = Trial(tmp_path / "trial")
-    program = (
-        "import pathlib, sys; from transformer_pl.trials.trial import Trial\n"
-        "with Trial(pathlib.Path(sys.argv[1])).lock(): print('locked', flush=True); input()"
-    )
-    words = [sys.executable, "-c", program, str(trial.folder)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes) as process:
-        assert process.stdout.readline() == "locked\n" and trial.locked()
-        process.kill()
-    with trial.lock():
-        pass
-
-
 # Files that cannot be read
 
 NO_JSON = [b"", b'{"id": "0123', b"\x93\xff\xfe\x00binary", bytes(4096), b"[]", b"null"]
@@ -138,16 +121,11 @@ def contents(folder):
 
 
 def commands_continue(here, capsys):
-    """Commands that read results: they work, name a file at most once each, and change nothing."""
-    file, runs, before = str(here / "tiny.yaml"), f"--runs={here / 'runs'}", contents(here)
-    printed = []
-    for command in (
-        lambda: sweep.main([file, "--plan", runs]),
-        lambda: sweep.main(["--list", runs]),
-        lambda: report.main([file, "--format=md", runs]),
-    ):
+    """Commands that read results: they work and change nothing. Returns what each has printed."""
+    file, runs, before, printed = str(here / "tiny.yaml"), f"--runs={here / 'runs'}", contents(here), []
+    for main, words in ((sweep.main, [file, "--plan"]), (sweep.main, ["--list"]), (report.main, [file, "--format=md"])):
         warn.cache_clear()
-        assert command() == 0
+        assert main([*words, runs]) == 0
         printed.append(capsys.readouterr())
     assert contents(here).items() >= before.items()
     return printed
@@ -195,7 +173,7 @@ def test_a_trial_whose_result_cannot_be_read_is_trained_anew(trained, the_trial,
     assert kept.read_bytes() == b'{"id": "half'
 
 
-@pytest.mark.parametrize("content", [*NO_JSON, b"{}"])
+@pytest.mark.parametrize("content", [b"", b"\x93binary", b"[]", b"{}"])
 def test_the_other_files_of_a_trial_and_a_sweep_stop_no_command(trained, the_trial, capsys, content):
     """A trial is done by its result, whatever its status says."""
     plan = trained / "runs" / "sweeps" / "tiny@demo" / "plan.json"
@@ -244,11 +222,8 @@ def test_every_attempt_has_a_log_of_its_own(tmp_path):
         assert code == 0
         trial.log.write_text(f"{trial.log.read_text()}attempt {attempt}\n")
     logs = {path.name: path.read_text() for path in trial.folder.glob("log*")}
-    assert {name: text.splitlines()[-1] for name, text in logs.items()} == {
-        "log.1.txt": "attempt 0",
-        "log.2.txt": "attempt 1",
-        "log.txt": "attempt 2",
-    }
+    last = {name: text.splitlines()[-1] for name, text in logs.items()}
+    assert last == {"log.1.txt": "attempt 0", "log.2.txt": "attempt 1", "log.txt": "attempt 2"}
     assert all(text.count("val/bleu ") == 1 for text in logs.values()) and trial.log_end(1) == ["attempt 2"]
 
 

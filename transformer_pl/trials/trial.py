@@ -246,10 +246,10 @@ class Trial:
 
         A file of this name that is no result is kept as `result.json.unreadable`.
         """
+        self.check_lock()
         path = self.folder / "result.json"
         if path.exists() and self.result() is None:
             path.replace(path.with_name(f"{path.name}.unreadable"))
-        self.check_lock()
         write_json(path, result | {"metrics": metrics_to_json(result["metrics"])})
         self.drop_checkpoints()
 
