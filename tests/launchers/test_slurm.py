@@ -20,6 +20,7 @@ SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "traine
 def environment(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [ROOT, ROOT / "tests" / "launchers"])))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "launchers"))
 
 
 def sweep(grid, runs, *words):
