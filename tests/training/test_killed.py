@@ -1,19 +1,19 @@
 """A trial that is killed at random moments and continued ends as one that nothing has happened to, bit for bit.
 
-The processes are forks of this one, which has imported everything; ranks are started by Lightning as always.
+The processes are forks of this one, which has imported everything; but two ranks begin with a new Python.
 """
 
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_trials
-import torch
-from helpers import descendants, little_text, processes, wait_for
+from helpers import ROOT, descendants, little_text, processes, wait_for
 
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.trial import Trial
@@ -35,7 +35,7 @@ LAST = ("hyp.val.txt", "hyp.test.txt", "scores.test.jsonl", "result.json")  # wh
 
 
 def start(runs: Path, keys: dict[str, Any]) -> int:
-    """Start to train in a fork of this process; returns the number of its process."""
+    """Start to train in a process of its own; returns its number."""
     if pid := os.fork():
         return pid
     code = 1
@@ -43,9 +43,22 @@ def start(runs: Path, keys: dict[str, Any]) -> int:
         with (runs.parent / "output.txt").open("ab") as output:
             for number in (1, 2):
                 os.dup2(output.fileno(), number)
+        if "trainer.devices" in keys:
+            words = [f"--{key}={value}" for key, value in (tiny_trials.TINY | keys).items()]
+            command = [sys.executable, "-m", "transformer_pl.train", f"--runs={runs}", *words]
+            os.chdir(ROOT)
+            os.execve(sys.executable, command, os.environ | {"WANDB_MODE": "disabled"})
         code = tiny_trials.train(runs, keys)[0]
     finally:
         os._exit(code)
+
+
+def train(runs: Path, keys: dict[str, Any]) -> Trial:
+    """Train to the end."""
+    code = os.waitstatus_to_exitcode(os.waitpid(start(runs, keys), 0)[1])
+    assert code == 0, (runs.parent / "output.txt").read_text()
+    (folder,) = (runs / "trials").iterdir()
+    return Trial(folder)
 
 
 def progress(runs: Path) -> int:
@@ -74,11 +87,9 @@ class Whole:
     """A trial that nothing has happened to."""
 
     def __init__(self, folder: Path, keys: dict[str, Any]):
-        torch.set_num_threads(1)
         self.keys = KEYS | keys | {"data.path": little_text(folder, 60, 8, 6)}
-        code, trial = tiny_trials.train(folder / "runs", self.keys)
-        assert code == 0
-        self.outcome, self.progress = tiny_trials.outcome(trial), progress(folder / "runs")
+        self.outcome = tiny_trials.outcome(train(folder / "runs", self.keys))
+        self.progress = progress(folder / "runs")
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +115,7 @@ def kill_and_continue(whole: Whole, runs: Path, kills: int, seed: int) -> None:
         wait_for(lambda: not any(f"--runs={runs} " in one.command for one in processes()))
     assert codes[0] != 0, "the first is not killed after its end"
     assert not any(item.foreign for item in find_removable(runs)), "--clean must know every file"
-    code, trial = tiny_trials.train(runs, whole.keys)
-    assert code == 0, (codes, (runs.parent / "output.txt").read_text())
+    trial = train(runs, whole.keys)
     tiny_trials.same(trial, whole.outcome)
     assert len(list(trial.folder.glob("log*.txt"))) <= kills + 1
 
@@ -134,6 +144,6 @@ def test_a_trial_whose_process_was_killed_after_its_result_is_done(whole, tmp_pa
     killed(pid, tmp_path / "runs", whole("averaged").progress, random.Random(1))
     (folder,) = (tmp_path / "runs" / "trials").iterdir()
     assert Trial(folder).state() == "done" and Trial(folder).result()
-    assert tiny_trials.train(tmp_path / "runs", whole("averaged").keys)[0] == 0
-    assert len(list(folder.glob("log*.txt"))) == 1
-    tiny_trials.same(Trial(folder), whole("averaged").outcome)
+    trial = train(tmp_path / "runs", whole("averaged").keys)
+    assert len(list(trial.folder.glob("log*.txt"))) == 1
+    tiny_trials.same(trial, whole("averaged").outcome)
