@@ -30,7 +30,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "averaged": {"model.p_drop": 0.3, "decode.average": 2, "trainer.bleu_sample": 2},
     "accumulated, with checkpoints at validations alone": {"trainer.accumulate": 2, "trainer.checkpoint_minutes": 10},
 }
-TWO_RANKS = {"trainer.devices": 2, "trainer.strategy": "ddp", "trainer.accelerator": "cpu"}
+TWO_RANKS = {"optim.max_steps": 6, "trainer.devices": 2, "trainer.strategy": "ddp", "trainer.accelerator": "cpu"}
 LAST = ("hyp.val.txt", "hyp.test.txt", "scores.test.jsonl", "result.json")  # what comes after the last step
 
 
@@ -76,7 +76,7 @@ def has_ended(pid: int) -> bool:
 
 def killed(pid: int, runs: Path, target: int, chance: random.Random) -> int:
     """Kill a process, or one that it has started, shortly after this much progress; returns its exit code."""
-    wait_for(lambda: has_ended(pid) or progress(runs) >= target, every=0.002)
+    wait_for(lambda: has_ended(pid) or progress(runs) >= target, 300, every=0.002)
     time.sleep(chance.uniform(0, 0.03))
     victim = chance.choice([pid, *descendants(pid)])
     os.kill(victim, signal.SIGKILL)
