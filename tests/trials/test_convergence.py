@@ -9,6 +9,7 @@ from tiny_trials import train
 
 from transformer_pl.training.logger import wandb_summary
 from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
+from transformer_pl.trials.trial import Trial
 
 STEPS = 1000
 # The loss at a share u of the steps, the noise of a validation in nats, and whether it still falls at the end.
@@ -139,3 +140,7 @@ def test_a_trial_keeps_how_it_ended(trial):
     assert of_trial(trial) == ended
     summary = wandb_summary(trial.result())
     assert summary["val/loss.fall"] == ended.fall and summary["val/loss.fall_noise"] == ended.noise
+
+
+def test_of_a_trial_without_a_result_nothing_is_known(trial, tmp_path):
+    assert of_trial(Trial(tmp_path)) is None

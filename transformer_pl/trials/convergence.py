@@ -72,8 +72,8 @@ def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence |
 
 def of_trial(trial: Trial) -> Convergence | None:
     """How the training of a finished trial ended; None where it is not known."""
-    result = trial.result() or {}
-    return Convergence(**result["convergence"]) if result.get("convergence") else None
+    ended = (trial.result() or {}).get("convergence")
+    return Convergence(**ended) if ended else None
 
 
 def of_seeds(seeds: Sequence[Convergence | None]) -> Convergence | None:
