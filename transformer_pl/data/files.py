@@ -25,7 +25,7 @@ TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languag
 ROWS = 1000  # of a table that are in memory at a time
 
 
-def folder_corpus(folder: Path, data: Data) -> Corpus:
+def folder_corpus(folder: str | Path, data: Data) -> Corpus:
     """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete."""
     languages = (data.source, data.target)
     described, splits = split_files(folder, data, [languages, *((table,) for table in TABLES)])
@@ -48,13 +48,14 @@ def folder_corpus(folder: Path, data: Data) -> Corpus:
 
 
 def split_files(
-    folder: Path, data: Data, forms: Sequence[tuple[str, ...]]
+    folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
 ) -> tuple[str, dict[str, dict[str, list[Path]]]]:
     """What to call the text of a folder, and the files of each split by their endings.
 
     forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
     parts: train-00000-of-00003.en, or train/0000.en. Raises an InputError for splits that are missing or incomplete.
     """
+    folder = Path(os.path.expanduser(folder))
     if not folder.is_dir():
         raise InputError(f"folder {folder}: must hold the text, but is no folder; give another with data.path=FOLDER")
     endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
@@ -99,11 +100,6 @@ def _number(match: re.Match) -> int:
     return int(match["part"] or match["file"] or 0)
 
 
-def at_home(path: str) -> Path:
-    """With `~` as a shell reads it; a user that is not there is no error yet, as in a shell."""
-    return Path(os.path.expanduser(path))
-
-
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file's content, by which a text is known."""
     with _reading(path), path.open("rb") as file:
@@ -129,13 +125,8 @@ def _reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        reason = one_line(getattr(error, "strerror", None) or error)
+        reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: must be readable, but: {reason}; fix the file or its permissions") from None
-
-
-def one_line(error: object) -> str:
-    """The message of an error on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -184,18 +175,12 @@ def pair_of(row: Any, data: Data, place: str) -> Pair:
     columns = row if isinstance(row, dict) else {}
     if not {data.source, data.target} <= columns.keys() and isinstance(columns.get("translation"), dict):
         columns = columns["translation"]
-    source, target = (columns.get(language) for language in (data.source, data.target))
-    if not (_is_text(source) and _is_text(target)):
+    try:
+        source, target = (columns[language].replace("\n", " ") for language in (data.source, data.target))
+        f"{source}{target}".encode()  # JSON can spell halves of characters, which are no text
+        return source, target
+    except (KeyError, AttributeError, TypeError, UnicodeEncodeError):
         raise InputError(
             f"{place}: must have text in {data.source} and {data.target}, or in translation with both, but is "
             f"{shown(row)}; fix the row, or set data.source and data.target"
-        )
-    return source.replace("\n", " "), target.replace("\n", " ")
-
-
-def _is_text(value: Any) -> bool:
-    """Whether it is text that can be written: JSON can spell halves of characters."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
+        ) from None

@@ -5,13 +5,13 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS, Corpus, Pair, choose_splits
-from transformer_pl.data.files import ROWS, at_home, one_line, pair_of
+from transformer_pl.data.files import ROWS, pair_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.network import why_unreachable
 
@@ -23,7 +23,7 @@ def local_copy(data: Data) -> Path | None:
     root = os.environ.get(LOCAL_COPIES)
     if not root:
         return None
-    folder = at_home(root) / _last_part(data)
+    folder = Path(os.path.expanduser(root)) / _last_part(data)
     if data.subset and (folder / data.subset).is_dir():
         folder = folder / data.subset
     return folder if folder.is_dir() else None
@@ -86,12 +86,13 @@ def _latest_commit(data: Data, reachable: bool) -> str:
 def _load(data: Data, commit: str, reachable: bool) -> Any:
     """Load all splits of the dataset at that commit, from the library's cache if they are there."""
     import datasets  # takes 0.7 s
+    from huggingface_hub import constants
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
     try:
-        with _offline(not reachable):
-            dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
+        constants.HF_HUB_OFFLINE |= not reachable  # as the variable of that name, which is read at import
+        dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
     except Exception as error:
         raise _cannot_be_loaded(data, reachable, error) from None
     # without a network the library loads its latest copy, whatever the revision
@@ -101,23 +102,10 @@ def _load(data: Data, commit: str, reachable: bool) -> Any:
     return dataset
 
 
-@contextmanager
-def _offline(offline: bool) -> Iterator[None]:
-    """Do what HF_HUB_OFFLINE=1 does. The library reads that variable only when it is imported."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or offline
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
 def _cannot_be_loaded(data: Data, reachable: bool, reason: object) -> InputError:
     named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
     network = "" if reachable else "there is no network to the hub, and it is not in the cache: "
     return InputError(
-        f"{named}: must be reachable or in the cache, but {network}{one_line(reason)}; correct it, or set "
+        f"{named}: must be reachable or in the cache, but {network}{reason}; correct it, or set "
         f"data.path=FOLDER, or {LOCAL_COPIES} to the folder that holds a folder `{_last_part(data)}` with a copy"
     )

@@ -20,7 +20,7 @@ from transformer_pl.data.corpus import EVALUATION, Corpus
 from transformer_pl.data.prepared import SIDES, Prepared
 from transformer_pl.data.selection import OnProgress, Selection, check_counts, no_progress, select_all
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.tokenizer import MOST_PAIRS, Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
+from transformer_pl.data.tokenizer import Tokenizer, train_bpe
 from transformer_pl.data.tokens import Tokens, nothing_fits_error
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import write_json
@@ -140,19 +140,10 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
 
 def _tokenizer(path: Path, data: Data, corpus: Corpus, selection: Selection, on_progress: OnProgress) -> Tokenizer:
     """Learn the vocabulary and write it."""
-    pairs = selection.counts["pairs"]
-
-    def sentences() -> Iterator[str]:
-        every = -(-2 * pairs // BPE_SENTENCES)
-        return itertools.chain.from_iterable(itertools.islice(selection.used(corpus.pairs("train")), 0, None, every))
-
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    try:
-        path.write_bytes(train_bpe(sentences(), data.vocab_size))
-    except VocabularyError as error:
-        if pairs > MOST_PAIRS:
-            raise
-        raise VocabularyError(data.vocab_size, *vocabulary_bounds(list(sentences()))) from error
+    every = -(-2 * selection.counts["pairs"] // BPE_SENTENCES)
+    used = itertools.islice(selection.used(corpus.pairs("train")), 0, None, every)
+    path.write_bytes(train_bpe(itertools.chain.from_iterable(used), data.vocab_size))
     return Tokenizer(path)
 
 

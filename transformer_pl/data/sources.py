@@ -13,7 +13,7 @@ from transformer_pl.component_sources import is_own_task, task_digest
 from transformer_pl.components import described
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus, Pair
-from transformer_pl.data.files import at_home, folder_corpus
+from transformer_pl.data.files import folder_corpus
 from transformer_pl.data.hub import hub_corpus, local_copy
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
@@ -34,7 +34,7 @@ def parallel_text(data: Data) -> Corpus:
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
     if data.path is not None:
-        return folder_corpus(at_home(data.path), data)
+        return folder_corpus(data.path, data)
     if data.hub is None:
         return _synthetic(data)
     copy = local_copy(data)
@@ -75,7 +75,8 @@ def _shortened(corpus: Corpus, count: int) -> Corpus:
             yield from corpus.pairs(split)
             return
         number = 0
-        for number, pair in enumerate(itertools.islice(corpus.pairs(split), count), start=1):
+        for pair in itertools.islice(corpus.pairs(split), count):
+            number += 1
             yield pair
         if number < count:
             raise InputError(

@@ -40,14 +40,10 @@ class VocabularyError(InputError):
         place = f"data.vocab_size = {vocab_size}"
         if least and vocab_size < least:
             why = f"for this text ({FIXED - BYTES} special tokens, {BYTES} bytes and every character)"
-            super().__init__(f"{place}: must be at least {least} {why}{_and('at most', greatest)}; raise it")
+            super().__init__(f"{place}: must be at least {least} {why}; raise it")
         else:
             why = "as this text allows no more merges"
-            super().__init__(f"{place}: must be at most {greatest}, {why}{_and('at least', least)}; lower it")
-
-
-def _and(bound: str, size: int | None) -> str:
-    return f", and {bound} {size}" if size else ""
+            super().__init__(f"{place}: must be at most {greatest}, {why}; lower it")
 
 
 def vocabulary_bounds(sentences: Sequence[str]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from transformer_pl.config import Config, Data
 from transformer_pl.data.corpus import Corpus, Pair
-from transformer_pl.data.files import at_home, digest_of, lines, split_files
+from transformer_pl.data.files import digest_of, lines, split_files
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.task import Measure, Scores, Task
 
@@ -57,8 +57,8 @@ class Parsing(Task):
         if data.hub is not None and data.path is None:
             raise InputError(f"data.hub = {data.hub}: parsing reads trees from files; give their folder with data.path")
         if data.path is None:
-            return _synthetic_trees()
-        described, splits = split_files(at_home(data.path), data, [("mrg",), ("trees",)])
+            return self._synthetic()
+        described, splits = split_files(data.path, data, [("mrg",), ("trees",)])
         paths = {split: list(itertools.chain.from_iterable(files.values())) for split, files in splits.items()}
 
         def pairs(split: str) -> Iterator[Pair]:
@@ -67,6 +67,15 @@ class Parsing(Task):
 
         digests = {split: [digest_of(path) for path in paths[split]] for split in paths}
         return Corpus({"trees": digests, "linearising": LINEARISING}, f"trees of {described}", pairs)
+
+    def _synthetic(self) -> Corpus:
+        from transformer_pl.data import synthetic
+
+        def pairs(split: str) -> Iterator[Pair]:
+            return read_trees(synthetic.trees(split), f"the synthetic corpus, {split}")
+
+        fingerprint = {"corpus": "embedded trees", "version": synthetic.VERSION, "linearising": LINEARISING}
+        return Corpus(fingerprint, f"the trees of the synthetic corpus, version {synthetic.VERSION}", pairs)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         """Beside F1: precision, recall, and the share of outputs that are no tree of their sentence, in %."""
@@ -88,16 +97,6 @@ class Parsing(Task):
         return "sentence", "tree"
 
 
-def _synthetic_trees() -> Corpus:
-    from transformer_pl.data import synthetic
-
-    def pairs(split: str) -> Iterator[Pair]:
-        return read_trees(synthetic.trees(split), f"the synthetic corpus, {split}")
-
-    fingerprint = {"corpus": "embedded trees", "version": synthetic.VERSION, "linearising": LINEARISING}
-    return Corpus(fingerprint, f"the trees of the synthetic corpus, version {synthetic.VERSION}", pairs)
-
-
 def read_trees(text: Iterable[str], place: str) -> Iterator[Pair]:
     """Yield the words and the linear form of each tree. Raises an InputError with the line of the first mistake."""
     stack: list[list] = []  # the brackets that are open: each its label, then its word or brackets
@@ -106,24 +105,23 @@ def read_trees(text: Iterable[str], place: str) -> Iterator[Pair]:
         for token in TOKEN.findall(line):
             if token == "(":
                 stack.append([])
-            elif not stack:
+                continue
+            if not stack:
                 raise InputError(f"{place} line {number}: must be in a bracket, but is not: {shown(token)}; fix it")
-            elif token != ")":
+            if token != ")":
                 stack[-1].append(token)
+                continue
+            node = stack.pop()
+            if not stack and all(isinstance(child, list) for child in node):
+                node = ["", *node]
+            if not _is_node(node):
+                rule = "must hold a label, then a word or brackets"
+                raise InputError(f"{place} line {number}: the bracket {rule}, but holds {shown(node)}; fix the tree")
+            if stack:
+                stack[-1].append(node)
             else:
-                node = stack.pop()
-                if not stack and all(isinstance(child, list) for child in node):
-                    node = ["", *node]
-                if not _is_node(node):
-                    raise InputError(
-                        f"{place} line {number}: a bracket must hold a label, then a word or brackets, but is "
-                        f"({shown(' '.join(part if isinstance(part, str) else '(...)' for part in node))}); fix the tree"
-                    )
-                if stack:
-                    stack[-1].append(node)
-                else:
-                    words, linear = _linear(node, is_root=True)
-                    yield " ".join(words), " ".join(linear)
+                words, linear = _linear(node, is_root=True)
+                yield " ".join(words), " ".join(linear)
     if stack:
         raise InputError(f"{place} line {number}: the last tree must be closed, but is not; complete it")
 
