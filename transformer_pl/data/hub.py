@@ -104,8 +104,9 @@ def _load(data: Data, commit: str, reachable: bool) -> Any:
 
 def _cannot_be_loaded(data: Data, reachable: bool, reason: object) -> InputError:
     named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
-    network = "" if reachable else "there is no network to the hub, and it is not in the cache: "
+    network = "" if reachable else "there is no network to the hub: "
     return InputError(
         f"{named}: must be reachable or in the cache, but {network}{reason}; correct it, or set "
-        f"data.path=FOLDER, or {LOCAL_COPIES} to the folder that holds a folder `{_last_part(data)}` with a copy"
+        f"data.path=FOLDER, or {LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds "
+        f"a folder `{_last_part(data)}` with a copy"
     )
