@@ -56,7 +56,9 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         with self._reading("tokenizer.model") as path:
-            return Tokenizer(path)
+            tokenizer = Tokenizer(path)  # also of an empty file
+            _check_count(len(tokenizer), self.meta["settings"]["vocab_size"])
+        return tokenizer
 
     def mean_length(self, name: str, side: str) -> float:
         """The mean of `lengths_with_special` over a split. side: `source` or `target`."""
@@ -80,9 +82,7 @@ class Prepared:
     def _sentences(self, name: str, side: str) -> list[str]:
         with self._reading(f"{name}.{side}.txt") as path:
             sentences = path.read_bytes().decode().split("\n")[:-1]
-            expected = self.meta["splits"][name]["pairs"]
-            if len(sentences) != expected:
-                raise ValueError(f"it holds {len(sentences)} sentences in place of {expected}")
+            _check_count(len(sentences), self.meta["splits"][name]["pairs"])
         return sentences
 
     @contextmanager
@@ -98,3 +98,8 @@ class Prepared:
                 f"{path}: must be as it was written, but cannot be read: {reason}; the next training on this text "
                 "prepares it anew"
             ) from None
+
+
+def _check_count(actual: int, expected: int) -> None:
+    if actual != expected:
+        raise ValueError(f"it holds {actual} entries in place of {expected}")
