@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, token_batches
-from transformer_pl.data.epoch import pairs_that_fit
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
-from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
 from transformer_pl.runtime.errors import InputError
 
 BUDGET, LIMIT = 2048, 60
