@@ -1,7 +1,7 @@
 """The regime of a training, beside the paper's: epochs, target tokens per parameter, peak learning rate."""
 
 import pytest
-from helpers import ROOT, a_result, flip, little_text
+from helpers import ROOT, a_result, little_text
 
 from transformer_pl import sweep
 from transformer_pl.config import Config
