@@ -267,9 +267,7 @@ CASES = {
     ),
     "train-text-absent": Case("train", ["--data.path=HERE/nosuch"], ABSENT["nosuch"]),
     "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
-    "hub-pinned": Case(
-        "sweep", [TABLE3, "--scale=wmt14"], ["data.hub = wmt/wmt14, ", NO_NETWORK[-1]]
-    ),
+    "hub-pinned": Case("sweep", [TABLE3, "--scale=wmt14"], ["data.hub = wmt/wmt14, ", NO_NETWORK[-1]]),
     "hub-train": Case("train", ["--scale=multi30k"], NO_NETWORK, REFUSING),
     # the runs folder
     "runs-file": Case(

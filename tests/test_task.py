@@ -144,6 +144,9 @@ class Own(Copying):
         ("path", "Corpus({'at': Path()}, '', iter)"),
         ("text", "Corpus('digits', '', iter)"),
         ("pairs", "Corpus({}, '', lambda split: None)"),
+        ("newline", "Corpus({}, '', lambda split: [('a', 'b\\n')])"),
+        ("number", "Corpus({}, '', lambda split: [('a', 3)])"),
+        ("three", "Corpus({}, '', lambda split: [('a', 'b', 'c')])"),
     ],
 )
 def test_a_text_that_cannot_be_used_is_one_message(module, name, returned):

@@ -95,7 +95,7 @@ def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endin
                 path.write_text(f"{pair[side]}\n")
     assert read(opened(folder))["test"] == pairs
     (folder / name.format(7, endings[-1])).unlink()
-    assert str(folder) in mistake(folder) and name.format(11, endings[-1]) in mistake(folder)
+    assert str(folder) in mistake(folder) and name.format(0, endings[-1]) in mistake(folder)
 
 
 def test_only_newline_ends_a_sentence(folder):

@@ -102,12 +102,6 @@ def test_names_of_the_hub_that_would_lead_out_of_a_folder(key, value):
         resolve([Level("test", {"data.hub": "someone/texts", f"data.{key}": value})])
 
 
-@pytest.mark.parametrize("revision", ["main", "refs/convert/parquet", "a-branch/of.mine", COMMIT])
-def test_names_that_the_hub_has(revision):
-    printed = {"data.hub": "some-one/Texts_1.0", "data.subset": "de-en", "data.revision": revision}
-    assert resolve([Level("test", printed)]).flat().items() >= printed.items()
-
-
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
 def test_what_is_in_the_cache_is_read_without_a_network(cached, revision, capfd):
     corpus = open_corpus(Data(hub="wmt/wmt14", subset="de-en", revision=revision))

@@ -194,15 +194,6 @@ def test_a_folder_that_cannot_be_written_or_fills_up_is_named(tmp_path):
 # Mistakes
 
 
-@pytest.mark.parametrize("pair", [("a", "b\n"), ("a\nb", "c"), ("a", None), ("a", "b", "c"), "ab", None], ids=repr)
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_a_pair_that_is_not_two_lines_is_refused_before_the_work(tmp_path, split, pair):
-    reads = []
-    with pytest.raises(InputError, match=f"corpus memory: {split} pair 2 "):
-        prepare(DATA, tmp_path, in_memory(PAIRS | {split: [("a", "b"), pair]}, read=reads.append))
-    assert len(reads) <= 3 and list((tmp_path / "data").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("keys", "pairs", "named"),
     [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 
 Pair = tuple[str, str]  # source and target
 
@@ -44,16 +44,9 @@ def choose_splits(names: Iterable[str], data: Data, place: str, hint: str = "") 
             chosen[role] = candidates[0]
             continue
         rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
-        mistakes.append(
-            f"{place}: must hold one split {rule}, but holds {few(candidates or names)}; name it with "
-            f"data.{role}=NAME{hint}"
-        )
+        holds = shown(", ".join(candidates or names) or "nothing")
+        remedy = f"name it with data.{role}=NAME{hint}"
+        mistakes.append(f"{place}: must hold one split {rule}, but holds {holds}; {remedy}")
     if mistakes:
         raise InputError(*mistakes)
     return chosen
-
-
-def few(names: Iterable[str], most: int = 12) -> str:
-    """Names in an error message."""
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"

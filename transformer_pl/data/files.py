@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import Corpus, Pair, choose_splits, few
+from transformer_pl.data.corpus import Corpus, Pair, choose_splits
 from transformer_pl.runtime.errors import InputError, shown
 
 TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languages
@@ -69,27 +69,24 @@ def split_files(
             found[match["split"]][match["ending"]].append(match)
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
     chosen = choose_splits(found, data, f"folder {folder}", f", without its ending, which must be {whole}")
-    if mistakes := [
-        f"folder {folder}: {role} must be stored once and whole, as {whole}, but is in "
-        f"{few(match[0] for matches in found[split].values() for match in matches)}; add or remove files"
-        for role, split in chosen.items()
-        if not _is_whole(found[split], forms)
-    ]:
+    splits, mistakes = {}, []
+    for role, split in chosen.items():
+        files = {ending: sorted(matches, key=_number) for ending, matches in found[split].items()}
+        if not _is_whole(files, forms):
+            names = shown(", ".join(match[0] for matches in files.values() for match in matches))
+            rule = f"{role} must be stored once and whole, as {whole}"
+            mistakes.append(f"folder {folder}: {rule}, but is in {names}; add or remove files")
+        splits[role] = {ending: [folder / match[0] for match in matches] for ending, matches in files.items()}
+    if mistakes:
         raise InputError(*mistakes)
-    return f"folder {folder} ({', '.join(chosen.values())})", {
-        role: {
-            ending: [folder / match[0] for match in sorted(matches, key=_number)]
-            for ending, matches in found[split].items()
-        }
-        for role, split in chosen.items()
-    }
+    return f"folder {folder} ({', '.join(chosen.values())})", splits
 
 
 def _is_whole(files: dict[str, list[re.Match]], forms: Iterable[tuple[str, ...]]) -> bool:
     """Whether a split's files are of one form, with all their parts, as many for each ending."""
     parts = len(next(iter(files.values())))
     return set(files) in map(set, forms) and all(
-        sorted(map(_number, matches)) == list(range(parts))
+        list(map(_number, matches)) == list(range(parts))
         and all(int(match["parts"] or parts) == parts for match in matches)
         for matches in files.values()
     )

@@ -6,12 +6,12 @@ The paper describes no cleaning, so none is on by default. An evaluation set kee
 import itertools
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import EVALUATION, SPLITS, Corpus, Pair
 from transformer_pl.data.tokenizer import MOST_PAIRS, vocabulary_bounds
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 
@@ -51,11 +51,6 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
     kept, left_out, words, seen = bytearray(), {"blank": 0}, (0, 0), set[bytes]()
     keeps_all = name in EVALUATION
     for number, pair in enumerate(corpus.pairs(name)):
-        if not _is_pair(pair):
-            raise InputError(
-                f"{corpus.description}: {name} pair {number + 1} must be two texts, each without a newline, but is "
-                f"{shown(repr(pair))}; strip the line"
-            )
         if number % COUNTED_EVERY == 0:
             on_progress("reading the text", number, None)
         lengths = len(pair[0].split()), len(pair[1].split())
@@ -110,12 +105,6 @@ def check_counts(counts: dict[str, dict[str, int]], data: Data, describe: str) -
             )
     if mistakes:
         raise InputError(*mistakes)
-
-
-def _is_pair(pair: Any) -> bool:
-    """Whether it is what `Corpus.pairs` must yield. A task of one's own may yield anything."""
-    is_two = isinstance(pair, tuple | list) and len(pair) == 2
-    return is_two and all(isinstance(text, str) and "\n" not in text for text in pair)
 
 
 def _reason(source: int, target: int, data: Data) -> str | None:

@@ -56,7 +56,10 @@ def _of_own_task(data: Data) -> Corpus:
 
     def pairs(split: str) -> Iterator[Pair]:
         with told():
-            yield from corpus.pairs(split)
+            for source, target in corpus.pairs(split):
+                if "\n" in source or "\n" in target:
+                    raise ValueError(f"a newline is in the pair {source!r}, {target!r}")
+                yield source, target
 
     with told():
         corpus = task_of(data).corpus(data)
