@@ -104,23 +104,26 @@ SWEEPS = {  # the parameters of a sweep
     "scale": ({"scale": "dem"}, ["scale = dem: no such scale; known: demo, ", "or give the path of a YAML file"]),
 }
 TEXTS = {  # what is said of a text, whose mistake is made below
-    "length": ({}, ["train.en, ", "train.de: must have equally many lines, but have 40 and 2; align the two files"]),
-    "empty": ({}, ["val.en: must hold sentences, one a line, but is empty; give a file with text"]),
-    "utf-8": ({}, ["test.de line 2: must be UTF-8, but byte 4 of the line is 0xf6; convert the file to UTF-8"]),
+    "length": ({}, ["train.en, ", "train.de: must have equally many lines, but line 3 is missing in train.de"]),
+    "empty": ({}, ["val must hold a pair with text", "give another text"]),
+    "utf-8": ({}, ["test.de line 2: must be UTF-8, but", "0xf6", "convert the file"]),
     "large": ({"data.vocab_size": 9000}, ["data.vocab_size = 9000: must be at most", "lower it"]),
     "small": ({"data.vocab_size": 100}, ["data.vocab_size = 100: must be at least", "raise it"]),
     "batch": ({"data.batch_tokens": 3}, ["data.batch_tokens = 3: some training pair must fit", "of 40 has", "raise"]),
 }
 ABSENT = {  # the same, where the plan finds it already
-    "val": ["folder HERE/val: must hold one en-de split that begins with val or dev, but holds", "with data.val=NAME"],
-    "language": ["folder HERE/language: a split must have en and de, but de is missing beside train.en; add it"],
-    "nosuch": ["folder HERE/nosuch: must hold the corpus, but: No such file", "give another with data.path=FOLDER"],
+    "val": ["folder HERE/val: must hold one split that begins with val or dev, but holds", "with data.val=NAME"],
+    "language": [
+        "folder HERE/language: train must be stored once and whole, as .en and .de",
+        "but is in train.en; add",
+    ],
+    "nosuch": ["folder HERE/nosuch: must hold the text, but is no folder", "give another with data.path=FOLDER"],
 }
 NO_GPU = ["trainer.precision = 16-mixed: needs a GPU, but torch finds none here; choose bf16-mixed or 32-true"]
 NO_NETWORK = [
-    "data.hub = bentrevett/multi30k: must be reachable or in the cache, but there is no network to the hub",
-    "no multi30k in TRANSFORMER_PL_DATA=HERE",
-    "set data.path=FOLDER, or TRANSFORMER_PL_DATA to the folder that holds a folder `",
+    "data.hub = bentrevett/multi30k, ",
+    "must be reachable or in the cache, but there is no network to the hub",
+    "set data.path=FOLDER, or TRANSFORMER_PL_DATA (now HERE) to the folder that holds a folder `",
 ]
 
 
@@ -264,7 +267,7 @@ CASES = {
     ),
     "train-text-absent": Case("train", ["--data.path=HERE/nosuch"], ABSENT["nosuch"]),
     "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
-    "hub-pinned": Case("sweep", [TABLE3, "--scale=wmt14"], ["data.hub = wmt/wmt14: must be reachable", NO_NETWORK[-1]]),
+    "hub-pinned": Case("sweep", [TABLE3, "--scale=wmt14"], ["data.hub = wmt/wmt14, ", NO_NETWORK[-1]]),
     "hub-train": Case("train", ["--scale=multi30k"], NO_NETWORK, REFUSING),
     # the runs folder
     "runs-file": Case(

@@ -11,9 +11,8 @@ from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import OnProgress, check_counts
+from transformer_pl.data.selection import OnProgress, check_counts, survey
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.survey import survey
 from transformer_pl.data.tokenizer import VocabularyError
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
