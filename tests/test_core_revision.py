@@ -9,7 +9,7 @@ import transformer_pl
 from transformer_pl.component_sources import code_digest
 from transformer_pl.config import sizes
 from transformer_pl.levels import resolve, scale_level
-from transformer_pl.loss import projected_loss
+from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.trials.identity import CORE_REVISION
 
@@ -53,7 +53,7 @@ def twentieth_loss(scale: str) -> float:
     for _ in range(20):
         source, target = torch.randint(4, VOCABULARY, (2, 2, 9))
         target[1, 6:] = source[0, 5:] = 0
-        loss = projected_loss(model.embedding, model.states(source, target), target, eps_ls) / 15
+        loss = smoothed_loss(model.embedding, model.states(source, target), target, eps_ls) / 15
         loss.backward()
         adam.step()
         adam.zero_grad()

@@ -8,7 +8,7 @@ from checks.test_properties import every_component
 from torch import nn
 from torch.func import functional_call
 
-from transformer_pl.loss import projected_loss
+from transformer_pl.loss import smoothed_loss
 from transformer_pl.training.precision import MasterWeights
 
 
@@ -23,7 +23,7 @@ class Loss(nn.Module):
     def forward(self):
         states = self.model.states(self.source, self.target)
         self.dtype = states.dtype
-        return projected_loss(self.model.embedding, states, self.target, 0.1) / self.target.count_nonzero()
+        return smoothed_loss(self.model.embedding, states, self.target, 0.1) / self.target.count_nonzero()
 
 
 def gradients(loss: Loss, value: torch.Tensor) -> dict[str, torch.Tensor]:
