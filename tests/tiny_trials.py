@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from helpers import little_text
 
+from transformer_pl.reporting import publish
 from transformer_pl.runtime import signals
 from transformer_pl.train import main
+from transformer_pl.training import logger
 from transformer_pl.trials.trial import Trial
 
 TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
@@ -29,11 +32,26 @@ TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
 }
 
 
+class NoRun:
+    """In place of a W&B run, whose process takes longer to start than a trial takes here."""
+
+    def __init__(self, **about: Any):
+        pass
+
+    def tell(self, **values: Any) -> None:
+        pass
+
+    def finish(self, *values: Any, **options: Any) -> None:
+        pass
+
+
 @contextmanager
 def in_a_command() -> Iterator[None]:
     """As in a command's own process: its signal handlers. No W&B. What a command changes is as before afterwards."""
     threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    with mock.patch.dict(os.environ, WANDB_MODE="disabled"):  # its process takes longer to start than a trial takes
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
+        patch.setattr(logger, "WandbRun", NoRun)
+        patch.setattr(publish, "WandbRun", NoRun)
         signals.install_handler(signals.raise_stopped)
         try:
             yield

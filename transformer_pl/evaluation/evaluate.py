@@ -72,7 +72,13 @@ def translate(
         limits = torch.from_numpy(source.lengths[indexes] + decode.extra)
         with _evaluating(model) as device:
             step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
-            settings = {"bos": BOS, "eos": EOS, "beam": decode.beam, "alpha": decode.alpha, "n_best": n_best}
+            settings: dict[str, Any] = {
+                "bos": BOS,
+                "eos": EOS,
+                "beam": decode.beam,
+                "alpha": decode.alpha,
+                "n_best": n_best,
+            }
             outputs = beam_search(step, limits, **settings)
         for index, hypotheses in zip(indexes, outputs, strict=True):
             translations[index] = hypotheses

@@ -1,7 +1,7 @@
 """Checkpoints: what a trial needs to continue exactly where it was interrupted.
 
 Lightning's ModelCheckpoint does not do for that. By minutes it saves between the parts of an accumulated batch, whose
-gradients no checkpoint holds, and before a validation that is due at the same step, which a resumed training leaves out.
+gradients no checkpoint holds, and before a validation that is due at the same step, which a resumed training skips.
 """
 
 import math
@@ -51,9 +51,7 @@ class Checkpoints(L.Callback):
                     if not getattr(rank_zero_only, "rank", 0):
                         aside = path.replace(f"{path}.damaged")
                         reason = (str(error) or type(error).__name__).splitlines()[0]
-                        warn(
-                            f"{path}: cannot be loaded: {reason}; renamed to {aside.name}; an older one takes its place"
-                        )
+                        warn(f"{path}: cannot be loaded: {reason}; it is now {aside.name}, and an older one is used")
         return None, 0
 
     def averaged(self) -> dict[str, torch.Tensor] | None:

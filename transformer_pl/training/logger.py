@@ -70,7 +70,9 @@ class WandbLogger(_TrialLogger):
 
     def __init__(self, run: TrialRun):
         super().__init__()
-        self._run = None if getattr(rank_zero_only, "rank", 0) else WandbRun(str(run.trial.folder), **run.labels())
+        self._run = (
+            None if getattr(rank_zero_only, "rank", 0) else WandbRun(folder=str(run.trial.folder), **run.labels())
+        )
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -104,8 +106,8 @@ def trial_loggers(run: TrialRun) -> Iterator[tuple[MetricsFile, WandbLogger]]:
 
 def log_finished_trial(folder: Path, result: dict[str, Any]) -> None:
     """Send an earlier result to the run that W&B's agent has opened for the same trial."""
-    config = result["config"] | sweep_and_row(result["tags"][-1])
-    run = WandbRun(str(folder), result["name"], result["tags"], config)
+    labels = {"name": result["name"], "tags": result["tags"]}
+    run = WandbRun(folder=str(folder), **labels, config=result["config"] | sweep_and_row(result["tags"][-1]))
     run.tell(log={"step": result["steps"], **result["metrics"]})
     run.tell(summary=wandb_summary(result))
     run.finish(0, wait=SEND_S)  # nothing was sent before
@@ -113,7 +115,7 @@ def log_finished_trial(folder: Path, result: dict[str, Any]) -> None:
 
 def log_diverged_trial(run: TrialRun, step: int) -> None:
     """Report an earlier divergence to the run that W&B's agent has opened for the same trial."""
-    wandb_run = WandbRun(str(run.trial.folder), **run.labels())
+    wandb_run = WandbRun(folder=str(run.trial.folder), **run.labels())
     wandb_run.tell(summary=_divergence(step))
     wandb_run.finish(1, wait=SEND_S)
 

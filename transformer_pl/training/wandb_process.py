@@ -155,7 +155,8 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
     options["settings"] = wandb.Settings(
         console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"
     )
-    mode, server = os.environ.get("WANDB_MODE", "online"), wandb.setup().settings.base_url
+    mode: Any = os.environ.get("WANDB_MODE", "online")
+    server = wandb.setup().settings.base_url
     reason = f"WANDB_MODE={mode}"
     try:
         if mode == "online" and (unreachable := why_unreachable(server)):
