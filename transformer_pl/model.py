@@ -192,12 +192,12 @@ class ScaledDotProductAttention(nn.Module):
 
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
-        return product(self.weights(Q, K, mask, start), V)
+        d_k, seen = Q.shape[-1], mask.dense(Q, K, start)
+        return product(softmax(product(Q * d_k**-0.5, K.mT), seen), V)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        """softmax(Q K^T / sqrt(d_k)) over the keys that a query may see: (B, h, Lq, Lk)."""
-        d_k = Q.shape[-1]
-        return softmax(product(Q * d_k**-0.5, K.mT), mask.dense(Q, K, start))
+        """softmax(Q K^T / sqrt(d_k)), the attention weights: (B, h, Lq, Lk)."""
+        return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), mask.dense(Q, K, start))
 
 
 class MultiHeadAttention(nn.Module):
