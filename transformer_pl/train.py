@@ -46,6 +46,7 @@ from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
+from transformer_pl.trials.lock import Lost
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs_lock, why_unwritable
 from transformer_pl.trials.trial_run import TrialRun
 
@@ -79,7 +80,11 @@ def main(argv: list[str]) -> int:
             )
         if not options.rerun and (code := _report_ended(run)) is not None:
             return code
-        return train(run, options.rerun)
+        try:
+            return train(run, options.rerun)
+        except Lost as lost:
+            print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
+            return 1
 
 
 def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
@@ -157,7 +162,10 @@ def _report_ended(run: TrialRun) -> int | None:
 
 
 def train(run: TrialRun, rerun: bool = False) -> int:
-    """Train and evaluate a trial, record how it ended, and return the exit code."""
+    """Train and evaluate a trial, record how it ended, and return the exit code.
+
+    Raises Lost where another process has taken the trial over meanwhile.
+    """
     if not sys.modules.get("lightning"):  # not yet: that takes seconds
         print(f"{run.trial.folder}: importing torch", flush=True)
     from lightning.pytorch.utilities import rank_zero_only
@@ -212,6 +220,8 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
         trial.set_status("diverged", step=error.step)
         print(f"{trial.folder}: {error}; --rerun trains it anew")
         return 1
+    except Lost:
+        raise
     except Exception as error:
         _record_failure(run, error)
         if isinstance(error, InputError):

@@ -13,6 +13,7 @@ import yaml
 from forked import running
 from helpers import ROOT, a_result, little_text, wait_for
 from tiny_trials import TINY
+from transformer_pl.runtime.fork_server import ForkServer
 
 from transformer_pl.experiments import launch
 from transformer_pl.experiments.plan import plan_trials
@@ -20,7 +21,6 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import local, workers
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime.fork_server import ForkServer
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep import argv
 from transformer_pl.train import read_argv

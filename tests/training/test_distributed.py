@@ -14,10 +14,10 @@ import pytest
 import torch
 from forked import running
 from helpers import ROOT, Process, little_text, processes, wait_for
+from transformer_pl.runtime.fork_server import ForkedProcess
 
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.fork_server import ForkedProcess
 from transformer_pl.training.fit import check_shardable
 
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]

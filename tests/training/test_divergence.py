@@ -11,11 +11,11 @@ import yaml
 from forked import command
 from helpers import ROOT, a_result, read_back, shared_text
 from lightning import Callback
+from transformer_pl.evaluation.evaluate_trial import evaluate_trial
 
 from tests.training.test_training import Asks, config, fit, prepared  # noqa: F401
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.evaluation.evaluate import Likelihood
-from transformer_pl.evaluation.evaluate_trial import evaluate_trial
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import TrialLogger

@@ -8,6 +8,7 @@ import math
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,8 +32,11 @@ class Checkpoints(L.Callback):
     has diverged.
     """
 
-    def __init__(self, folder: Path, average: int = 1, minutes: float = math.inf):
-        self.folder, self.average, self.minutes = folder, average, minutes
+    def __init__(
+        self, folder: Path, average: int = 1, minutes: float = math.inf, check: Callable[[], None] = lambda: None
+    ):
+        """check: called before anything is written; raises an error where another process has taken the trial over."""
+        self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # parts of a batch, from the trainer
         self._signal: int | None = None  # the signal that asked to stop
@@ -120,6 +124,7 @@ class Checkpoints(L.Callback):
         """Save a checkpoint, on every rank. counts: its weights are among those that are averaged."""
         module = cast(TransformerModule, trainer.lightning_module)
         module.stop_if_diverged()
+        self.check()
         if counts and self.average > 1:  # first: a process that resumes from this checkpoint does not validate again
             weights = module.weights()
             if trainer.is_global_zero:

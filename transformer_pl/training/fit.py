@@ -50,9 +50,8 @@ def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) 
     if compiles(config):
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
-    checkpoints = Checkpoints(
-        run.trial.folder / "checkpoints", config.decode.average, config.trainer.checkpoint_minutes
-    )
+    folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
+    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
     callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
     trainer = build_trainer(config, [file, *loggers], callbacks)
