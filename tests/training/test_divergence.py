@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,14 @@ import yaml
 from forked import command
 from helpers import ROOT, a_result, read_back, shared_text
 from lightning import Callback
+from small_trainings import Signals, config, fit
 from transformer_pl.evaluation.evaluate_trial import evaluate_trial
 
-from tests.training.test_training import Asks, config, fit, prepared  # noqa: F401
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.evaluation.evaluate import Likelihood
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
-from transformer_pl.training.logger import TrialLogger
+from transformer_pl.training.logger import MetricsFile
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.divergence import Diverged
@@ -60,7 +61,7 @@ def weights_on_disk(folder):
 
 @pytest.mark.parametrize("log_every", [1, 5, 100])
 @pytest.mark.parametrize("step", [1, 4, 7, 12, 14])
-def test_the_first_step_that_is_not_finite_is_named_and_nothing_after_it_is_kept(prepared, tmp_path, step, log_every):  # noqa: F811
+def test_the_first_step_that_is_not_finite_is_named_and_nothing_after_it_is_kept(prepared, tmp_path, step, log_every):
     """Validations are at steps 6 and 12, and the last step is 14, whenever a line is logged."""
     settings = config(optim__max_steps=14, trainer__log_every=log_every, trainer__bleu_sample=4, decode__average=2)
     callbacks = [Spoils(step), BleuSample(settings, prepared), Checkpoints(tmp_path, 2)]
@@ -73,19 +74,19 @@ def test_the_first_step_that_is_not_finite_is_named_and_nothing_after_it_is_kept
 
 
 @pytest.mark.parametrize("step", [5, 6])
-def test_weights_that_are_not_finite_are_not_saved_by_who_is_asked_to_stop(prepared, tmp_path, step):  # noqa: F811
+def test_weights_that_are_not_finite_are_not_saved_by_who_is_asked_to_stop(prepared, tmp_path, step):
     """At step 6 a validation comes first."""
-    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints, signals = Checkpoints(tmp_path, 2), Signals(signal.SIGTERM, step)
     with pytest.raises(Diverged) as caught:
-        fit(prepared, config(decode__average=2), SpoilsAfter(step), Asks(checkpoints, step), checkpoints)
+        fit(prepared, config(decode__average=2), SpoilsAfter(step), signals, checkpoints)
     assert caught.value.step == step and not weights_on_disk(tmp_path)
 
 
-def test_what_goes_on_logs_finite_losses_to_the_step_before(prepared):  # noqa: F811
+def test_what_goes_on_logs_finite_losses_to_the_step_before(prepared):
     """A learning rate as large as this is too much for anyone."""
     settings, lines = config(optim__lr_scale=1e30, trainer__log_every=1), []
     with pytest.raises(Diverged) as caught:
-        fit(prepared, settings, Collects(lines))
+        fit(prepared, settings, lines=lines)
     assert 1 < caught.value.step < 12
     assert [step for step, line in lines if "train/loss" in line] == list(range(1, caught.value.step))
     assert all(math.isfinite(value) for _, line in lines for value in line.values())
@@ -101,7 +102,7 @@ class SpoilsValidated(Spoils):
             self.spoil(module)
 
 
-def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, monkeypatch):  # noqa: F811
+def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, monkeypatch):
     """Of a sample in the course of training, and at the end."""
     settings, checkpoints = config(trainer__bleu_sample=4), Checkpoints(tmp_path / "checkpoints", 1)
     with pytest.raises(Diverged) as caught:
@@ -126,16 +127,6 @@ def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, monkeypatc
         evaluate_trial(settings, trial, prepared)
 
 
-class Collects(Callback):
-    """Keeps the lines that were logged where `fit` does not return."""
-
-    def __init__(self, lines):
-        self.lines = lines
-
-    def on_exception(self, trainer, module, exception):
-        self.lines += trainer.logger.lines
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # A finite loss whose perplexity is infinite
 
@@ -153,8 +144,7 @@ def strictly(text):
     return json.loads(text, parse_constant=lambda name: pytest.fail(name))
 
 
-def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("WANDB_MODE", "disabled")
+def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path):
     assert perplexity(2.5) == math.exp(2.5) and perplexity(709.0) < math.inf and perplexity(710.0) == math.inf
     assert Likelihood(np.array([1e5]), np.array([10])).perplexity == math.inf
     _, lines = fit(prepared, config(optim__max_steps=6), Shouts())
@@ -163,10 +153,10 @@ def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path, m
 
     trial = Trial(tmp_path / "runs" / "trials" / "one")
     trial.folder.mkdir(parents=True)
-    tracker = TrialLogger(trial.folder, 6, "name", ["tag"], {"seed": 1})
-    tracker.start(0)
-    tracker.log_metrics(line, 6)
-    tracker.finish()
+    file = MetricsFile(trial.folder, 6)
+    file.start(0)
+    file.log_metrics(line, 6)
+    file.close()
     trial.finish(a_result(metrics=line | {"val/bleu": 0.0}))
     written = [strictly((trial.folder / name).read_text()) for name in ("metrics.jsonl", "result.json")]
     assert [completed["val/ppl"] for completed in (written[0], written[1]["metrics"])] == [None, None]

@@ -1,7 +1,7 @@
 """A W&B run in a process of its own, for a trial or for a sweep's report. Only this file imports wandb.
 
 W&B's calls may block for minutes, or raise, when the network or the service fails. Here they cannot delay or end a
-trial: a thread writes messages to a pipe, as lines of JSON, and only `WandbRun.finish` waits, no longer than it says.
+trial: a thread writes messages to a socket, as lines of JSON, and only `WandbRun.finish` waits, no longer than it says.
 """
 
 import io
@@ -9,7 +9,9 @@ import json
 import os
 import queue
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +28,7 @@ from transformer_pl.runtime.network import responds, why_unreachable
 from transformer_pl.runtime.signals import kill
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial
+KILLED_S = 0.4  # seconds to wait until a killed process is gone; one that hangs in the system may stay
 SEND_S = 30.0  # seconds that it gets at the end where its server answers, or where nothing else waits
 
 
@@ -38,8 +41,10 @@ class WandbRun:
         if os.environ.get("WANDB_MODE") != "disabled":
             self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the end
             command = [sys.executable, "-m", "transformer_pl.training.wandb_process"]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
-            threading.Thread(target=self._write, args=[self._process.stdin], daemon=True).start()
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(command, stdin=theirs)
+            threading.Thread(target=self._write, daemon=True).start()
             self.tell(run=run)
 
     def tell(self, **message: Any) -> None:
@@ -54,22 +59,31 @@ class WandbRun:
         """
         if self._process is None:
             return
-        self.tell(finish={"exit_code": exit_code, "wait": wait})
+        self.tell(finish=exit_code)
         self._lines.put(None)
         try:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(SEND_S if exit_code == 0 else wait)
+            ended = _ends_in(self._process, wait)
+            if not ended and exit_code == 0 and select.select([self._socket], [], [], 0)[0]:  # see `_read`
+                _ends_in(self._process, SEND_S - wait)
         finally:
             if self._process.returncode != 0:
                 print("W&B: logging stopped before its end; all metrics are in metrics.jsonl", flush=True)
                 kill(self._process.pid)
+                _ends_in(self._process, KILLED_S)
+            self._socket.close()
 
-    def _write(self, pipe: Any) -> None:
-        """Write the lines to the pipe. Where W&B hangs, this waits until its process is killed."""
-        with suppress(OSError), pipe:
+    def _write(self) -> None:
+        """Write the lines to the socket. Where W&B hangs, this waits until its process is killed."""
+        with suppress(OSError):
             while line := self._lines.get():
-                pipe.write(line)
-                pipe.flush()
+                self._socket.sendall(line)
+            self._socket.shutdown(socket.SHUT_WR)
+
+
+def _ends_in(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -91,17 +105,15 @@ def _main() -> None:
 
 
 def _read() -> None:
-    """Read the pipe to its end. If W&B has not ended in time then, kill this process."""
-    end = {"exit_code": 1, "wait": SEND_S}  # where the trial was killed
+    """Read the socket to its end. Then tell the trial whether W&B's server answers, and make sure that W&B ends."""
     for line in sys.stdin:
         ((kind, content),) = json.loads(line).items()
-        end = content if kind == "finish" else end
         _messages.put((kind, content))
-    _messages.put(("finish", end))
-    deadline = time.monotonic() + end["wait"]
-    if end["exit_code"] == 0 and _server and responds(_server, end["wait"]):
-        deadline += SEND_S - end["wait"]
-    time.sleep(max(0, deadline - time.monotonic()))
+    _messages.put(("finish", 1))  # where the trial was killed
+    if _server and responds(_server, END_S):
+        with suppress(OSError):
+            os.write(sys.stdin.fileno(), b"!")
+    time.sleep(SEND_S)
     kill(os.getpid())
 
 
@@ -122,9 +134,9 @@ def _keep_run() -> None:
         elif kind == "images":  # files by caption
             run.log({name: wandb.Image(path) for name, path in content.items()})
         elif kind == "finish":
-            if content["exit_code"] == 128 + signal.SIGTERM:
+            if content == 128 + signal.SIGTERM:
                 run.mark_preempting()
-            run.finish(exit_code=content["exit_code"])
+            run.finish(exit_code=content)
             return
 
 
