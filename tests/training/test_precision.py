@@ -4,7 +4,7 @@ import pytest
 import small_models
 import tiny_trials
 import torch
-from checks.test_properties import every_component
+from shipped_components import components
 from torch import nn
 from torch.func import functional_call
 
@@ -93,7 +93,7 @@ def test_what_a_step_changes_in_a_buffer_stays():
     assert [loss.added.dtype, loss.assigned.dtype, loss.whole.dtype] == [torch.float32, torch.float32, torch.int64]
 
 
-@every_component
+@pytest.mark.parametrize("keys", components().values(), ids=components())
 def test_every_component_learns_about_the_same(keys):
     loss = Loss(keys)
     value, expected = stepped(loss), loss()
