@@ -80,11 +80,7 @@ def main(argv: list[str]) -> int:
             )
         if not options.rerun and (code := _report_ended(run)) is not None:
             return code
-        try:
-            return train(run, options.rerun)
-        except Lost as lost:
-            print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
-            return 1
+        return train(run, options.rerun)
 
 
 def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
@@ -143,29 +139,21 @@ def _report_ended(run: TrialRun) -> int | None:
     """Report a trial that has finished (exit code 0) or diverged (1), also to W&B's agent; None for any other."""
     if run.trial.needs_training():
         return None
-    if result := run.trial.result():
+    result, step = run.trial.result(), run.trial.diverged_at()
+    if result:
         print(f"{run.trial.folder}: finished already")
         _print_metrics(result)
-        if under_wandb_agent():
-            from transformer_pl.training.logger import log_finished_trial
-
-            log_finished_trial(run.trial.folder, result)
-        return 0
-    step = run.trial.diverged_at()
-    assert step is not None
-    print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
+    else:
+        print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
     if under_wandb_agent():
-        from transformer_pl.training.logger import log_diverged_trial
+        from transformer_pl.training.logger import log_ended_trial
 
-        log_diverged_trial(run, step)
-    return 1
+        log_ended_trial(run, result, step)
+    return 0 if result else 1
 
 
 def train(run: TrialRun, rerun: bool = False) -> int:
-    """Train and evaluate a trial, record how it ended, and return the exit code.
-
-    Raises Lost where another process has taken the trial over meanwhile.
-    """
+    """Train and evaluate a trial, record how it ended, and return the exit code."""
     if not sys.modules.get("lightning"):  # not yet: that takes seconds
         print(f"{run.trial.folder}: importing torch", flush=True)
     from lightning.pytorch.utilities import rank_zero_only
@@ -193,13 +181,13 @@ def train(run: TrialRun, rerun: bool = False) -> int:
 def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
     """The part of a process that is not rank 0. It does not train where rank 0 does not either."""
     from transformer_pl.training.fit import fit, trained_elsewhere, use_threads
-    from transformer_pl.training.logger import trial_loggers
+    from transformer_pl.training.logger import MetricsFile
 
     use_threads(run.config, run.trial)
     if not trained_elsewhere(run, rerun):
         # Rank 0 reports how it ended; it would be killed if this process ended in error.
-        with suppress(Stopped, Diverged), trial_loggers(run) as loggers:
-            fit(run, prepared, *loggers)
+        with suppress(Stopped, Diverged):
+            fit(run, prepared, MetricsFile(run.trial.folder, run.config.steps))
     return 0
 
 
@@ -220,8 +208,9 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
         trial.set_status("diverged", step=error.step)
         print(f"{trial.folder}: {error}; --rerun trains it anew")
         return 1
-    except Lost:
-        raise
+    except Lost as lost:  # another process records how the trial ends
+        print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
+        return 1
     except Exception as error:
         _record_failure(run, error)
         if isinstance(error, InputError):
@@ -272,7 +261,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         converged = convergence(trial.metrics(), config.steps)
         for logger in (file, wandb):
             logger.log_metrics(metrics, config.steps)
-        wandb.tell(tables={"translations": evaluation.examples})
+        wandb.run.tell(tables={"translations": evaluation.examples})
         result = {
             "version": project_version(),
             "id": run.identity.trial,
@@ -298,7 +287,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         }
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
-        wandb.tell(summary=wandb_summary(result))
+        wandb.run.tell(summary=wandb_summary(result))
     return result
 
 

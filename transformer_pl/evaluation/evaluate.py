@@ -125,31 +125,27 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
-    with trained_model(config, prepared, trial) as model:
-        return _evaluate(model, config, trial, prepared)
-
-
-def _evaluate(model: Transformer, config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
     metrics: dict[str, float] = {}
-    examples: list[dict[str, str]] = []
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
-    likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
-    if not all(math.isfinite(nll.loss) for nll in likelihoods):
-        raise Diverged(config.steps)
     every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
-    with diverged_if_not_finite(config.steps):
-        translations = iter(best_translations(model, every, prepared.tokenizer, config.decode, tokens))
-    for name, split, nll in zip(sets, splits, likelihoods, strict=True):
-        sources, references = prepared.text(name)
-        hypotheses = list(itertools.islice(translations, len(split.source)))
-        scores = checked_scores(hypotheses, references, config)
+    with trained_model(config, prepared, trial) as model:
+        likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
+        if not all(math.isfinite(nll.loss) for nll in likelihoods):
+            raise Diverged(config.steps)
+        with diverged_if_not_finite(config.steps):
+            translations = iter(best_translations(model, every, prepared.tokenizer, config.decode, tokens))
+        params = sum(p.numel() for p in model.parameters())
+    hypotheses = {
+        name: list(itertools.islice(translations, len(split.source))) for name, split in zip(sets, splits, strict=True)
+    }
+    for name, nll in zip(sets, likelihoods, strict=True):
+        scores = checked_scores(hypotheses[name], prepared.text(name)[1], config)
         metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
-        first = zip(sources[:EXAMPLES], references, hypotheses, strict=False)
-        examples = examples or [{"source": s, "reference": r, "translation": h} for s, r, h in first]
-        trial.save_sentences(name, hypotheses, task.measure.name, scores.statistics, nll.nll, nll.tokens)
-    params = sum(p.numel() for p in model.parameters())
+        trial.save_sentences(name, hypotheses[name], task.measure.name, scores.statistics, nll.nll, nll.tokens)
+    first = itertools.islice(zip(*prepared.text("val"), hypotheses["val"], strict=True), EXAMPLES)
+    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in first]
     return Evaluation(params, metrics, task.measure.name, scores.signature, examples)
 
 

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from transformer_pl.runtime.environment import sweep_and_row
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
 from transformer_pl.trials.divergence import Diverged
@@ -66,62 +65,40 @@ class MetricsFile(_TrialLogger):
 
 
 class WandbLogger(_TrialLogger):
-    """Sends the same to a W&B run, from the moment it is made."""
+    """Sends the same to a W&B run, from the moment it is made. Only rank 0 makes one."""
 
     def __init__(self, run: TrialRun):
         super().__init__()
-        self._run = (
-            None if getattr(rank_zero_only, "rank", 0) else WandbRun(folder=str(run.trial.folder), **run.labels())
-        )
+        self.run = WandbRun(folder=str(run.trial.folder), **run.labels())
 
-    @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.tell(log={"step": step, **metrics})
-
-    def tell(self, **message: Any) -> None:
-        if self._run:
-            self._run.tell(**message)
-
-    def finish(self, exit_code: int) -> None:
-        if self._run:
-            self._run.finish(exit_code)
+        self.run.tell(log={"step": step, **metrics})
 
 
 @contextmanager
 def trial_loggers(run: TrialRun) -> Iterator[tuple[MetricsFile, WandbLogger]]:
     """The loggers of a trial. An error within the context ends its W&B run with the error's exit code."""
     file, wandb = MetricsFile(run.trial.folder, run.config.steps), WandbLogger(run)
+    exit_code = 0
     try:
         yield file, wandb
     except BaseException as error:
+        exit_code = getattr(error, "exit_code", 1)
         if isinstance(error, Diverged):
-            wandb.tell(summary=_divergence(error.step))
-        wandb.finish(getattr(error, "exit_code", 1))
+            wandb.run.tell(summary={"diverged_at_step": error.step})
         raise
-    else:
-        wandb.finish(0)
     finally:
         file.close()
+        wandb.run.finish(exit_code)
 
 
-def log_finished_trial(folder: Path, result: dict[str, Any]) -> None:
-    """Send an earlier result to the run that W&B's agent has opened for the same trial."""
-    labels = {"name": result["name"], "tags": result["tags"]}
-    run = WandbRun(folder=str(folder), **labels, config=result["config"] | sweep_and_row(result["tags"][-1]))
-    run.tell(log={"step": result["steps"], **result["metrics"]})
-    run.tell(summary=wandb_summary(result))
-    run.finish(0, wait=SEND_S)  # nothing was sent before
-
-
-def log_diverged_trial(run: TrialRun, step: int) -> None:
-    """Report an earlier divergence to the run that W&B's agent has opened for the same trial."""
+def log_ended_trial(run: TrialRun, result: dict[str, Any] | None, diverged_at: int | None) -> None:
+    """Report an earlier result, or at which step it diverged, to the run that W&B's agent has opened for a trial."""
     wandb_run = WandbRun(folder=str(run.trial.folder), **run.labels())
-    wandb_run.tell(summary=_divergence(step))
-    wandb_run.finish(1, wait=SEND_S)
-
-
-def _divergence(step: int) -> dict[str, int]:
-    return {"diverged_at_step": step}
+    if result:
+        wandb_run.tell(log={"step": result["steps"], **result["metrics"]})
+    wandb_run.tell(summary=wandb_summary(result) if result else {"diverged_at_step": diverged_at})
+    wandb_run.finish(0 if result else 1, wait=SEND_S)  # nothing was sent before
 
 
 def wandb_summary(result: dict[str, Any]) -> dict[str, Any]:
