@@ -43,7 +43,7 @@ class WandbRun:
             command = [sys.executable, "-m", "transformer_pl.training.wandb_process"]
             self._socket, theirs = socket.socketpair()
             with theirs:
-                self._process = subprocess.Popen(command, stdin=theirs)
+                self._process = subprocess.Popen(command, stdin=theirs.fileno())
             threading.Thread(target=self._write, daemon=True).start()
             self.tell(run=run)
 
