@@ -13,8 +13,6 @@ from transformer_pl.data.batches import PAD
 from transformer_pl.evaluation.evaluate import attention_maps
 from transformer_pl.kernels import VECTOR
 from transformer_pl.model import (
-    DecoderLayer,
-    EncoderLayer,
     Mask,
     MultiHeadSelfAttention,
     ScaledDotProductAttention,
@@ -52,37 +50,6 @@ def randomize(module):
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3 + 0.1)
-
-
-@torch.no_grad()
-def test_encoder_layer_equals_torch():
-    torch.manual_seed(1)
-    ours = EncoderLayer(small()).eval()
-    randomize(ours)
-    theirs = nn.TransformerEncoderLayer(24, 4, 40, 0.0, batch_first=True, layer_norm_eps=1e-6)  # training mode: not
-    copy_attention(ours.self_attention, theirs.self_attn)  # the fused path
-    copy_rest(ours, theirs)
-    x, keys = torch.randn(3, 7, 24), torch.arange(7) < torch.tensor([[7], [5], [2]])
-    expected = theirs(x, src_key_padding_mask=~keys)
-    assert torch.allclose(ours(x, Mask(keys))[keys], expected[keys], atol=1e-5)
-
-
-@torch.no_grad()
-def test_decoder_layer_equals_torch():
-    torch.manual_seed(2)
-    ours = DecoderLayer(small()).eval()
-    randomize(ours)
-    theirs = nn.TransformerDecoderLayer(24, 4, 40, 0.0, batch_first=True, layer_norm_eps=1e-6)
-    copy_attention(ours.self_attention, theirs.self_attn)
-    copy_attention(ours.cross_attention, theirs.multihead_attn)
-    copy_rest(ours, theirs)
-    y, memory = torch.randn(3, 6, 24), torch.randn(3, 7, 24)
-    source_keys, target_keys = (torch.arange(n) < torch.tensor([[n], [n - 2], [1]]) for n in (7, 6))
-    causal = ~torch.ones(6, 6, dtype=torch.bool).tril()
-    expected = theirs(y, memory, causal, None, ~target_keys, ~source_keys)
-    kept = ours.cross_attention.keys_values(memory)
-    got = ours(y, Mask(target_keys, causal=True), kept, Mask(source_keys), 0, None)
-    assert torch.allclose(got[target_keys], expected[target_keys], atol=1e-5)
 
 
 @every_residual
@@ -258,8 +225,3 @@ def test_attention_maps_are_distributions_over_visible_keys():
     assert not maps["decoder"][0].triu(1).any()
     assert not maps["cross"][1][1, :, :, 5:].any() and not maps["encoder"][1][1, :, :, 5:].any()
     assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_a_layer_without_weights_has_no_attention_map():
-    lstm = {"model.self_attention": "ablations.recurrent_layer.RecurrentLayer"}
-    assert attention_maps(small_models.built(small_models.small(lstm)), *small_models.batch()).keys() == {"cross"}

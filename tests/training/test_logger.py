@@ -1,16 +1,12 @@
 """Where metrics go: metrics.jsonl, and a W&B run whose service may hang or be away."""
 
-import base64
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -230,48 +226,3 @@ def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(tmp_path):
         os.kill(others[0], signal.SIGSTOP)
         trial.kill()
     wait_for(lambda: are_gone([own, *others]), SEND_S + 15)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Online
-
-
-@pytest.fixture
-def compatible_server(tmp_path, monkeypatch):
-    """A W&B-compatible server on loopback; `OPENWANDB` names its program, in an environment of its own."""
-    program = os.environ.get("OPENWANDB")
-    if not program:
-        pytest.skip("no W&B-compatible server: pip install openwandb elsewhere and name its program by OPENWANDB")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    words = [program, "serve", "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(tmp_path / "server")]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-
-        def is_up():
-            with suppress(OSError):
-                return not socket.create_connection(("127.0.0.1", port), timeout=1).close()
-
-        try:
-            wait_for(is_up, 30)
-            monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
-            monkeypatch.setenv("WANDB_API_KEY", "local" + "0" * 40)
-            yield f"http://127.0.0.1:{port}/api/v2"
-        finally:
-            process.terminate()
-
-
-def test_a_run_is_seen_online(compatible_server, tmp_path):
-    request = urllib.request.Request(compatible_server + "/projects/default/transformer-pl/runs")
-    key = base64.b64encode(f"api:{os.environ['WANDB_API_KEY']}".encode()).decode()
-    request.add_header("Authorization", f"Basic {key}")
-    run = a_run(tmp_path)
-    for step in (10, 20, 30):
-        run.tell(log={"step": step, "train/loss": 5 - step / 10})
-    run.tell(summary={"params": 7})
-    run.finish(0)
-    with urllib.request.urlopen(request) as answer:
-        (seen,) = json.load(answer)["runs"]
-    assert seen["display_name"] == "h=4 s1" and seen["state"] == "finished"
-    assert json.loads(seen["tags_json"]) == ["demo", "h=4"]
-    assert json.loads(seen["config_json"])["model.h"] == {"value": 4}
-    assert json.loads(seen["summary_json"]).items() >= {"train/loss": 2, "params": 7, "step": 30}.items()
