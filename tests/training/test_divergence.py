@@ -12,10 +12,9 @@ from forked import command
 from helpers import ROOT, a_result, read_back, shared_text
 from lightning import Callback
 from small_trainings import Signals, config, fit
-from transformer_pl.evaluation.evaluate_trial import evaluate_trial
 
 from transformer_pl.component_sources import keep_sources
-from transformer_pl.evaluation.evaluate import Likelihood
+from transformer_pl.evaluation.evaluate import Likelihood, evaluate_trial
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import MetricsFile
@@ -205,10 +204,6 @@ def test_a_trial_that_diverged_is_a_result(swept):
     listed = command("sweep", "--list", "--runs", folder / "runs", COLUMNS="200").stdout.splitlines()
     assert any("1 done, 1 diverged" in line for line in listed if line.startswith("smoke@demo"))
     assert any(" diverged " in line for line in listed if line.startswith(trial.folder.name))
-    (run,) = trial.folder.glob("wandb/offline-run-*")
-    assert json.loads(read_back(run, "--summary"))["summary"]["diverged_at_step"] == trial.diverged_at()
-    records = [json.loads(line) for line in read_back(run).splitlines()]
-    assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [1]
 
 
 def test_what_diverged_is_not_trained_again_unless_that_is_asked_for(swept):
