@@ -12,7 +12,7 @@ from torch import nn
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.levels import Level, resolve
 from transformer_pl.loss import smoothed_loss
-from transformer_pl.model import Transformer
+from transformer_pl.model import SharedEmbedding, Transformer
 from transformer_pl.training.fit import build_trainer
 from transformer_pl.training.module import TransformerModule
 
@@ -86,10 +86,11 @@ def test_the_embedding_is_drawn_with_deviation_d_model_to_the_minus_half(model):
     assert weight.abs().max() > 3.5 * 96**-0.5  # which no uniform distribution of this deviation has
 
 
-def test_smoothing_over_the_others_is_smoothing_over_all_with_another_eps(model):
+def test_smoothing_over_the_others_is_smoothing_over_all_with_another_eps():
     torch.manual_seed(1)
-    V, eps, embedding = model.embedding.weight.shape[0], 0.1, model.embedding
-    x, target = torch.randn(2, 3, 96), torch.tensor([[5, 4, 3], [6, 2, PAD]])
+    V, eps = 7, 0.1
+    embedding = SharedEmbedding(small_models.small(vocab_size=V), None)
+    x, target = torch.randn(2, 3, 24), torch.tensor([[5, 4, 3], [6, 2, PAD]])
     others = torch.full((2, 3, V), eps / (V - 1)).scatter(-1, target[..., None], 1 - eps)
     expected = -(others * embedding.logits(x).log_softmax(-1)).sum(-1)[target != PAD].sum()
     assert smoothed_loss(embedding, x, target, eps * V / (V - 1)).item() == pytest.approx(expected.item(), rel=1e-5)

@@ -88,12 +88,15 @@ def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
     assert closed.returncode == 2 and b"Traceback" not in closed.stderr
 
 
-def test_a_trial_without_weights_names_them(trial, tmp_path):
-    """Also where its text is missing, as in an archive of results."""
+@pytest.mark.parametrize("missing", ["weights.pt", "data"])
+def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, trial, tmp_path, missing):
+    """As in an archive of results."""
     copy = tmp_path / "trials" / trial.folder.name
-    shutil.copytree(trial.folder, copy, ignore=shutil.ignore_patterns("weights.pt", "wandb"))
+    shutil.copytree(trial.folder, copy, ignore=shutil.ignore_patterns(missing, "wandb"))
+    if missing != "data":
+        (tmp_path / "data").symlink_to(smoke[0] / "data")
     completed = command("translate", copy)
-    assert completed.returncode == 2 and not completed.stdout and str(copy) in completed.stderr
+    assert completed.returncode == 2 and not completed.stdout and missing in completed.stderr
 
 
 @pytest.mark.parametrize(
