@@ -250,6 +250,16 @@ def test_fewer_outputs_where_no_more_exist():
     assert beam_search(lambda p, o: 1 / 0, torch.tensor([], dtype=torch.long), bos=0, eos=1, beam=2, alpha=0.6) == []
 
 
+def test_length_counts_eos_and_the_last_piece_is_forced_to_be_eos():
+    toy = Toy(seed=10, sentences=3, V=6, eos_bias=(-30.0, -30.0))
+    for s, [best] in enumerate(search(toy, [5, 1, 3], beam=2, alpha=1.0)):
+        length = [5, 1, 3][s]
+        assert len(best.tokens) == length - 1 and EOS not in best.tokens and best.logprob < -15
+        logprob = sum(toy(s, best.tokens[:i])[piece] for i, piece in enumerate([*best.tokens, EOS]))
+        assert best.logprob == pytest.approx(logprob)
+        assert best.score == pytest.approx(logprob * 6 / (5 + length))
+
+
 def test_length_penalty():
     assert length_penalty(1, 0.6) == 1
     assert length_penalty(7, 1) == 2
