@@ -38,7 +38,7 @@ from transformer_pl.data.tokenizer import EOS
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.loss import projected_loss
+from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.reporting import plots
 from transformer_pl.runtime import memory
@@ -141,7 +141,7 @@ def training(axis: str, size: int, load: Load) -> tuple[float, float]:
         if step == 1:  # the first one allocates memory
             began = load.clock()
         source, target = torch.randint(EOS + 1, vocabulary, (2, sentences, length))
-        loss = projected_loss(model.embedding, model.states(source, target), target, config.optim.eps_ls)
+        loss = smoothed_loss(model.embedding, model.states(source, target), target, config.optim.eps_ls)
         (loss / target.numel()).backward()
         adam.step()
         adam.zero_grad()

@@ -12,9 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokenizer import PAD
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
@@ -26,6 +28,12 @@ POLL_S = 0.2
 Clock = Callable[[], float]  # in seconds
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 CLOCK_HELP = "rates by this time (%(default)s); cpu: what other work on the machine takes is left out"
+
+
+def torch_loss(logits: torch.Tensor, target: torch.Tensor, eps_ls: float) -> torch.Tensor:
+    """Torch's own smoothed loss of logits (B, L, V), summed over tokens."""
+    options = {"ignore_index": PAD, "reduction": "sum", "label_smoothing": eps_ls}
+    return F.cross_entropy(logits.flatten(0, 1).float(), target.flatten(), **options)
 
 
 @contextmanager

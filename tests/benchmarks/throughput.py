@@ -74,8 +74,8 @@ def training(config: Config, prepared: Prepared, precision: str, steps: int) -> 
         for _ in range(steps):
             batch = next(stream)
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
-                logits = model(batch.source, batch.target_in)
-                loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
+                states = model.states(batch.source, batch.target_in)
+                loss = smoothed_loss(model.embedding, states, batch.target_out, config.optim.eps_ls) / batch.tokens
             loss.backward()
             adam.step()
             adam.zero_grad()

@@ -41,6 +41,7 @@ from rounds import (
     errors_of,
     first,
     sentences_per_s,
+    torch_loss,
     train_command,
     trained_model,
 )
@@ -52,7 +53,6 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import EOS, PAD
 from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.command_line import names
@@ -142,7 +142,7 @@ def marian_training(
                 tokens, began = 0, clock()
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 logits = marian_logits(peer, batch.source, batch.target_in)
-                loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
+                loss = torch_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
             loss.backward()
             adam.step()
             adam.zero_grad()

@@ -325,7 +325,7 @@ def test_a_stopped_sweep_saves_its_trials_and_leaves_no_process(two_rows, how):
             assert any(record["type"] == "preempting" for record in records)
             assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [143]
     if how != "Ctrl-C twice":  # which saves what it can
-        assert len(list(two_rows.glob("runs/trials/*/checkpoints/last.sha256"))) == 2
+        assert len(list(two_rows.glob("runs/trials/*/checkpoints/last.ckpt"))) == 2
         states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]
         assert states == ["stopped", "stopped"]
 

@@ -330,7 +330,7 @@ def test_a_stopped_search_resumes_its_trials(write, tmp_path, signum):
     path = write(run_cap=2, space={"model.p_drop": {"min": 0.0, "max": 0.3}}, fixed={"optim.max_steps": 200})
     words = ["sweep", path, "--runs", runs]
     with (tmp_path / "out").open("w") as out, running(*words, output=out, WANDB_MODE="disabled") as process:
-        wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/last.sha256"))) == 2, 90)
+        wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/last.ckpt"))) == 2, 90)
         folders = {path.name for path in (runs / "trials").iterdir()}
         os.kill(process.pid, signum)
         assert process.wait(20) in (143, -9)
