@@ -34,7 +34,7 @@ from transformer_pl.runtime.fork_server import ForkedProcess, ForkServer
 TRAIN, W_AND_B = "transformer_pl.train", "transformer_pl.training.wandb_process"
 COMMANDS = (
     *("training.fit", "evaluation.evaluate_trial", "sweep", "search.cli"),
-    *("report", "reporting.table_1", "translate"),
+    *("report", "translate"),
 )
 IMPORTED = [TRAIN, *(f"transformer_pl.{name}" for name in COMMANDS), "preloaded"]
 

@@ -54,7 +54,6 @@ class Task(ABC):
     described: ClassVar[str]  # what the measure is, for the note under a table
     text: ClassVar[str] = "the task's own text"  # what is read where the data keys name nothing, for that note
     published: ClassVar[str | None] = None  # the paper's rows: a file of reporting/published
-    costs: ClassVar[str | None] = None  # the paper's rows with training costs: a file there, by languages
 
     @abstractmethod
     def corpus(self, data: "Data") -> "Corpus":

@@ -1,7 +1,7 @@
 """The attention weights that the page shows: of a few validation sentences, by row and site."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,6 @@ from transformer_pl.runtime.errors import InputError, message_of
 
 ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
-
-
 SiteWeights = dict[str, dict[str, Any]]  # packed weights by site
 
 
@@ -27,7 +25,7 @@ class Sentence(NamedTuple):
 
     text: str
     batch: Batch  # of this sentence alone
-    tokens: Mapping[str, list[str]]  # `source` and `target`
+    tokens: dict[str, list[str]]  # of the source, and of the target that the decoder reads
 
 
 def attention_pictures(
@@ -69,25 +67,22 @@ def _short_sentences(text: Prepared, among: int) -> list[Sentence]:
     short = [i for i in evenly_spaced(len(sources), among) if lengths[i] < MAX_LENGTH]
     if not short:
         raise InputError(f"of {among} sentences, none has fewer than {MAX_LENGTH} tokens")
-    batches = {i: collate(split, np.array([i])) for i in short[:ATTENTION_SENTENCES]}
-    vocabulary = text.tokenizer.vocabulary()
-    return [Sentence(sources[i], batch, _tokens(vocabulary, batch)) for i, batch in batches.items()]
-
-
-def _tokens(vocabulary: Sequence[str], batch: Batch) -> dict[str, list[str]]:
-    """The tokens of the source and of what the decoder reads, as text."""
-    token_ids = {"source": batch.source[0], "target": batch.target_in[0]}
-    return {side: [vocabulary[token] for token in ids.tolist()] for side, ids in token_ids.items()}
+    vocabulary, sentences = text.tokenizer.vocabulary(), []
+    for i in short[:ATTENTION_SENTENCES]:
+        batch = collate(split, np.array([i]))
+        sides = {"source": batch.source[0], "target": batch.target_in[0]}
+        tokens = {side: [vocabulary[token] for token in ids.tolist()] for side, ids in sides.items()}
+        sentences.append(Sentence(sources[i], batch, tokens))
+    return sentences
 
 
 def _weights(one: PlannedTrial, text: Prepared, sentences: Sequence[Sentence]) -> list[SiteWeights]:
     """The weights of a trial for each sentence. Its model is in memory during this call alone.
 
-    Raises an InputError where its tokenizer is another, its file of weights is damaged, or no layer reports weights.
+    Raises an InputError where its tokenizer is another, its weights cannot be loaded, or no layer reports weights.
     """
     if one.prepared.folder != text.folder:
         raise InputError("its tokenizer is another")
-    one.trial.intact("weights.pt")
     with trained_model(one.config, text, one.trial) as model:
         maps = [attention_maps(model, batch.source, batch.target_in) for _, batch, _ in sentences]
     if not any(maps):

@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from transformer_pl.config import without_section
-from transformer_pl.reporting.figure_names import break_name
-from transformer_pl.reporting.plots import COLOURS, Figure, add_legend, new_axes, plain_log, whole_numbers
+from transformer_pl.reporting.plots import (
+    COLOURS,
+    Figure,
+    add_legend,
+    break_name,
+    new_axes,
+    plain_log,
+    whole_numbers,
+)
 
 
 def history(

@@ -70,7 +70,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     if len(goals) == 2 and search.goals[goals[1]] == "minimize":
         points = [_point(record, *goals) for record in results.trial_records if shown_number(record.trial) in numbers]
         front = plots.front(points, goals[1], goals[0], search.goals[goals[0]] == "maximize")
-        explanation = "Each point is a trial. No other trial is better in both goals than the orange diamonds."
+        explanation = "Each point is a trial. No other trial is better in both goals than the filled ones."
         figures["front"] = Drawing(f"{goals[0]} against {goals[1]}", front, explanation)
     return figures
 
