@@ -6,6 +6,7 @@ fixed width d, and fits how the time grows with n. Without --scale the sizes are
 
 import argparse
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class Layer(NamedTuple):
 
     name: str  # of its row
     table_1: Sequence[str]  # complexity, sequential operations, longest path, where its class states them
-    seconds: dict[int, float]  # forward and backward, by length; lengths that did not fit into memory are missing
+    seconds: dict[int, float]  # by length; lengths that did not fit into memory are missing
 
 
 def main(argv: list[str]) -> int:
@@ -86,39 +87,28 @@ def read_options(argv: list[str]) -> argparse.Namespace:
 
 
 def measure(name: str, config: Config, lengths: Sequence[int], device: str) -> Layer:
-    """Time the encoder's self-attention layer over one sequence of each length."""
+    """Time the encoder's self-attention layer, forward and backward, over one sequence of each length."""
     import torch
+    from torch.utils.benchmark import Timer
 
     from transformer_pl.model import Mask
 
     model, seconds = sizes(config.model, 1), {}
     layer = build(model.self_attention, model, "encoder").to(device)
     for n in lengths:
-        x = torch.randn(1, n, model.d_model, device=device, requires_grad=True)
-        if median := median_seconds("layer(x, mask).sum().backward()", {"layer": layer, "x": x, "mask": Mask()}):
-            seconds[n] = median
+        try:
+            names = {"layer": layer, "mask": Mask(), "x": torch.randn(1, n, model.d_model, device=device)}
+            timer = Timer("layer(x, mask).sum().backward()", globals=names, num_threads=torch.get_num_threads())
+            seconds[n] = timer.blocked_autorange(min_run_time=RUN_S).median
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and not re.search("memory|bad_alloc", str(error)):
+                raise
     return Layer(name, getattr(getattr(layer, "attention", layer), "table_1", ()), seconds)
 
 
-def median_seconds(statement: str, names: dict[str, object]) -> float | None:
-    """The median time of a statement; None where it does not fit into memory."""
-    from torch import get_num_threads
-    from torch.utils.benchmark import Timer
-
-    try:
-        timer = Timer(statement, globals=names, num_threads=get_num_threads())
-        return timer.blocked_autorange(min_run_time=RUN_S).median
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not any(word in str(error) for word in ("memory", "bad_alloc")):
-            raise
-        return None
-
-
 def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:
-    """The exponent p of n^p, by least squares on the logarithms from length LONG on, and its standard error.
-
-    None where fewer than three lengths are that long.
-    """
+    """The exponent p of n^p, by least squares on the logarithms from length LONG on, and its standard error; None where
+    fewer than three lengths are that long."""
     from scipy.stats import linregress
 
     points = [(math.log(n), math.log(t)) for n, t in seconds.items() if n >= LONG]

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +73,6 @@ def write_page_files(
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
     columns = page_columns(table, [row.name for row in sweep.rows])
     states = [one.trial.status()["state"] for one in planned]
-    translations, translation_errors = _translations(sweep, shown)
-    attention, attention_errors = attention_pictures(sweep, shown, TRANSLATED_SENTENCES)
     page = environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
@@ -82,10 +81,8 @@ def write_page_files(
         cells=list(zip(*(column.cells for column in columns), strict=True)),
         states=states,
         figures=[(drawing, _inline_svg(pngs[name].with_suffix(".svg"))) for name, drawing in drawings.items()],
-        translations=translations,
-        translation_errors=translation_errors,
-        attention={"sentences": attention},
-        attention_errors=attention_errors,
+        translations=_translations(sweep, shown),
+        attention={"sentences": attention_pictures(sweep, shown, TRANSLATED_SENTENCES)},
         measure=task_of(sweep.base.data).measure.title,
         trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
     )
@@ -122,24 +119,18 @@ def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
     return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
 
 
-def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A few sentences, each with its translation by every row; and by the names of rows without any, why."""
+def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
+    """A few sentences, each with its translation by every row that was evaluated on the text of the first one."""
     from transformer_pl.data.tokens import evenly_spaced
 
     hypotheses: dict[int, list[str]] = {}  # by row
-    errors: dict[str, str] = {}
-    text: tuple[list[str], list[str]] | None = None
+    text: tuple[list[str], list[str]] = ([], [])
     for one in shown:
-        try:
+        with suppress(InputError):  # the text or the translations are not here
             row_text, row_hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
-            text = text or row_text
-            if row_text != text or len(row_hypotheses) != len(text[0]):
-                raise InputError("it was evaluated on other text")
-            hypotheses[one.row] = row_hypotheses
-        except InputError as error:
-            errors[sweep.rows[one.row].name] = str(error)
-    if text is None:
-        return [], errors
+            text = text if hypotheses else row_text
+            if row_text == text and len(row_hypotheses) == len(text[0]):
+                hypotheses[one.row] = row_hypotheses
     base_hypotheses = None if sweep.base_row is None else hypotheses.get(sweep.base_row)
     samples, task = [], task_of(sweep.base.data)
     for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES):
@@ -149,7 +140,7 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> tuple[list[dic
             words = _mark_changes(row_hypotheses[i].split(), (base_hypotheses or row_hypotheses)[i].split())
             rows.append((sweep.rows[row].name, task.score_one(row_hypotheses[i], reference, sweep.base), words))
         samples.append({"source": source, "reference": reference, "rows": rows})
-    return samples, errors
+    return samples
 
 
 def _mark_changes(words: list[str], base_words: list[str]) -> list[tuple[str, bool]]:

@@ -20,8 +20,7 @@ class PageColumn(NamedTuple):
     cells: list[PageCell]
     meaning: str = ""  # for a reader who knows the paper
     folded: bool = False  # shown only on demand
-    is_text: bool = False  # names and settings rather than numbers
-    in_name: bool = False  # repeats the row's name in more words: on a phone it is folded, too
+    is_text: bool = False  # names rather than numbers
 
 
 def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
@@ -39,8 +38,14 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
     intervals = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}
     first_names = [name for name in (*intervals, "p", "seeds", "params") if name in results]
     folded = [column for name, column in results.items() if name not in (*first_names, *intervals.values())]
+    labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
     columns = [
-        *_name_columns(table, names, settings),
+        PageColumn(
+            PageCell("row"),
+            [PageCell(name, label) for name, label in zip(names, labels, strict=True)],
+            "Named by the settings in which it differs from base. Labels such as (A) are the paper's.",
+            is_text=True,
+        ),
         *(_with_interval(results[name], results.get(intervals.get(name, ""))) for name in first_names),
         *(_plain(column)._replace(folded=True) for column in (*settings, *folded)),
     ]
@@ -49,42 +54,6 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
 
 def _plain(column: Column) -> PageColumn:
     return PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), column.meaning)
-
-
-def _name_columns(table: Table, names: Sequence[str], settings: Sequence[Column]) -> list[PageColumn]:
-    """What each row is."""
-    rows = table.rows
-    base = next((i for i, row in enumerate(rows) if row.is_base), None)
-    return [
-        PageColumn(
-            PageCell("row"),
-            [PageCell(name, row.label if row.label != name else "") for name, row in zip(names, rows, strict=True)],
-            "Named by the settings in which it differs from base. Labels such as (A) are the paper's.",
-            is_text=True,
-        ),
-        PageColumn(
-            PageCell("what differs", "base → row" if base is not None else ""),
-            [PageCell(_what_differs(settings, i, base)) for i in range(len(rows))],
-            "The same, with base's values and with what follows from them: d_k and d_v are d_model / h unless they are "
-            "set.",
-            is_text=True,
-            in_name=True,
-        ),
-    ]
-
-
-def _what_differs(settings: Sequence[Column], row: int, base: int | None) -> str:
-    """`h 8 → 4, d_k 64 → 128`; without a base row `h 4, d_k 128`."""
-    if row == base:
-        return "nothing"
-    changes = [
-        f"{setting.name} {setting.cells[base]}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{setting.cells[row]}"
-        if base is not None and setting.cells[base]
-        else f"{setting.name} {setting.cells[row]}"
-        for setting in settings
-        if setting.cells[row]
-    ]
-    return ", ".join(changes)
 
 
 def _with_interval(column: Column, interval: Column | None) -> PageColumn:

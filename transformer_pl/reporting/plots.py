@@ -3,12 +3,14 @@
 import itertools
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib.ticker
 import numpy as np
+from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -72,19 +74,21 @@ def forest(
     """
     names = [break_name(row.name) + (UNCONVERGED if row.name in provisional else "") for row in rows]
     heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
-    figure, axes = new_axes(5, 0.9 + heights.sum())
+    figure, axes = _new_axes(5, 0.9 + heights.sum())
     centres = heights.cumsum() - heights / 2
     for y, row in zip(centres, rows, strict=True):
         face = COLOURS[1] if row.significant else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
         if row.name in paper:
-            axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
+            axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel=f"{measure}, difference from base (95 %; filled: significant)", ylim=(heights.sum(), 0))
+    axes.set(
+        xlabel=f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)",
+        ylim=(heights.sum(), 0),
+    )
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
-    add_legend(axes)
     return figure
 
 
@@ -98,7 +102,7 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
         name = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}")
         _draw_curve(axes, row, look | {"label": name + UNCONVERGED if row.still_falls else name})
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
-    plain_log(axes.yaxis)
+    _plain_log(axes.yaxis)
     _name_beside(axes)
     return figure
 
@@ -117,15 +121,11 @@ def _draw_curve(axes: Axes, row: Curve, look: dict[str, Any]) -> None:
         axes.plot(row.end, row.final, "*", color=look["color"], markersize=8, markerfacecolor=face)
 
 
-def front(rows: Sequence[Point], unit: str, measure: str, up: bool = True) -> Figure:
-    """A measure against a cost. The line is the Pareto front: no other row is better at the same or a lower cost.
-
-    up: whether higher values are better. Rows on the front are filled.
-    """
+def front(rows: Sequence[Point], unit: str, measure: str) -> Figure:
+    """A measure against a cost; rows of the Pareto front are filled: no other is higher at the same or a lower cost."""
     best: list[Point] = []
-    sign = 1 if up else -1
-    for row in sorted(rows, key=lambda row: (row.cost, -sign * row.value)):
-        if not best or sign * row.value > sign * best[-1].value:
+    for row in sorted(rows, key=lambda row: (row.cost, -row.value)):
+        if not best or row.value > best[-1].value:
             best.append(row)
     figure, axes = _axes_beside_names([row.name for row in rows])
     axes.step([p.cost for p in best], [p.value for p in best], where="post", color="0.6", linewidth=0.8, zorder=0)
@@ -135,14 +135,14 @@ def front(rows: Sequence[Point], unit: str, measure: str, up: bool = True) -> Fi
         of_row = {"linestyle": "none", "markerfacecolor": face, "label": break_name(row.name)}
         axes.plot(row.cost, row.value, markersize=5, **(look | of_row))
     axes.set(xlabel=unit, ylabel=measure, xscale="log")
-    plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
+    _plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     _name_beside(axes)
     return figure
 
 
 def grid(rows: Sequence[Point], unit: str, measure: str) -> Figure:
     """A measure with its interval over the one number in which the rows differ, which is the `cost` of each point."""
-    figure, axes = new_axes(4.5, 3.2)
+    figure, axes = _new_axes(4.5, 3.2)
     x, value, low, high = np.array(sorted((row.cost, row.value, row.low, row.high) for row in rows)).T
     axes.errorbar(
         x, value, [value - low, high - value], color=COLOURS[1], marker="o", markersize=4, linewidth=1.2, capsize=2
@@ -160,8 +160,8 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
 
     times: seconds by layer and n.
     """
-    figure, axes = new_axes(5, 3.6)
-    times = {name: seconds for name, seconds in times.items() if seconds}
+    times = {break_name(name): seconds for name, seconds in times.items() if seconds}
+    figure, axes = _axes_beside_names([*times])
     for (name, seconds), look in zip(times.items(), _looks(), strict=False):
         axes.loglog(list(seconds), [1e3 * t for t in seconds.values()], markersize=4, label=name, **look)
     lengths = sorted({n for seconds in times.values() for n in seconds})
@@ -171,9 +171,9 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
         axes.loglog(lengths, guide, color="0.6", linestyle=line, linewidth=0.8, zorder=0, label=label)
     axes.set(xlabel="length n", ylabel="ms, forward and backward", ylim=(fastest / 2, slowest * 2))
     axes.set_xticks(lengths, [str(n) for n in lengths])
-    plain_log(axes.yaxis)
+    _plain_log(axes.yaxis)
     axes.minorticks_off()
-    add_legend(axes)
+    _name_beside(axes)
     return figure
 
 
@@ -192,7 +192,7 @@ def _looks() -> itertools.cycle:
 def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
     """Axes that are high enough for a column of these names beside them."""
     lines = sum(1 + break_name(name).count("\n") for name in names)
-    return new_axes(7, max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names)))
+    return _new_axes(7, max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names)))
 
 
 def _name_beside(axes: Axes) -> None:
@@ -200,28 +200,23 @@ def _name_beside(axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
 
 
-def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
+def _new_axes(width: float, height: float) -> tuple[Figure, Axes]:
     """An empty figure of this size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
-def add_legend(axes: Axes) -> None:
-    """Add a legend with every label once, above the axes, where it lies on nothing."""
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    if handles:
-        axes.legend(
-            handles.values(), handles, frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1)
-        )
-
-
-def plain_log(axis: Any, form: Any = "{x:g}") -> None:
+def _plain_log(axis: Any, form: Any = "{x:g}") -> None:
     """Label a logarithmic axis with 1, 2, 5, 10, ... rather than powers of ten."""
     axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(form)
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def whole_numbers(axis: Any) -> None:
-    """Label an axis with whole numbers only."""
-    axis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+@contextmanager
+def drawing_by_pyplot() -> Iterator[None]:
+    """In it another library may draw by pyplot and set a style: its figures stay, pyplot and the style do not."""
+    pyplot.switch_backend("agg")
+    with pyplot.rc_context():
+        yield
+    pyplot.close("all")

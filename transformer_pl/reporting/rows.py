@@ -10,7 +10,6 @@ from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, hides_paper
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity
@@ -31,7 +30,6 @@ class RowResults(NamedTuple):
     results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
     states: list[str]  # by seed
     sentences: "np.ndarray | None" = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
-    read_errors: Sequence[str] = ()  # why `sentences` is None although seeds are finished
     convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
 
     @property
@@ -130,27 +128,19 @@ def read_rows(sweep: Sweep, planned: Iterable[PlannedTrial]) -> list[RowResults]
 
 
 def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
-    trials = [one.trial for one in planned]
-    results = [trial.result() for trial in trials]
-    sentences: list[np.ndarray] = []
-    errors: list[str] = []
-    for trial, result in zip(trials, results, strict=True):
-        try:
-            if result:
-                sentences.append(trial.sentences("val", task_of(config.data).measure))
-        except InputError as error:
-            errors += error.messages
-    states, converged = [trial.state() for trial in trials], of_seeds([of_trial(trial) for trial in trials])
-    return RowResults(config, results, states, None if errors else _stack_seeds(sentences), errors, converged)
-
-
-def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":
-    """One array (seeds, sentences, k + 2); None without seeds, or where their numbers of sentences differ."""
     import numpy as np
 
-    if not sentences or any(of_seed.shape != sentences[0].shape for of_seed in sentences):
-        return None
-    return np.stack(sentences)
+    trials = [one.trial for one in planned]
+    results, measure = [trial.result() for trial in trials], task_of(config.data).measure
+    sentences = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+    are_alike = len({of_seed.shape for of_seed in sentences}) == 1
+    return RowResults(
+        config,
+        results,
+        [trial.state() for trial in trials],
+        np.stack(sentences) if are_alike else None,
+        of_seeds([of_trial(trial) for trial in trials]),
+    )
 
 
 def make_table_rows(
