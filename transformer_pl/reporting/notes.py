@@ -115,6 +115,7 @@ def _gaps_note(rows: Sequence[TableRow], randomise: bool) -> str:
         said.append("Perplexities of different vocabularies cannot be compared.")
     if len({result["signature"] for row in results for result in row.done}) > 1:
         said.append("Scores of different signatures cannot be compared.")
+    said += [f"A row has no interval: {row.unread}." for row in results if row.unread][:1]
     return " ".join(said)
 
 

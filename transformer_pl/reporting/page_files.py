@@ -131,6 +131,8 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
             text = text if hypotheses else row_text
             if row_text == text and len(row_hypotheses) == len(text[0]):
                 hypotheses[one.row] = row_hypotheses
+    if not hypotheses:
+        return []
     base_hypotheses = None if sweep.base_row is None else hypotheses.get(sweep.base_row)
     samples, task = [], task_of(sweep.base.data)
     for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES):

@@ -10,6 +10,7 @@ from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, hides_paper
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity
@@ -31,6 +32,7 @@ class RowResults(NamedTuple):
     states: list[str]  # by seed
     sentences: "np.ndarray | None" = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
     convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
+    unread: str | None = None  # why `sentences` is None although seeds are finished
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -132,7 +134,11 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
 
     trials = [one.trial for one in planned]
     results, measure = [trial.result() for trial in trials], task_of(config.data).measure
-    sentences = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+    sentences, unread = [], None
+    try:
+        sentences = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+    except InputError as error:
+        unread = error.messages[0]
     are_alike = len({of_seed.shape for of_seed in sentences}) == 1
     return RowResults(
         config,
@@ -140,6 +146,7 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
         [trial.state() for trial in trials],
         np.stack(sentences) if are_alike else None,
         of_seeds([of_trial(trial) for trial in trials]),
+        unread,
     )
 
 
