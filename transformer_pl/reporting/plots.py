@@ -144,9 +144,8 @@ def grid(rows: Sequence[Point], unit: str, measure: str) -> Figure:
     """A measure with its interval over the one number in which the rows differ, which is the `cost` of each point."""
     figure, axes = _new_axes(4.5, 3.2)
     x, value, low, high = np.array(sorted((row.cost, row.value, row.low, row.high) for row in rows)).T
-    axes.errorbar(
-        x, value, [value - low, high - value], color=COLOURS[1], marker="o", markersize=4, linewidth=1.2, capsize=2
-    )
+    axes.plot(x, value, color=COLOURS[1], marker="o", markersize=4, linewidth=1.2)
+    axes.vlines(x, low, high, color=COLOURS[1], linewidth=0.8)
     axes.set(xlabel=unit, ylabel=f"{measure} (95 %)")
     if x[0] > 0 and x[-1] / x[0] >= 8:
         axes.set_xscale("log")
