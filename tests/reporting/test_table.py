@@ -21,8 +21,8 @@ from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.reporting import cells, stats
 from transformer_pl.reporting.published import paper_table, read_published
 from transformer_pl.reporting.render import Column, Table
-from transformer_pl.reporting.rows import RowResults, TableRow, mean, standard_deviation
-from transformer_pl.reporting.stats import compare_rows, holm, of_measure
+from transformer_pl.reporting.rows import RowResults, TableRow, mean
+from transformer_pl.reporting.stats import compare_rows, of_measure
 from transformer_pl.reporting.table import build_table
 from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.convergence import Convergence
@@ -86,22 +86,6 @@ def test_published_table_3_is_complete():
     assert Counter(row.label for row in TABLE3) == {"base": 1, "A": 4, "B": 2, "C": 7, "D": 4, "E": 1, "big": 1}
     assert all(row.ppl and row.score for row in TABLE3)
     assert sum(row.params is not None for row in TABLE3) == 11  # base, B, C and big
-
-
-@pytest.mark.parametrize(
-    "keys, label, ppl, bleu, params",
-    [
-        ({}, "base", 4.92, 25.8, 65),
-        ({"model.h": 1}, "A", 5.29, 24.9, None),
-        ({"model.d_k": 16}, "B", 5.16, 25.1, 58),
-        ({"model.d_model": 1024}, "C", 4.66, 26.0, 168),
-        ({"optim.eps_ls": 0.0}, "D", 4.67, 25.3, None),
-        (LEARNED, "E", 4.92, 25.7, None),
-    ],
-)
-def test_published_numbers(keys, label, ppl, bleu, params):
-    published = read_published().find(resolve([Level("test", keys)]))
-    assert (published.label, published.ppl, published.score, published.params) == (label, ppl, bleu, params)
 
 
 @pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
@@ -174,11 +158,6 @@ def test_components_of_one_name_from_two_modules_differ():
     assert column(build_table([row(config(), 60.0), rows[0]], config()), "ffn") == ["FeedForward", "Gated"]
 
 
-def test_precision_is_a_setting_and_devices_are_not():
-    rows = [row(config(), 60.0), row(config(trainer__precision="bf16-mixed", trainer__devices=2), 60.0)]
-    assert names(build_table(rows, config()))[1:3] == ["precision", "params"]
-
-
 def test_without_a_base_row_every_cell_is_filled_and_there_are_no_differences():
     rows = [row(config(model__h=h), 60.0 + h) for h in (1, 2, 4)]
     for table in (build_table(rows), build_table(rows, config())):
@@ -188,25 +167,10 @@ def test_without_a_base_row_every_cell_is_filled_and_there_are_no_differences():
         assert {line["val/bleu.difference"] for line in read_csv(table)} == {""}
 
 
-def test_rows_that_are_not_published():
-    table = build_table(
-        [row(config(model__h=2), 60.0), row(config(model__h=2, model__p_drop=0.3), 59.5)], config(model__h=2)
-    )
-    assert column(table, "row") == ["base", ""]
-    assert not any("paper" in name for name in names(table))
-    assert not any(line["paper/bleu"] for line in read_csv(table))
-
-
 def test_only_the_base_row_is_matched_to_the_paper_s_base():
     """A row that differs from base in its training alone is not in the paper."""
     table = build_table([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
     assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
-
-
-def test_without_a_base_row_no_row_is_labelled_base():
-    rows = [row(config(optim__warmup=warmup), 60.0) for warmup in (200, 800)]
-    table = build_table(rows, config(), names=["warmup=200", "warmup=800"])
-    assert column(table, "row") == ["warmup=200", "warmup=800"] and "paper BLEU" not in names(table)
 
 
 def test_a_printed_row_stands_once_beside_the_row_that_is_trained_as_base_is():
@@ -233,14 +197,6 @@ def test_base_is_the_sweep_s_base_whatever_its_published_label():
 # --- Results
 
 
-def test_mean_and_standard_deviation():
-    numbers = [60.5, 61.25, 63.0]
-    assert mean(numbers) == statistics.mean(numbers)
-    assert standard_deviation(numbers) == statistics.stdev(numbers)
-    assert mean([]) is None
-    assert standard_deviation([]) is standard_deviation([60.0]) is None
-
-
 def test_cells_of_means_deviations_and_differences():
     table = build_table([row(config(), 60.0, 62.0, 64.0), row(config(model__h=1), 61.0, 60.0, 59.0)], config())
     assert column(table, "BLEU") == ["62.0 ± 2.0", "60.0 ± 1.0"]
@@ -265,16 +221,6 @@ def test_params_that_differ_look_different():
     results = [result(config(), 60.0) | {"params": params} for params in (430_976, 431_040)]
     rows = [RowResults(config(), [one], ["done"]) for one in results] + [row(config(model__h=1), None)]
     assert column(build_table(rows, config()), "params") == ["430.98K", "431.04K", "-"]
-
-
-def test_the_paper_s_kind_of_bleu_has_a_column_where_it_was_measured():
-    rows = [row(config(), 60.0, 62.0), row(config(model__h=1), 61.0), row(config(model__h=4), None)]
-    assert "BLEU tok." not in names(build_table(rows, config()))
-    for value, measured in zip((61.3, 63.3), rows[0].results, strict=True):
-        measured["metrics"]["val/bleu_tokenised"] = value
-    table = build_table(rows, config())
-    assert column(table, "BLEU tok.") == ["62.3", "-", "-"]
-    assert read_csv(table)[0]["val/bleu_tokenised.mean"] == "62.3"
 
 
 def test_unmeasured_values_are_never_numbers():
@@ -458,14 +404,6 @@ def test_a_row_with_infinite_loss_has_no_loss_test():
     assert column(table, "p")[1] == "<0.001" and column(table, "PPL")[1] == "3.00"
 
 
-def test_tables_correct_p_values_for_all_their_rows():
-    rows = measured([0.0, 0.02, 0.01])
-    alone = [compare_rows([rows[0].sentences, one.sentences], 0, BLEU)[1].p_value for one in rows[1:]]
-    lines = read_csv(build_table(rows, config()))
-    corrected = [float(line["val/bleu.difference.p"]) for line in lines[1:]]
-    assert corrected == pytest.approx(holm(alone)) and holm(alone) != pytest.approx(alone)
-
-
 @pytest.mark.parametrize(("seeds", "randomise"), [(1, False), (2, True)])
 def test_a_row_that_cannot_be_tested_is_counted(seeds, randomise):
     """One seed beside several; and with randomisation another number of seeds."""
@@ -543,11 +481,6 @@ def test_no_star_is_without_the_mark_where_base_still_falls():
     for name in ("Δ BLEU", "PPL"):
         assert all("†" in cell for cell in column(table, name) if "*" in cell) and "*" in "".join(column(table, name))
     assert marked(table, "BLEU") == [True, False, False] and marked(table, "Δ BLEU") == [False, True, True]
-
-
-def test_rows_that_have_converged_have_no_mark():
-    table = build_table(ended(measured([0.0, 0.3]), FLAT, FLAT), config())
-    assert "†" not in table.markdown() and "2 rows had converged" in said(table)
 
 
 # --- Beside the paper
@@ -674,12 +607,6 @@ def test_terminal_output_fits_the_width_with_all_rows(width):
         assert cell in text
     assert ("h=32" in text) == (width < 200)
     assert "Learned" in text
-
-
-def test_a_table_of_one_varied_setting_keeps_the_published_columns_at_width_80():
-    text = terminal_text(build_table(all_rows()[:5], config()), 80)
-    assert "h=" not in text and "paper" in text
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_tables_need_no_torch():
