@@ -43,7 +43,7 @@ def test_the_interval_is_that_of_other_seeds():
     assert found.interval[0] < found.value <= found.interval[1]
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [2, 5])
 def test_the_interval_holds_the_correlation_of_other_seeds(seeds):
     """In about 95 of 100 tables; of seeds drawn with replacement in about 70."""
     rng, held = np.random.default_rng(4), 0

@@ -113,8 +113,7 @@ def test_no_row_gets_a_smaller_variance_than_its_own():
     assert prior.moderate(Part(9.0, 2.0)) == Part(9.0, 8.0)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.8, 2.7])
-@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(("seeds", "factor"), [(3, 1.0), (3, 1.8), (5, 2.7)])
 def test_false_alarms_coverage_and_power_of_a_table(seeds, factor):
     """Twelve rows and base. Where none differs, at most 5 % of tests alarm, and at least 95 % of the rows' intervals
     hold the truth. More true differences are found than with the rows' own variances."""
