@@ -1,7 +1,7 @@
 """Commands in processes that are forked from a server: without the seconds in which Python imports torch and Lightning.
 
 They are real processes, with signals, files, titles and exit codes of their own; a sweep forks its trials, too, from
-itself. Tests of a start from nothing (passwords in the title, imports) use `helpers.command`.
+itself. Tests of a start from nothing (imports) use `helpers.command`.
 """
 
 import atexit

@@ -2,12 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib.ticker
 import numpy as np
+from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -235,6 +237,10 @@ def plain_log(axis: Any, form: Any = "{x:g}") -> None:
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def whole_numbers(axis: Any) -> None:
-    """Label an axis with whole numbers only."""
-    axis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+@contextmanager
+def drawing_by_pyplot() -> Iterator[None]:
+    """In it another library may draw by pyplot and set a style: its figures stay, pyplot and the style do not."""
+    pyplot.switch_backend("agg")
+    with pyplot.rc_context():
+        yield
+    pyplot.close("all")

@@ -46,7 +46,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     grids = ["beside", "compare", "measure", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
-    samplers.try_out(search, sampler, pruner)
+    samplers.try_out(search, options.sampler, options.pruner)
     folder = sweep_folder(search, options)
     launcher = chosen_launcher(options, folder)
     launcher.check(search.trainers())
@@ -66,7 +66,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
                 prepare_texts([search.base.data], options.runs, console)
                 exit_code = _train(search, study, folder, options, console, launcher)
             results = SearchResults(search, study, options.runs)
-        except (storage.Unreachable, *storage.DATABASE_ERRORS) as error:
+        except storage.DATABASE_ERRORS as error:
             reason = storage.first_line(error)
             say(console, f"the study cannot be reached: {reason}; run the same command again to resume")
             return 1
@@ -75,13 +75,14 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         exit_code = _publish(results, folder, exit_code, options, console)
     trial_folders = [options.runs / "trials" / one["folder"] for one in results.trained]
     mention_offline_runs([*trial_folders, folder], options.runs, console)
-    url = storage.display_url(options.storage, folder)
-    say(console, f"to browse the study: optuna-dashboard {url}")
+    say(console, f"to browse the study: optuna-dashboard {options.storage or folder / storage.JOURNAL}")
     return exit_code
 
 
 def search_from_options(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Search:
     """The search that a sweep file describes, with the options of the command line. Raises an InputError."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints what becomes of each trial
+    storage.check_url(options.storage)
     if options.retune:
         raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
     return read_search(file, content, options.scale, options.seeds, options.set)
@@ -114,7 +115,7 @@ def _train(
     launcher: Launcher,
 ) -> int:
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
-    queue = SearchQueue(search, study, options.runs, lambda planned: launcher.attach(planned) is not None)
+    queue = SearchQueue(search, study, options.runs)
     set_wandb_group(search.name, search.project, folder.name)
     left = trials_left(study.get_trials(deepcopy=False), search.run_cap)
     launcher.allot(search.trainers(), left, is_search=True)

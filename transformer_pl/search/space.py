@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from optuna.distributions import IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from rich.console import Console
 
 from transformer_pl.components import default_options, untrusted_components
@@ -26,15 +26,7 @@ from transformer_pl.levels import (
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.search.distributions import (
-    CategoricalDistribution,
-    Distribution,
-    FloatDistribution,
-    choices_or_ends,
-    contains,
-    describe,
-    distribution,
-)
+from transformer_pl.search.distributions import Distribution, choices_or_ends, contains, describe, distribution
 from transformer_pl.task import LOSSES, best_goal, task_of
 
 OF_MODEL = ("params", "flops")  # what a model costs
@@ -114,7 +106,6 @@ def read_search(
     scale, seeds and sets are the options of the command line. Raises one InputError for all mistakes.
     """
     reader = _SearchReader(path, content)
-    reader.check_method()
     goals, run_cap = reader.goals(), reader.run_cap()
     early = reader.early_terminate(goals)
     fixed, space = reader.parameters()
@@ -142,7 +133,7 @@ def read_search(
     base = search.config({})[0]
     search = search._replace(base=base, seed=base.seed)
     mistakes = [mistake for config in search.single_changes() for mistake in untrusted_components(config.model)]
-    if mistakes := [f"{path}: {mistake}" for mistake in mistakes] + _mistakes_of_base(search):
+    if mistakes := [f"{path}: {mistake}" for mistake in mistakes + _mistakes_of_base(search)]:
         raise InputError(*mistakes)
     return search
 
@@ -158,41 +149,37 @@ class _SearchReader:
     def __init__(self, path: Path, content: Mapping[str, Any]):
         self.path, self.content = path, content
         self.mistakes: list[str] = top_level_mistakes(path, content)
-
-    def _mistake(self, message: str) -> None:
-        self.mistakes.append(f"{self.path}: {message}")
-
-    def check_method(self) -> None:
-        scheduler = self.content.get("scheduler")
+        scheduler = content.get("scheduler")
         has_optuna = isinstance(scheduler, dict) and scheduler.get("engine") == "optuna"
-        if self.content["method"] == "custom" and not has_optuna:
-            self._mistake(f"scheduler = {shown(scheduler)}: must be {{engine: optuna}} for method: custom")
+        if content["method"] == "custom" and not has_optuna:
+            self._mistake("scheduler", scheduler, "must be {engine: optuna} for method: custom")
+
+    def _mistake(self, key: str, value: Any, constraint: str) -> None:
+        self.mistakes.append(f"{self.path}: {key} = {shown(value)}: {constraint}")
 
     def run_cap(self) -> int:
         run_cap = self.content.get("run_cap")
-        if isinstance(run_cap, int) and not isinstance(run_cap, bool) and run_cap >= 1:
+        if type(run_cap) is int and run_cap >= 1:
             return run_cap
-        self._mistake(f"run_cap = {shown(run_cap)}: must be a whole number from 1, the number of trials of a search")
+        self._mistake("run_cap", run_cap, "must be a whole number from 1, the number of trials of a search")
         return 1
 
     def goals(self) -> dict[str, Direction]:
         """Read `metric`, or W&B's `metrics` for several goals."""
-        if "metric" in self.content and "metrics" in self.content:
-            self._mistake("metric and metrics: must not both be given; take one of them out")
         metrics = self.content.get("metrics") or [self.content.get("metric")]
+        if "metric" in self.content and "metrics" in self.content:
+            self._mistake("metrics", metrics, "must not be given beside metric; take one of them out")
         goals: dict[str, Direction] = {}
         for metric in metrics if isinstance(metrics, list) else [metrics]:
-            name = metric.get("name") if isinstance(metric, dict) else None
-            direction = metric.get("goal", "minimize") if isinstance(metric, dict) else None
-            if metric is None:
-                self._mistake("metric: must say what is searched for, such as {name: val/ppl, goal: minimize}")
-            elif not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
-                names = (*LOSSES, "val/bleu", *OF_MODEL)
-                self._mistake(f"metric.name = {shown(name)}: no such metric{suggestion(shown(name), names)}")
+            metric = metric if isinstance(metric, dict) else {"name": metric}
+            name, direction = metric.get("name"), metric.get("goal", "minimize")
+            if not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
+                near = suggestion(shown(name), (*LOSSES, "val/bleu", *OF_MODEL))
+                self._mistake("metric.name", name, f"must be a metric, such as {{name: val/ppl, goal: minimize}}{near}")
             elif direction not in ("minimize", "maximize"):
-                self._mistake(f"metric.goal = {shown(direction)}: must be minimize or maximize")
+                self._mistake("metric.goal", direction, "must be minimize or maximize")
             elif name in goals:
-                self._mistake(f"metric.name = {name}: must be given once; take the other one out")
+                self._mistake("metric.name", name, "must be given once; take the other one out")
             else:
                 goals[name] = direction
         return goals
@@ -202,22 +189,18 @@ class _SearchReader:
         section = self.content.get("early_terminate")
         if section is None:
             return None
-        if not isinstance(section, dict) or section.get("type") != "hyperband":
-            self._mistake(f"early_terminate = {shown(section)}: must be of type: hyperband")
-            return None
         if not is_scheduled(goals):
-            self._mistake(
-                f"early_terminate: needs one metric that is logged on the schedule ({SCHEDULED}), "
-                f"but metric.name = {', '.join(goals)}; search for one of these, or take it out"
-            )
-        minimums = {"min_iter": 1, "max_iter": 1, "s": 1, "eta": 2}
-        given = {key: section[key] for key in minimums if key in section}
-        wrong = [key for key, value in given.items() if type(value) is not int or value < minimums[key]]
-        for key in wrong:
-            self._mistake(f"early_terminate.{key} = {shown(given[key])}: must be a whole number from {minimums[key]}")
-        if ("min_iter" in given) == ("max_iter" in given) or ("max_iter" in given and "s" not in given):
-            self._mistake(f"early_terminate = {shown(section)}: must have min_iter, or else max_iter and s")
-        elif not wrong:
+            self._mistake("early_terminate", section, f"needs one metric that is logged on the schedule ({SCHEDULED})")
+        least = {"min_iter": 1, "max_iter": 1, "s": 1, "eta": 2}
+        given = {key: section[key] for key in least if key in section} if isinstance(section, dict) else {}
+        if not isinstance(section, dict) or section.get("type") != "hyperband":
+            self._mistake("early_terminate", section, "must be of type: hyperband")
+        elif wrong := [key for key, value in given.items() if type(value) is not int or value < least[key]]:
+            for key in wrong:
+                self._mistake(f"early_terminate.{key}", given[key], f"must be a whole number from {least[key]}")
+        elif given.keys() - {"eta"} not in ({"min_iter"}, {"max_iter", "s"}):
+            self._mistake("early_terminate", section, "must have min_iter, or else max_iter and s")
+        else:
             eta = given.get("eta", 3)
             return EarlyTerminate(given.get("min_iter") or max(1, given["max_iter"] // eta ** given["s"]), eta)
         return None
@@ -225,64 +208,48 @@ class _SearchReader:
     def parameters(self) -> tuple[dict[str, Any], dict[str, Distribution]]:
         """Read the fixed values and the distributions, both by key."""
         parameters = self.content.get("parameters")
-        fixed: dict[str, Any] = {}
-        space: dict[str, Distribution] = {}
-        if not isinstance(parameters, dict) or not parameters:
-            self._mistake(
-                f"parameters = {shown(parameters)}: must map keys to {{value: ...}}, {{values: [...]}} or a range"
-            )
-            return fixed, space
-        for key, parameter in parameters.items():
-            values = self._distribution(key, parameter)
-            if values is None:
+        fixed, space = dict[str, Any](), dict[str, Distribution]()
+        for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
+            try:
+                values = self._distribution(key, parameter)
+            except (ValueError, TypeError) as error:
+                self._mistake(f"parameters.{key}", parameter, str(error))
                 continue
             if isinstance(values, CategoricalDistribution) and len(values.choices) == 1 and key != "variant":
                 fixed[key] = values.choices[0]
-            elif key in ("scale", "seed"):
-                self._mistake(f"parameters.{key} = {shown(parameter)}: must be one value in a search")
-            elif invalid := _invalid_choices(self.path, key, values):
-                self.mistakes += invalid
             else:
                 space[key] = values
+                self.mistakes += _invalid_choices(self.path, key, values)
         if not space and not self.mistakes:
-            self._mistake("parameters: some key must have values or a range to search, but none has")
+            self._mistake("parameters", parameters, "some key must have values: [...], or min and max, to search")
         return fixed, space
+
+    def _distribution(self, key: Any, parameter: Any) -> Distribution:
+        """Read one parameter. Raises a ValueError or a TypeError with the constraint that it breaks."""
+        if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
+            raise ValueError(unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS]))
+        if not isinstance(parameter, dict):
+            raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
+        values = distribution(_with_numbers(parameter) if type(KEYS.get(key)) in (int, float) else parameter)
+        is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
+        if (key in ("scale", "seed") or is_text) and len(choices_or_ends(values)) > 1:
+            raise ValueError("must be one value in a search")
+        if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
+            raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
+        return values
 
     def check_sets(self, space: Mapping[str, Distribution], sets: Mapping[str, str]) -> None:
         """Refuse keys that the search draws and --set fixes: trials would not be trained with what was drawn."""
         for key, values in space.items():
             drawn = [key]
-            if key == "variant" and isinstance(values, CategoricalDistribution):
-                drawn = [name for choice in values.choices for name in parse_variant(str(choice), "variant").values]
+            if key == "variant" and not self.mistakes:
+                drawn = [name for one in choices_or_ends(values) for name in parse_variant(str(one), key).values]
             for name in dict.fromkeys(drawn):
                 if name in sets:
                     self.mistakes.append(
                         f"--set {name}={shown(sets[name])}: must be a key that the search does not draw, but "
                         f"parameters.{key} of {self.path} does; leave it out, or give the file one value"
                     )
-
-    def _distribution(self, key: Any, parameter: Any) -> Distribution | None:
-        """Read one parameter; None for a mistake."""
-        if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
-            self._mistake(f"parameters.{key}: {unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS])}")
-            return None
-        try:
-            if not isinstance(parameter, dict):
-                raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-            values = distribution(_with_numbers(parameter) if type(KEYS.get(key)) in (int, float) else parameter)
-        except (ValueError, TypeError) as error:
-            self._mistake(f"parameters.{key} = {shown(parameter)}: {error}")
-            return None
-        if key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens") and "value" not in parameter:
-            self._mistake(f"parameters.{key}: must be the same in all trials: a search uses one text")
-            return None
-        if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
-            self._mistake(
-                f"parameters.{key} = {shown(parameter)}: must be whole; use whole min and max alone, or q_uniform "
-                "with a whole q"
-            )
-            return None
-        return values
 
 
 def _with_numbers(parameter: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,33 +274,27 @@ def _invalid_choices(path: Path, key: str, values: Distribution) -> list[str]:
 
 def _mistakes_of_base(search: Search) -> list[str]:
     """Check what needs the base's config: the base is trial 0, and all trials are validated as often as it is."""
+    base, task = search.base, task_of(search.base.data)
+    known = [*LOSSES, *task.metrics, task.sample_metric, *OF_MODEL]
     mistakes = [
-        f"{search.path}: parameters.{key}: must have {value} in it, base's value at this scale, for base is trial 0; "
-        "widen it"
+        f"parameters.{key}: must have {value} in it, base's value at this scale, for base is trial 0; widen it"
         for key, value in search.base_draw.items()
         if not contains(search.space[key], value)
     ]
-    base, task = search.base, task_of(search.base.data)
-    known = [*LOSSES, *task.metrics, task.sample_metric, *OF_MODEL]
-    mistakes += [
-        f"{search.path}: metric.name = {name}: no such metric{suggestion(name, known)}"
-        for name in search.goals
-        if name not in known
-    ]
-    mistakes += [
-        f"{search.path}: metric.goal = {direction}: must be {best_goal(name)} for {name}; without a goal W&B minimizes"
-        for name, direction in search.goals.items()
-        if name in known and name not in OF_MODEL and direction != best_goal(name)
-    ]
+    for name, direction in search.goals.items():
+        if name not in known:
+            mistakes.append(f"metric.name = {name}: no such metric{suggestion(name, known)}")
+        elif name not in OF_MODEL and direction != (best := best_goal(name)):
+            mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")
     if task.sample_metric in search.goals and not base.trainer.bleu_sample:
         mistakes.append(
-            f"{search.path}: metric.name = {task.sample_metric}: needs trainer.bleu_sample, its number of sentences; "
-            "add it to parameters, such as trainer.bleu_sample: {value: 100}"
+            f"metric.name = {task.sample_metric}: needs trainer.bleu_sample, its number of sentences; add it to "
+            "parameters, such as trainer.bleu_sample: {value: 100}"
         )
     if base.steps < base.trainer.val_every and (search.early or task.sample_metric in search.goals):
         mistakes.append(
-            f"{search.path}: trainer.val_every = {base.trainer.val_every}: must be at most the {base.steps} steps of a "
-            "trial, or no trial is validated before its end"
+            f"trainer.val_every = {base.trainer.val_every}: must be at most the {base.steps} steps of a trial, or no "
+            "trial is validated before its end"
         )
     return mistakes
 
