@@ -32,7 +32,7 @@ from transformer_pl.search import samplers, storage
 from transformer_pl.search.page import write_search_page
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, print_search, read_search
-from transformer_pl.search.states import states_of, trial_name, trials_left
+from transformer_pl.search.states import UNCOUNTED, states_of, trial_name, trials_left
 from transformer_pl.search.study import SearchQueue
 from transformer_pl.trials.runs_folder import check_writable, runs_lock
 
@@ -101,7 +101,7 @@ def _print_plan(
     with suppress(storage.NotSearched):
         trials = storage.find_study(search, folder, options.storage).get_trials(deepcopy=False)
     known, left = states_of(trials), trials_left(trials, search.run_cap)
-    drawn = [f"{trial_name(one)}: {known[one.number].value}" for one in trials if known[one.number].counts]
+    drawn = [f"{trial_name(one)}: {known[one.number]}" for one in trials if known[one.number] not in UNCOUNTED]
     for line in (*drawn, *lines, *([launcher.describe([], left)] if left else [])):
         say(console, line)
 

@@ -1,7 +1,6 @@
 """The results of a search: a record of every trial, the table of them, and what its notes say."""
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import states
 from transformer_pl.search.space import OF_MODEL, Search
-from transformer_pl.search.states import State, short_value, shown_number, states_of, trial_id, trial_name
+from transformer_pl.search.states import UNCOUNTED, short_value, shown_number, states_of, trial_id, trial_name
+from transformer_pl.search.storage import without_warnings
 from transformer_pl.task import task_of
 from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import Trial
@@ -47,7 +47,7 @@ class SearchResults:
         }
         known = study.get_trials(deepcopy=False)
         self._states = states_of(known)
-        trials = [trial for trial in known if self._states[trial.number].counts]
+        trials = [trial for trial in known if self._states[trial.number] not in UNCOUNTED]
         self.complete = optuna.create_study(directions=list(search.goals.values()))  # a study of these trials alone
         self.complete.add_trials(trial for trial in trials if trial.state == TrialState.COMPLETE)
         best = self._best(trials)
@@ -78,7 +78,7 @@ class SearchResults:
 
     def _best(self, trials: list[FrozenTrial]) -> set[int]:
         """Return the numbers of the best trials: one, or with several goals the Pareto front."""
-        done = [trial for trial in trials if self._states[trial.number] == State.DONE]
+        done = [trial for trial in trials if self._states[trial.number] == "done"]
         if len(self.search.goals) > 1:
             front = [trial.values for trial in self.complete.best_trials]
             return {trial.number for trial in done if trial.values in front}
@@ -89,7 +89,7 @@ class SearchResults:
         return trial.values[0] if next(iter(self.search.goals.values())) == "minimize" else -trial.values[0]
 
     def _rank(self, trial: FrozenTrial, best: set[int]) -> tuple[bool, int, float]:
-        order, state = [State.DONE, State.PRUNED, State.DIVERGED], self._states[trial.number]
+        order, state = ["done", "pruned", "diverged"], self._states[trial.number]
         rank = order.index(state) if state in order else len(order)
         return trial.number not in best, rank, self._cost(trial) if trial.values else shown_number(trial)
 
@@ -97,13 +97,13 @@ class SearchResults:
         state, identity = self._states[trial.number], trial_id(trial)
         on_disk = Trial.at(self.runs, identity, lambda: trial.user_attrs[states.FOLDER]) if identity else None
         result = (on_disk.result() if on_disk else None) or {}
-        values = [] if state == State.DIVERGED else trial.values or []  # the infinity of a diverged trial is for Optuna
+        values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
         known = result.get("metrics", {}) | {key: result.get(key) for key in OF_MODEL}
         known |= dict(zip(self.search.goals, values, strict=False))
         record = {
             "trial": shown_number(trial),
             "base": states.BASE in trial.user_attrs,
-            "state": BEST if trial.number in best else state.value,
+            "state": BEST if trial.number in best else state,
             **{key: trial.params.get(key) for key in self.search.space},
         }
         for metric in self.metrics:
@@ -144,7 +144,7 @@ class SearchResults:
     def _notes(self) -> list[str]:
         counts = Counter(record["state"] for record in self.records)
         described = ", ".join(f"{count} {state}" for state, count in counts.items())
-        repeats = sum(state == State.SKIPPED for state in self._states.values())
+        repeats = sum(state == "skipped" for state in self._states.values())
         repeated = f"; {counted(repeats, 'draw')} that repeated one" if repeats else ""
         total, cap = len(self.records), self.search.run_cap
         notes = [f"{total} of {cap} trials: {described}{repeated}. Scale {self.search.scale}."]
@@ -176,21 +176,19 @@ class SearchResults:
         worst = max((cost for cost in costs if math.isfinite(cost)), default=0.0) + 1
         return lambda trial: min(sign * trial.values[index], worst)
 
+    @without_warnings()
     def importances(self) -> dict[str, dict[str, float]]:
         """Return the share of each key in which trials are among the best quarter, by goal that training decides.
 
         Nothing below FEWEST_FOR_IMPORTANCES trials, or of a single key.
         """
-        done = sum(record["state"] in (BEST, State.DONE.value) for record in self.records)
+        done = sum(record["state"] in (BEST, "done") for record in self.records)
         if done < FEWEST_FOR_IMPORTANCES or len(self.search.space) < 2:
             return {}
-        with warnings.catch_warnings():  # Optuna warns that it takes less for better
-            warnings.simplefilter("ignore", UserWarning)
-            return {
-                goal: get_param_importances(self.complete, evaluator=BY_RANK, target=self.target(goal))
-                for goal in self.search.goals
-                if goal not in OF_MODEL
-            }
+        trained = [goal for goal in self.search.goals if goal not in OF_MODEL]
+        return {
+            goal: get_param_importances(self.complete, evaluator=BY_RANK, target=self.target(goal)) for goal in trained
+        }
 
 
 def _cell(name: str, value: Any) -> str:

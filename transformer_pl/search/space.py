@@ -171,7 +171,7 @@ class _SearchReader:
             self._mistake("metrics", metrics, "must not be given beside metric; take one of them out")
         goals: dict[str, Direction] = {}
         for metric in metrics if isinstance(metrics, list) else [metrics]:
-            metric = metric if isinstance(metric, dict) else {"name": metric}
+            metric = metric if isinstance(metric, dict) else {}
             name, direction = metric.get("name"), metric.get("goal", "minimize")
             if not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
                 near = suggestion(shown(name), (*LOSSES, "val/bleu", *OF_MODEL))

@@ -1,8 +1,8 @@
 """The states of a search's trials, as they follow from what the study has stored."""
 
-import enum
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -13,59 +13,38 @@ from transformer_pl.trials import names
 # User attributes of a trial.
 BASE = "base"  # True: this is the base, enqueued when the study is created
 FOLDER = "folder"  # the name of its folder under runs/trials; missing where its config is invalid
-HOST = "host"  # the machine that trains it
 INFEASIBLE = "infeasible"  # the error message of an invalid config
 DIVERGED = "diverged"  # the step at which the loss was no longer finite
 SKIPPED = "skipped"  # why it was neither trained nor counted
 FIRST = "first"  # of a trial that is trained again: the number that it had at first, by which people know it
 
 # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not.
-VALID_CONFIG = "laws"
+VALID_CONFIG = "valid config"
 
-
-class State(enum.Enum):
-    """The state of a trial, which `states_of` derives."""
-
-    WAITING = "waiting"  # enqueued: base, or a trial that is to be trained again
-    RUNNING = "running"
-    DONE = "done"
-    DIVERGED = "diverged"  # Optuna is told infinity as the worst value of every goal
-    PRUNED = "pruned"
-    FAILED = "failed"  # the next command tries it again
-    INFEASIBLE = "infeasible"  # Optuna is told that it is pruned and breaks a constraint
-    SKIPPED = "skipped"  # it repeats an earlier trial, or another process has reached `run_cap`
-    RETRIED = "retried"  # it was stopped, or failed, or its process died; a later trial takes its place
-
-    @property
-    def counts(self) -> bool:
-        """Whether the trial counts against `run_cap`."""
-        return self not in (State.WAITING, State.SKIPPED, State.RETRIED)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the trial counts, and no command trains it any more."""
-        return self.counts and self not in (State.RUNNING, State.FAILED)
-
-
-_OF_OPTUNA = {
-    TrialState.WAITING: State.WAITING,
-    TrialState.RUNNING: State.RUNNING,
-    TrialState.COMPLETE: State.DONE,
-    TrialState.PRUNED: State.PRUNED,
-    TrialState.FAIL: State.FAILED,
+# waiting: enqueued, as base or to be trained again. diverged: Optuna is told infinity as the worst value of every goal.
+# failed: the next command tries it again. infeasible: Optuna is told that it is pruned and breaks a constraint.
+# skipped: it repeats an earlier trial, or `run_cap` is reached. retried: a later trial takes its place.
+State = Literal["waiting", "running", "done", "diverged", "pruned", "failed", "infeasible", "skipped", "retried"]
+UNCOUNTED = ("waiting", "skipped", "retried")  # states of trials that do not count against `run_cap`
+_OF_OPTUNA: dict[TrialState, State] = {
+    TrialState.WAITING: "waiting",
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "done",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
 }
-_OF_ATTRIBUTE = {SKIPPED: State.SKIPPED, INFEASIBLE: State.INFEASIBLE, DIVERGED: State.DIVERGED}
+_OF_ATTRIBUTE: dict[str, State] = {SKIPPED: "skipped", INFEASIBLE: "infeasible", DIVERGED: "diverged"}
 
 
 def states_of(trials: Sequence[FrozenTrial]) -> dict[int, State]:
     """Return the state of every trial by its number. trials: all trials of the study, in the order of their numbers."""
     latest = {shown_number(trial): trial.number for trial in trials if SKIPPED not in trial.user_attrs}
-    states = {}
+    states: dict[int, State] = {}
     for trial in trials:
         of_attributes = (state for name, state in _OF_ATTRIBUTE.items() if name in trial.user_attrs)
         state = next(of_attributes, _OF_OPTUNA[trial.state])
-        is_retried = state != State.SKIPPED and latest[shown_number(trial)] != trial.number
-        states[trial.number] = State.RETRIED if is_retried else state
+        is_retried = state != "skipped" and latest[shown_number(trial)] != trial.number
+        states[trial.number] = "retried" if is_retried else state
     return states
 
 
@@ -73,15 +52,16 @@ def counted_trials(study: optuna.Study) -> list[FrozenTrial]:
     """Return the trials that count against `run_cap`, in the order of their numbers."""
     trials = study.get_trials(deepcopy=False)
     states = states_of(trials)
-    return [trial for trial in trials if states[trial.number].counts]
+    return [trial for trial in trials if states[trial.number] not in UNCOUNTED]
 
 
 def trials_left(trials: Sequence[FrozenTrial], run_cap: int) -> int:
     """How many trials the next command may train: up to `run_cap`, and what is trained again whatever the cap."""
     states = states_of(trials)
-    waiting = sum(FIRST in trial.user_attrs for trial in trials if states[trial.number] == State.WAITING)
-    failed = sum(state == State.FAILED for state in states.values())
-    return max(waiting + failed, run_cap - sum(state.has_ended for state in states.values()))
+    waiting = sum(FIRST in trial.user_attrs for trial in trials if states[trial.number] == "waiting")
+    count = Counter(states.values())
+    ended = count["done"] + count["diverged"] + count["pruned"] + count["infeasible"]
+    return max(waiting + count["failed"], run_cap - ended)
 
 
 def trial_id(trial: FrozenTrial) -> str | None:

@@ -36,9 +36,10 @@ class NotSearched(InputError):
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Optuna warns of every function that it may still change. In it, or under it as a decorator, it does not."""
+    """Optuna does not warn of functions that it may still change, nor of what is meant: infinite and negated values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.filterwarnings("ignore", "Clip non-finite values|PedAnovaImportanceEvaluator computes")
         yield
 
 

@@ -5,9 +5,7 @@ of every goal: its samplers learn from that, while most of them leave out failed
 """
 
 import math
-import socket
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import states
 from transformer_pl.search.space import OF_MODEL, Search
-from transformer_pl.search.states import State, counted_trials, states_of, trial_id, trial_name
+from transformer_pl.search.states import UNCOUNTED, counted_trials, states_of, trial_id, trial_name
 from transformer_pl.search.storage import BEAT_S, enqueue_again, retry_once, without_warnings
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.runs_folder import finished_results
@@ -68,7 +66,7 @@ class SearchQueue:
             study.enqueue_trial(search.base_draw, user_attrs={states.BASE: True})
         known_states = states_of(known)
         for trial in known:
-            if known_states[trial.number] == State.FAILED:  # in an earlier command
+            if known_states[trial.number] == "failed":  # in an earlier command
                 enqueue_again(study, trial)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -162,15 +160,14 @@ class SearchQueue:
     # -----------------------------------------------------------------------------------------------------------------
     # Drawing
 
+    @without_warnings()
     def draw(self) -> DrawnTrial | None:
         """Draw a trial with a valid config, or return None if no more may be drawn.
 
         An invalid config is reported to Optuna as infeasible, and another one is drawn.
         """
         while self._has_more():
-            with warnings.catch_warnings():  # a Gaussian process replaces infinity by the worst finite value
-                warnings.filterwarnings("ignore", "Clip non-finite values")
-                trial = self.study.ask(dict(self.search.space))
+            trial = self.study.ask(dict(self.search.space))
             if self._is_surplus(trial):
                 self._tell(trial, state=TrialState.FAIL, attributes={states.SKIPPED: "run_cap is reached"})
                 continue
@@ -180,7 +177,6 @@ class SearchQueue:
                 self._tell_infeasible(trial, error)
                 continue
             trial.set_constraint(states.VALID_CONFIG, 0.0)
-            trial.set_user_attr(states.HOST, socket.gethostname())
             trial.set_user_attr(states.FOLDER, draw.planned.trial.folder.name)
             self._next_beat = -math.inf
             return draw
@@ -189,10 +185,10 @@ class SearchQueue:
     def _has_more(self) -> bool:
         """Whether another trial may be drawn: always where one is enqueued, whatever has been drawn since."""
         known = states_of(self.study.get_trials(deepcopy=False)).values()
-        if State.WAITING in known:
+        if "waiting" in known:
             return True
-        skipped = sum(state == State.SKIPPED for state in known)
-        return sum(state.counts for state in known) < self.search.run_cap > skipped / SKIPPED_PER_TRIAL
+        skipped = sum(state == "skipped" for state in known)
+        return sum(state not in UNCOUNTED for state in known) < self.search.run_cap > skipped / SKIPPED_PER_TRIAL
 
     def _is_surplus(self, trial: Trial) -> bool:
         """Processes that draw at once may draw one trial too many: those with the lower numbers stay."""
