@@ -33,7 +33,7 @@ from transformer_pl.trials.trial import Trial as TrialFolder
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
 MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
 SKIPPED_PER_TRIAL = 2  # times run_cap: after so many repeated draws, the space is taken to have no more trials
-UNLOCKED_S = 20.0  # a drawn trial may need this time to be begun; then its process is taken for dead
+UNLOCKED_S = 30.0  # a drawn trial may need this time to begin; then its process is taken for dead
 
 
 @dataclass
