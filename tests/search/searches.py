@@ -58,7 +58,7 @@ def study_of(folder):
 def finish(queue, planned, **metrics):
     """End a trial as its training would."""
     planned.trial.folder.mkdir(parents=True)
-    planned.trial.finish(a_result(metrics={"val/ppl": 2.0} | metrics))
+    planned.trial.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
     queue.ended(planned, "done")
 
 

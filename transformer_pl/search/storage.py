@@ -36,10 +36,10 @@ class NotSearched(InputError):
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Optuna does not warn of functions that it may still change, nor of what is meant: infinite and negated values."""
+    """In it Optuna warns neither of functions that it may still change, nor of uses that are meant here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        warnings.filterwarnings("ignore", "Clip non-finite values|PedAnovaImportanceEvaluator computes")
+        warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnovaImportanceEvaluator")
         yield
 
 
