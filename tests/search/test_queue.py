@@ -1,5 +1,8 @@
 """What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from forked import command
 from optuna.trial import TrialState
@@ -157,7 +160,7 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
     assert queue_of(tmp_path, **keys).next(set()).trial.folder == base.trial.folder
 
 
-def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock, sqlite_time):
+def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock):
     """Optuna compares them with the database's clock."""
     keys = {"clock": clock, "space": DROPOUT, "run_cap": 1, "url": f"sqlite:///{tmp_path}/study.db"}
     one, two = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
@@ -165,7 +168,8 @@ def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock, sqlite_time):
 
     def wait(seconds, *living):
         clock.now += seconds
-        sqlite_time(tmp_path / "study.db", seconds)
+        with closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
+            database.execute(f"UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-{seconds} seconds')")
         for queue in living:
             queue.give_heartbeat()
 
@@ -177,19 +181,6 @@ def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock, sqlite_time):
     again = two.next(set())
     assert again.trial.folder == base.trial.folder and again.name == base.name
     assert [t.state for t in two.study.get_trials()] == [TrialState.FAIL, TrialState.RUNNING]
-
-
-@pytest.fixture
-def sqlite_time():
-    """Makes the heartbeats in a database older, by seconds."""
-    import sqlite3
-    from contextlib import closing
-
-    def shift(path, seconds):
-        with closing(sqlite3.connect(path)) as database, database:
-            database.execute(f"UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-{seconds} seconds')")
-
-    return shift
 
 
 def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path, clock):

@@ -1,15 +1,10 @@
-"""The results of a search: its table, what mattered, its figures, and that optuna-dashboard reads its study."""
+"""The results of a search: its table, what mattered, and its figures."""
 
 import math
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
-from helpers import wait_for
 from optuna.trial import TrialState
 
 from tests.search.searches import OPTUNA, search_of
@@ -112,32 +107,3 @@ def test_a_search_in_which_every_trial_diverges_has_a_table(tmp_path):
     assert [record["state"] for record in results.records] == ["diverged"] * 9
     assert not results.importances() and not draw_search_plots(results)
     assert "9 diverged" in results.table().markdown()
-
-
-@pytest.mark.slow
-def test_optuna_dashboard_shows_the_study(tmp_path, browser):
-    program = Path(sys.executable).with_name("optuna-dashboard")
-    if not program.exists():
-        pytest.skip("no optuna-dashboard: pip install optuna-dashboard")
-    made(tmp_path, lambda drawn: 2 + drawn["model.p_drop"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [str(program), str(tmp_path / "study.journal"), "--host", "127.0.0.1", "--port", str(port)]
-    wrong = []
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-
-            def answers():
-                with socket.socket() as asking:
-                    return asking.connect_ex(("127.0.0.1", port)) == 0
-
-            wait_for(answers)
-            page = browser.new_page()
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.goto(f"http://127.0.0.1:{port}/")
-            page.get_by_text(tmp_path.name).first.click()
-            page.get_by_text("Best Trial").first.wait_for()
-            assert "val/ppl" in page.locator("body").inner_text() and not wrong
-        finally:
-            server.terminate()

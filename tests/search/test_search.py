@@ -16,7 +16,7 @@ from helpers import descendants, processes, wait_for
 from optuna.trial import TrialState
 from sqlalchemy import NullPool
 
-from tests.search.searches import DROPOUT, OPTUNA, SMALL, SPACE, search_file, study_folder, study_of
+from tests.search.searches import DROPOUT, SMALL, SPACE, search_file, study_folder, study_of
 from transformer_pl.search.states import counted_trials
 from transformer_pl.trials.recognise import reason_to_stay, sweep_plan
 from transformer_pl.trials.runs_folder import finished_results
@@ -128,17 +128,6 @@ def test_a_search_continues_after_a_diverged_trial(tmp_path):
     drawn = len(study_of(tmp_path).get_trials())
     again = command("sweep", *words)
     assert again.returncode == 0 and len(study_of(tmp_path).get_trials()) == drawn
-
-
-def test_two_goals_have_a_pareto_front(tmp_path):
-    goals = [{"name": "val/bleu", "goal": "maximize"}, {"name": "flops", "goal": "minimize"}]
-    d_ff = {"min": 1024, "max": 2048, "q": 1024, "distribution": "q_uniform"}
-    path = search_file(tmp_path, space={"model.N": {"values": [2, 6]}, "model.d_ff": d_ff}, metrics=goals, **OPTUNA)
-    words = (path, "--runs", tmp_path / "runs")
-    finished = command("sweep", *words, "--sampler", "nsga-ii")
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    least = min((t for t in counted_trials(study_of(tmp_path)) if t.values), key=lambda trial: trial.values[1])
-    assert states_in(command("report", *words, "--format", "json").stdout)[least.number] == "best"
 
 
 @pytest.fixture(scope="module")

@@ -91,8 +91,9 @@ HYPERBAND = {"type": "hyperband"}
     [
         ({"seeds": ["1", "2"]}, "--seeds 1,2"),
         ({"metric": {"name": "val/ppl", "goal": "maximise"}}, "metric.goal = maximise"),
-        ({"metric": "val/ppl"}, "metric.name"),
-        ({"metric": None}, "metric.name = None"),
+        ({"metric": "val/ppl"}, "metric = val/ppl"),
+        ({"metric": None}, "metric: "),
+        ({"metric": {"goal": "minimize"}}, "metric.name = None"),
         ({"metric": {"name": "val/bleu"}}, "metric.goal = minimize"),
         ({"metric": {"name": "val/blue", "goal": "maximize"}}, "did you mean val/bleu"),
         ({"metric": {"name": "val/f1", "goal": "maximize"}}, "val/f1"),
@@ -100,7 +101,7 @@ HYPERBAND = {"type": "hyperband"}
         (PARSING | {"metric": {"name": "val/f1_sample", "goal": "maximize"}}, "trainer.bleu_sample"),
         ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "trainer.bleu_sample"),
         ({"metrics": [{"name": "val/ppl"}]}, "metrics"),
-        ({"metric": None, "metrics": [{"name": "val/ppl"}] * 2}, "metric.name = val/ppl"),
+        ({"metric": None, "metrics": [{"name": "val/ppl"}] * 2}, "metrics: "),
         ({"run_cap": True}, "run_cap = True"),
         ({"parameters": {}}, "parameters = {}"),
         ({"space": {}}, "parameters"),
@@ -171,7 +172,8 @@ def test_numbers_that_yaml_takes_for_text_are_numbers():
 )
 def test_early_terminate_is_read_as_wandb_does(keys, first_and_factor):
     """The first validation after which a trial may end, and the factor to the next."""
-    assert search_of(early_terminate=HYPERBAND | keys).early == first_and_factor
+    early = search_of(early_terminate=HYPERBAND | keys).early
+    assert (early.first, early.eta) == first_and_factor
 
 
 @pytest.mark.parametrize(

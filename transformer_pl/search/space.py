@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
 
 from transformer_pl.components import default_options, untrusted_components
@@ -13,6 +14,7 @@ from transformer_pl.config import KEYS, Config, Trainer, is_known_key, nominal_s
 from transformer_pl.experiments.plan_notes import outside_note
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
+from transformer_pl.key_types import Count, NoBool, constraint_of
 from transformer_pl.levels import (
     DEFAULT_SCALE,
     Level,
@@ -34,11 +36,67 @@ SCHEDULED = "val/ppl, val/loss, val/bleu_sample"  # metrics that a pruner can us
 Direction = Literal["minimize", "maximize"]
 
 
-class EarlyTerminate(NamedTuple):
-    """W&B's `early_terminate` of type hyperband, in validations."""
+class Goal(BaseModel):
+    """What is searched for: `metric`, or an entry of `metrics`."""
 
-    min_iter: int  # the first validation after which a trial may end
-    eta: int  # the factor from each of these validations to the next
+    name: str = Field(None, validate_default=True, pattern=r"^(val/.+|params|flops)$")
+    goal: Direction = "minimize"
+
+
+class EarlyTerminate(BaseModel):
+    """W&B's `early_terminate`, in validations: `min_iter`, or `max_iter` and `s`; and `eta`."""
+
+    type: Literal["hyperband"]
+    min_iter: Count | None = None
+    max_iter: Count | None = None
+    s: Count | None = None
+    eta: Annotated[int, Field(ge=2), NoBool] = (
+        3  # the factor from each validation after which a trial may end to the next
+    )
+
+    @property
+    def first(self) -> int:
+        """The first validation after which a trial may end; 0 where the file does not say it."""
+        if self.max_iter and self.s and not self.min_iter:
+            return max(1, self.max_iter // self.eta**self.s)
+        return 0 if self.max_iter else self.min_iter or 0
+
+
+class Engine(BaseModel):
+    """What draws the trials for `method: custom`."""
+
+    engine: Literal["optuna"]
+
+
+class Sections(BaseModel):
+    """What a sweep file that searches has beside its parameters."""
+
+    method: Literal["random", "bayes", "custom"]
+    run_cap: Count = Field(None, validate_default=True)
+    metric: Goal | None = None
+    metrics: list[Goal] = []
+    early_terminate: EarlyTerminate | None = None
+    scheduler: Engine | None = None
+
+    @property
+    def goals(self) -> dict[str, Direction]:
+        """Which way each metric is better."""
+        return {goal.name: goal.goal for goal in (*filter(None, [self.metric]), *self.metrics)}
+
+    def mistakes(self) -> list[str]:
+        """What is wrong between sections that are right by themselves."""
+        mistakes = []
+        if bool(self.metric) == bool(self.metrics):
+            mistakes.append("metric: must be given, or else metrics, such as metric: {name: val/ppl, goal: minimize}")
+        if len(self.goals) < len(self.metrics):
+            mistakes.append("metrics: each name must be given once; take the other one out")
+        if self.method == "custom" and not self.scheduler:
+            mistakes.append("scheduler = None: must be {engine: optuna} for method: custom")
+        if self.early_terminate and not is_scheduled(self.goals):
+            mistakes.append(f"early_terminate: needs one metric that is logged on the schedule ({SCHEDULED})")
+        if self.early_terminate and not self.early_terminate.first:
+            mistakes.append("early_terminate: must have min_iter, or else max_iter and s")
+        return mistakes
 
 
 class Search(NamedTuple):
@@ -105,29 +163,47 @@ def read_search(
 
     scale, seeds and sets are the options of the command line. Raises one InputError for all mistakes.
     """
-    reader = _SearchReader(path, content)
-    goals, run_cap = reader.goals(), reader.run_cap()
-    early = reader.early_terminate(goals)
-    fixed, space = reader.parameters()
+    mistakes, fixed, space = top_level_mistakes(path, content), dict[str, Any](), dict[str, Distribution]()
+    try:
+        sections = Sections.model_validate(content)
+        mistakes += [f"{path}: {mistake}" for mistake in sections.mistakes()]
+    except ValidationError as error:
+        for one in error.errors():
+            mistakes.append(f"{path}: {'.'.join(map(str, one['loc']))} = {shown(one['input'])}: {constraint_of(one)}")
+    parameters = content.get("parameters")
+    for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
+        try:
+            values = _distribution(key, parameter)
+        except (ValueError, TypeError) as error:
+            mistakes.append(f"{path}: parameters.{key} = {shown(parameter)}: {error}")
+            continue
+        if isinstance(values, CategoricalDistribution) and len(values.choices) == 1 and key != "variant":
+            fixed[key] = values.choices[0]
+        else:
+            space[key] = values
+            mistakes += _invalid_choices(path, key, values)
+    if not space and not mistakes:
+        mistakes.append(
+            f"{path}: parameters = {shown(parameters)}: some key must have values: [...], or min and max, to search"
+        )
     if seeds and len(seeds) > 1:
-        reader.mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
-    reader.check_sets(space, sets)
-    if reader.mistakes:
-        raise InputError(*reader.mistakes)
+        mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
+    if mistakes := mistakes or _drawn_sets(path, space, sets):
+        raise InputError(*mistakes)
     scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
     search = Search(
         path=path,
         name=str(content.get("name", path.stem)),
         project=str(content.get("project", PROJECT)),
         scale=scale_of_file if scale is None else scale,
-        method=content["method"],
+        method=sections.method,
         fixed=fixed,
         sets=dict(sets),
         seed=seeds[0] if seeds else seed_of_file,
         space=space,
-        goals=goals,
-        run_cap=run_cap,
-        early=early,
+        goals=sections.goals,
+        run_cap=sections.run_cap,
+        early=sections.early_terminate,
         base=resolve([]),
     )
     base = search.config({})[0]
@@ -143,113 +219,35 @@ def is_scheduled(goals: Iterable[str]) -> bool:
     return [name in LOSSES or name.endswith("_sample") for name in goals] == [True]
 
 
-class _SearchReader:
-    """Reads the sections of a sweep file one by one, and collects the mistakes of all of them."""
+def _distribution(key: Any, parameter: Any) -> Distribution:
+    """Read one parameter. Raises a ValueError or a TypeError with the constraint that it breaks."""
+    if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
+        raise ValueError(unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS]))
+    if not isinstance(parameter, dict):
+        raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
+    values = distribution(_with_numbers(parameter) if type(KEYS.get(key)) in (int, float) else parameter)
+    is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
+    if (key in ("scale", "seed") or is_text) and len(choices_or_ends(values)) > 1:
+        raise ValueError("must be one value in a search")
+    if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
+        raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
+    return values
 
-    def __init__(self, path: Path, content: Mapping[str, Any]):
-        self.path, self.content = path, content
-        self.mistakes: list[str] = top_level_mistakes(path, content)
-        scheduler = content.get("scheduler")
-        has_optuna = isinstance(scheduler, dict) and scheduler.get("engine") == "optuna"
-        if content["method"] == "custom" and not has_optuna:
-            self._mistake("scheduler", scheduler, "must be {engine: optuna} for method: custom")
 
-    def _mistake(self, key: str, value: Any, constraint: str) -> None:
-        self.mistakes.append(f"{self.path}: {key} = {shown(value)}: {constraint}")
-
-    def run_cap(self) -> int:
-        run_cap = self.content.get("run_cap")
-        if type(run_cap) is int and run_cap >= 1:
-            return run_cap
-        self._mistake("run_cap", run_cap, "must be a whole number from 1, the number of trials of a search")
-        return 1
-
-    def goals(self) -> dict[str, Direction]:
-        """Read `metric`, or W&B's `metrics` for several goals."""
-        metrics = self.content.get("metrics") or [self.content.get("metric")]
-        if "metric" in self.content and "metrics" in self.content:
-            self._mistake("metrics", metrics, "must not be given beside metric; take one of them out")
-        goals: dict[str, Direction] = {}
-        for metric in metrics if isinstance(metrics, list) else [metrics]:
-            metric = metric if isinstance(metric, dict) else {}
-            name, direction = metric.get("name"), metric.get("goal", "minimize")
-            if not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
-                near = suggestion(shown(name), (*LOSSES, "val/bleu", *OF_MODEL))
-                self._mistake("metric.name", name, f"must be a metric, such as {{name: val/ppl, goal: minimize}}{near}")
-            elif direction not in ("minimize", "maximize"):
-                self._mistake("metric.goal", direction, "must be minimize or maximize")
-            elif name in goals:
-                self._mistake("metric.name", name, "must be given once; take the other one out")
-            else:
-                goals[name] = direction
-        return goals
-
-    def early_terminate(self, goals: Mapping[str, Direction]) -> EarlyTerminate | None:
-        """Read `early_terminate` as W&B does: min_iter, or max_iter and s; and eta."""
-        section = self.content.get("early_terminate")
-        if section is None:
-            return None
-        if not is_scheduled(goals):
-            self._mistake("early_terminate", section, f"needs one metric that is logged on the schedule ({SCHEDULED})")
-        least = {"min_iter": 1, "max_iter": 1, "s": 1, "eta": 2}
-        given = {key: section[key] for key in least if key in section} if isinstance(section, dict) else {}
-        if not isinstance(section, dict) or section.get("type") != "hyperband":
-            self._mistake("early_terminate", section, "must be of type: hyperband")
-        elif wrong := [key for key, value in given.items() if type(value) is not int or value < least[key]]:
-            for key in wrong:
-                self._mistake(f"early_terminate.{key}", given[key], f"must be a whole number from {least[key]}")
-        elif given.keys() - {"eta"} not in ({"min_iter"}, {"max_iter", "s"}):
-            self._mistake("early_terminate", section, "must have min_iter, or else max_iter and s")
-        else:
-            eta = given.get("eta", 3)
-            return EarlyTerminate(given.get("min_iter") or max(1, given["max_iter"] // eta ** given["s"]), eta)
-        return None
-
-    def parameters(self) -> tuple[dict[str, Any], dict[str, Distribution]]:
-        """Read the fixed values and the distributions, both by key."""
-        parameters = self.content.get("parameters")
-        fixed, space = dict[str, Any](), dict[str, Distribution]()
-        for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
-            try:
-                values = self._distribution(key, parameter)
-            except (ValueError, TypeError) as error:
-                self._mistake(f"parameters.{key}", parameter, str(error))
-                continue
-            if isinstance(values, CategoricalDistribution) and len(values.choices) == 1 and key != "variant":
-                fixed[key] = values.choices[0]
-            else:
-                space[key] = values
-                self.mistakes += _invalid_choices(self.path, key, values)
-        if not space and not self.mistakes:
-            self._mistake("parameters", parameters, "some key must have values: [...], or min and max, to search")
-        return fixed, space
-
-    def _distribution(self, key: Any, parameter: Any) -> Distribution:
-        """Read one parameter. Raises a ValueError or a TypeError with the constraint that it breaks."""
-        if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
-            raise ValueError(unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS]))
-        if not isinstance(parameter, dict):
-            raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-        values = distribution(_with_numbers(parameter) if type(KEYS.get(key)) in (int, float) else parameter)
-        is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
-        if (key in ("scale", "seed") or is_text) and len(choices_or_ends(values)) > 1:
-            raise ValueError("must be one value in a search")
-        if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
-            raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
-        return values
-
-    def check_sets(self, space: Mapping[str, Distribution], sets: Mapping[str, str]) -> None:
-        """Refuse keys that the search draws and --set fixes: trials would not be trained with what was drawn."""
-        for key, values in space.items():
-            drawn = [key]
-            if key == "variant" and not self.mistakes:
-                drawn = [name for one in choices_or_ends(values) for name in parse_variant(str(one), key).values]
-            for name in dict.fromkeys(drawn):
-                if name in sets:
-                    self.mistakes.append(
-                        f"--set {name}={shown(sets[name])}: must be a key that the search does not draw, but "
-                        f"parameters.{key} of {self.path} does; leave it out, or give the file one value"
-                    )
+def _drawn_sets(path: Path, space: Mapping[str, Distribution], sets: Mapping[str, str]) -> list[str]:
+    """Refuse keys that the search draws and --set fixes: trials would not be trained with what was drawn."""
+    mistakes = []
+    for key, values in space.items():
+        drawn = [key]
+        if key == "variant":
+            drawn = [name for choice in choices_or_ends(values) for name in parse_variant(str(choice), key).values]
+        mistakes += [
+            f"--set {name}={shown(sets[name])}: must be a key that the search does not draw, but parameters.{key} of "
+            f"{path} does; leave it out, or give the file one value"
+            for name in dict.fromkeys(drawn)
+            if name in sets
+        ]
+    return mistakes
 
 
 def _with_numbers(parameter: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import Search
@@ -130,17 +130,16 @@ def _connect(url: str | None, connect: Callable[[], T]) -> T:
     for attempts_left in (4, 3, 2, 1, 0):
         try:
             return connect()
-        except (IntegrityError, ProgrammingError, OperationalError) as error:
-            if attempts_left and (not isinstance(error, OperationalError) or "already exists" in str(error)):
-                time.sleep(0.5)
+        except (SQLAlchemyError, OSError, ImportError) as error:
+            reason = first_line(error)
+            if isinstance(error, IntegrityError | ProgrammingError) or "already exists" in str(error):
+                time.sleep(attempts_left / 4)
                 continue
-            reason = first_line(error)
-        except (SQLAlchemyError, OSError) as error:
-            reason = first_line(error)
-        except ImportError as error:
-            reason = f"{first_line(error)}; pip install its driver, for PostgreSQL psycopg[binary]"
         break
-    raise InputError(f"--storage {url}: must be a database that answers, but: {reason}; correct the URL, or start it")
+    raise InputError(
+        f"--storage {url}: must be a database that answers, but: {reason}; correct the URL, start the database, or "
+        "install its driver (for PostgreSQL: pip install 'psycopg[binary]')"
+    )
 
 
 def first_line(error: BaseException) -> str:
