@@ -5,12 +5,13 @@ from contextlib import closing
 
 import pytest
 from forked import command
+from helpers import a_result
 from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.samplers import SAMPLERS, construct
+from transformer_pl.search.samplers import SAMPLERS, construct, pruner
 from transformer_pl.search.states import counted_trials, trials_left
 from transformer_pl.search.storage import BEAT_S, GRACE_S, JOURNAL, create_study, find_study
 from transformer_pl.search.study import MOST_HELD, RETRY_DRAW_S, UNLOCKED_S
@@ -220,6 +221,39 @@ def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twic
     assert second.config.model.h == 4
     repeated = two.study.get_trials()[held.trial.number]
     assert (repeated.state, repeated.value, "skipped" in repeated.user_attrs) == (TrialState.COMPLETE, 2.0, True)
+
+
+# What becomes of four trials of which each is worse than those before: C is complete, P pruned. Base is not pruned.
+HALVING = {"type": "hyperband", "min_iter": 1, "eta": 2}  # so W&B calls it
+
+
+@pytest.mark.parametrize(
+    ("words", "early", "expected"),
+    [
+        (["none"], HALVING, "CCCC"),
+        (["median", "n_startup_trials=1"], None, "CPPP"),
+        (["median", "n_startup_trials=99"], None, "CCCC"),
+        (["halving", "min_resource=1", "reduction_factor=2"], None, "CCPP"),
+        (["hyperband", "min_resource=1", "max_resource=1", "reduction_factor=2"], None, "CCPP"),
+        (None, HALVING, "CCPP"),
+        (None, None, "CCCC"),
+    ],
+)
+def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expected):
+    queue = queue_of(tmp_path, space=DROPOUT, run_cap=4, early_terminate=early)
+    queue.study.pruner = pruner(queue.search, words)
+    while planned := queue.next(set()):
+        value = 10.0 + planned.row  # the trial's number
+        planned.trial.folder.mkdir(parents=True)
+        (planned.trial.folder / "metrics.jsonl").write_text(f'{{"step": 2, "val/ppl": {value}}}\n')
+        if queue.watch(planned):
+            queue.ended(planned, "pruned")
+        else:
+            planned.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
+            queue.ended(planned, "done")
+    trials = counted_trials(queue.study)
+    assert "".join(trial.state.name[0] for trial in trials) == expected
+    assert [trial.intermediate_values for trial in trials] == [{1: 10.0 + number} for number in range(4)]
 
 
 def test_a_study_is_of_one_search(tmp_path):
