@@ -171,10 +171,8 @@ def test_workers_share_a_study_and_one_is_killed(kind, tmp_path, request, monkey
     monkeypatch.setenv("PGPASSWORD", SECRET)
     runs, url = tmp_path / "runs", request.getfixturevalue("postgres") if kind == "postgres" else None
     words = ["sweep", search_file(tmp_path, space=DROPOUT, run_cap=TRIALS), "--runs", runs, "--parallel", 1]
-    logs, workers = [tmp_path / f"worker{i}.txt" for i in range(3)], []
-    for log in logs:
-        with log.open("wb") as file:
-            workers.append(start(*words, *(["--storage", url] if url else []), output=file))
+    logs = [(tmp_path / f"worker{i}.txt").open("w+") for i in range(3)]  # open until the processes have them
+    workers = [start(*words, *(["--storage", url] if url else []), output=log) for log in logs]
 
     def victims():
         """The workers whose trials have begun."""
@@ -187,11 +185,11 @@ def test_workers_share_a_study_and_one_is_killed(kind, tmp_path, request, monkey
         victim = victims()[0]
         os.kill(victim.pid, signal.SIGKILL)
         for worker, log in zip(workers, logs, strict=True):
-            assert worker.wait(600) == (-9 if worker is victim else 0), log.read_text()
+            assert worker.wait(600) == (-9 if worker is victim else 0), Path(log.name).read_text()
     finally:
-        for worker in workers:
-            if worker.poll() is None:
-                os.kill(worker.pid, signal.SIGKILL)
+        for worker, log in zip(workers, logs, strict=True):
+            worker.kill()
+            log.close()
     if url:
         storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # nothing stays open
         study = optuna.load_study(study_name="try@demo", storage=storage)
