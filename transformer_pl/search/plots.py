@@ -8,7 +8,7 @@ from optuna.visualization import matplotlib as optuna_plots
 
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Row, Sweep
-from transformer_pl.reporting.plots import Drawing, Figure, drawing_by_pyplot
+from transformer_pl.reporting.plots import Drawing, Figure, drawing_by_pyplot, plain_log
 from transformer_pl.search.results import BY_RANK, SearchResults
 from transformer_pl.search.space import OF_MODEL
 from transformer_pl.search.storage import without_warnings
@@ -64,12 +64,16 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
 
 @without_warnings()
 def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
-    """One of Optuna's figures, without the title that the page has already."""
+    """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
     with drawing_by_pyplot():
-        axes = plot(*args, **options)
-        axes.set_title("", loc="left")
-        axes.set_title("")
-        return axes.figure
+        figure: Figure = plot(*args, **options).figure
+        figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
+        for axes in figure.axes:
+            axes.set_title("")
+            axes.set_title("", loc="left")
+            if axes.get_yscale() == "log":
+                plain_log(axes.yaxis)
+        return figure
 
 
 def as_sweep(results: SearchResults) -> tuple[Sweep, list[PlannedTrial], list[PlannedTrial]]:

@@ -102,10 +102,8 @@ class SearchQueue:
 
     def waits(self) -> str | None:
         """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
-        if self.held:
-            return f"{self.held[0].planned.name}: waiting for another process, which trains it"
-        if others := self._trials_of_others():
-            return f"waiting for {counted(len(others), 'trial')} of other processes"
+        if waiting := len(self.held) + len(self._trials_of_others()):
+            return f"waiting for {counted(waiting, 'trial')} of other processes"
         return "drawing trials that were put back" if self._has_more() else None
 
     def give_heartbeat(self) -> None:
