@@ -102,7 +102,7 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
         name = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}")
         _draw_curve(axes, row, look | {"label": name + UNCONVERGED if row.still_falls else name})
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
-    _plain_log(axes.yaxis)
+    plain_log(axes.yaxis)
     _name_beside(axes)
     return figure
 
@@ -135,7 +135,7 @@ def front(rows: Sequence[Point], unit: str, measure: str) -> Figure:
         of_row = {"linestyle": "none", "markerfacecolor": face, "label": break_name(row.name)}
         axes.plot(row.cost, row.value, markersize=5, **(look | of_row))
     axes.set(xlabel=unit, ylabel=measure, xscale="log")
-    _plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
+    plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     _name_beside(axes)
     return figure
 
@@ -170,7 +170,7 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
         axes.loglog(lengths, guide, color="0.6", linestyle=line, linewidth=0.8, zorder=0, label=label)
     axes.set(xlabel="length n", ylabel="ms, forward and backward", ylim=(fastest / 2, slowest * 2))
     axes.set_xticks(lengths, [str(n) for n in lengths])
-    _plain_log(axes.yaxis)
+    plain_log(axes.yaxis)
     axes.minorticks_off()
     _name_beside(axes)
     return figure
@@ -205,7 +205,7 @@ def _new_axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _plain_log(axis: Any, form: Any = "{x:g}") -> None:
+def plain_log(axis: Any, form: Any = "{x:g}") -> None:
     """Label a logarithmic axis with 1, 2, 5, 10, ... rather than powers of ten."""
     axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(form)
