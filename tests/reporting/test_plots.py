@@ -126,5 +126,5 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
     assert set(figures) == {"differences", "curves_steps", "curves_flops", "front_params", "grid"}  # FLOPs are equal
     assert written(drawn(figures["differences"].figure)) == ["h=1", "h=4†", "h=32"]
     assert written(drawn(figures["curves_steps"].figure)) == [
-        f"{name}:2.00{'†' if name == 'h=4' else ''}" for name in ("base", "h=1", "h=4", "h=16", "h=32")
+        f"{row.name}:2.00{'†' if row.name == 'h=4' else ''}" for row in sweep.rows
     ]
