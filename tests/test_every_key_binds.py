@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -44,7 +43,6 @@ from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.launchers import workers
 from transformer_pl.levels import Level, resolve
-from transformer_pl.reporting import rows as table_rows
 from transformer_pl.runtime import crash, fork_server
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
@@ -483,8 +481,7 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
     assert cells == [[2, 2], [0, 0]]
 
 
-def test_a_table_with_other_options_is_named_where_this_one_lacks_results(rows, tmp_path, tell, capsys):
-    """With the command that shows it. What the hash in its folder's name stands for is told wherever it is seen."""
+def test_the_hash_in_the_name_of_a_folder_is_explained_wherever_it_is_seen(rows, tmp_path, tell):
     runs = shutil.copytree(rows[1], tmp_path / "runs")
     path = write_sweep(tmp_path / "rows.yaml", rows[0].parent / "text", parameters={"optim.max_steps": {"value": 3}})
     content = yaml.safe_load(path.read_text())
@@ -496,16 +493,6 @@ def test_a_table_with_other_options_is_named_where_this_one_lacks_results(rows, 
     assert code == 0 and f"{folder} ({folder.name[-7:]}: --set optim.max_steps=4)" in said
     said = tell(sweep.main, "--list", "--runs", runs)[1]
     assert re.search(rf"^{folder.name} .* --set optim.max_steps=4 *$", said, re.M)
-    with tiny_trials.in_a_command():
-        assert report.main([str(path), "--runs", str(runs)]) == 0
-    told = capsys.readouterr().err
-    assert told.startswith("4 of 4 trials of this table are not finished. Other tables of rows:")
-    shown = told[told.index("python -m transformer_pl.report ") :].splitlines()[0]
-    assert f"{folder.name}: 4 of 4 trials are finished; {shown}" in told
-    with tiny_trials.in_a_command():
-        assert report.main(shlex.split(shown)[3:]) == 0
-    printed = capsys.readouterr()
-    assert not printed.err and "0/2" not in printed.out
 
 
 @binds("sweep --plan", "sweep --compare")
@@ -646,33 +633,15 @@ def test_a_report_has_the_format_that_is_asked_for(rows, tell, monkeypatch, form
     assert code == 0 and FORMATS[form](said, runs / "sweeps" / "rows@demo")
 
 
-@binds("report --test", "report --against")
-def test_a_report_tests_as_asked_and_holds_two_folders_against_each_other(rows, folder, tell, monkeypatch):
+@binds("report --test")
+def test_a_report_tests_as_asked(rows, tell):
     path, runs = rows
-    monkeypatch.setattr(table_rows, "LEARNED", 0.0)  # these trials learn nothing, so they would not be tested
-    other = shutil.copytree(runs, folder / "others", dirs_exist_ok=True)
-    for against in ([], ["--against", other]):
-        words = [path, "--runs", runs, *against, "--format"]
-        completed = {
-            test: tell(report.main, *words, "md", *test)[1]
-            for test in ((), ("--test", "t"), ("--test", "randomisation"))
-        }
-        assert completed[()] == completed["--test", "t"] != completed["--test", "randomisation"]
-        assert "approximate randomisation" in completed["--test", "randomisation"]
-        assert ("BLEU rows | BLEU others" in completed[()]) == bool(against)
-    with pytest.raises(InputError, match=r"--against .*: must be another runs folder than --runs"):
-        tell(report.main, path, "--runs", runs, "--against", runs / "." / "trials" / "..")
-
-
-@binds("report --cost")
-def test_the_cost_is_counted_at_the_rate_that_is_stated(rows, tell):
-    path, runs = rows
-    words = [path, "--runs", runs, "--format", "json", "--cost"]
-    costs = [[row["flops_by_time"] for row in json.loads(tell(report.main, *words, n)[1])["rows"]] for n in (2, 6)]
-    assert len(costs[0]) == 2 and costs[1] == pytest.approx([3 * cost for cost in costs[0]])
-    for wrong in ([0], ["nan"], [2, "--test", "t"], [2, "--against", runs]):
-        with pytest.raises(InputError, match="--cost"):
-            tell(report.main, *words, *wrong)
+    words = [path, "--runs", runs, "--format", "md"]
+    completed = {
+        test: tell(report.main, *words, *test)[1] for test in ((), ("--test", "t"), ("--test", "randomisation"))
+    }
+    assert completed[()] == completed["--test", "t"] != completed["--test", "randomisation"]
+    assert "approximate randomisation" in completed["--test", "randomisation"]
 
 
 @binds("sweep --beside", "report --beside")
@@ -683,8 +652,6 @@ def test_the_paper_stands_beside_a_table_where_that_is_asked_for(rows, tell):
         for choice in ([], ["--beside", "none"], ["--beside", "paper"]):
             code, said = tell(main, path, "--runs", runs, *choice)
             assert code == 0 and ("(A)" in said and "25.8" in said) == ("paper" in choice)
-    with pytest.raises(InputError, match="--beside"):
-        tell(report.main, path, "--runs", runs, "--against", runs, "--beside", "paper")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

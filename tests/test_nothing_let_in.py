@@ -16,7 +16,6 @@ from transformer_pl import check, sweep, train
 from transformer_pl.components import is_projects
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import sha256
-from transformer_pl.runtime.passwords import PASSWORD
 
 SOURCES = [path for folder in ("transformer_pl", "ablations") for path in sorted((ROOT / folder).rglob("*.py"))]
 
@@ -252,7 +251,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd, fails):
     """They are variables of the process that trains it. W&B's own files: tests/training/test_logger.py."""
-    secrets = {"WANDB_API_KEY": "k3y" + "0123456789" * 4, PASSWORD: "s3cret-of-the-storage", "HF_TOKEN": "hf_t0ken"}
+    secrets = {"WANDB_API_KEY": "k3y" + "0123456789" * 4, "PGPASSWORD": "s3cret-of-the-storage", "HF_TOKEN": "hf_t0ken"}
     for name, secret in secrets.items():
         monkeypatch.setenv(name, secret)
     if fails:

@@ -25,7 +25,6 @@ from transformer_pl import check, complexity, report, sweep, train, translate
 from transformer_pl.__main__ import COMMANDS
 from transformer_pl.checks.properties import PROPERTIES
 from transformer_pl.data import synthetic
-from transformer_pl.reporting import table_1
 from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
@@ -215,7 +214,7 @@ def run_train(words):
 
 def run_complexity(words):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_1, "RUN_S", 0.01)
+        patch.setattr(complexity, "RUN_S", 0.01)
         return complexity.main([*words, "--scale", "demo.yaml", "--n", "8"])
 
 
@@ -333,7 +332,6 @@ RULES = {  # the first words of a command: what it comes to here
 }
 NEEDS = {  # what may be missing here; then the command says so
     "--sampler cma-es": "pip install cmaes",
-    "--format wandb": "--format wandb: ",  # the package, or an account
 }
 
 

@@ -76,14 +76,11 @@ def spread(values: list[float], digits: int) -> str:
     return f"{median} ({lowest} to {highest})"
 
 
-def train_command(
-    tree: Path, runs: Path, keys: dict[str, object], steps: int, threads: int, clock: str
-) -> Callable[[], float]:
-    """The train command of the sources in `tree`: a function that returns its target tokens a second.
+def train_command(runs: Path, keys: dict[str, object], steps: int, threads: int, clock: str) -> Callable[[], float]:
+    """The train command: a function that returns its target tokens a second.
 
     Each call trains a new trial (the next seed) in a process of its own, through everything that a trial has. The rate
-    is that of the steps from `steps` to 2 `steps`: the first ones are its warm-up. Then the process is ended. The
-    command line and metrics.jsonl are all that is used of the sources, so that they may be of any age.
+    is that of the steps from `steps` to 2 `steps`: the first ones are its warm-up. Then the process is ended.
     runs: an empty folder. keys: of the config, `scale` among them. clock: of CLOCKS; the time of the processor is that
     of the training process alone, without W&B's.
     """
@@ -97,9 +94,9 @@ def train_command(
         arguments = [f"--{key}={value}" for key, value in (once | keys | {"seed": next(seeds), "runs": runs}).items()]
         command = [sys.executable, "-m", "transformer_pl.train", *arguments]
         known = set(runs.glob("trials/*/metrics.jsonl"))
-        environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": str(threads)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
         with (runs / "log.txt").open("wb") as log:
-            process = subprocess.Popen(command, cwd=tree, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         warm: tuple[float, float] | None = None  # the times of the clock and of the processor after the warm-up
         try:
             while True:
@@ -115,7 +112,7 @@ def train_command(
                         return lines[-1]["tokens_per_s"] / share
                 if ended:
                     said = (runs / "log.txt").read_text(errors="replace").strip()[-2000:]
-                    raise InputError(f"{' '.join(command)} in {tree} must train {2 * steps} steps, but said:\n{said}")
+                    raise InputError(f"{' '.join(command)} must train {2 * steps} steps, but said:\n{said}")
                 time.sleep(POLL_S)
         finally:
             process.terminate()
@@ -141,6 +138,12 @@ def trained_model(config: Config, prepared: Prepared, runs: Path) -> Transformer
             model.load_state_dict(torch.load(result["folder"] / "weights.pt"))
             return model
     return None
+
+
+def torch_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
+    """The smoothed loss of logits (B, L, V) by torch, summed over the tokens of target (B, L)."""
+    options = {"ignore_index": PAD, "label_smoothing": eps_ls, "reduction": "sum"}
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), **options)
 
 
 def first(split: Split, count: int) -> Split:

@@ -35,7 +35,6 @@ from peers import (
 from rounds import (
     CLOCK_HELP,
     CLOCKS,
-    ROOT,
     Clock,
     compare,
     errors_of,
@@ -109,9 +108,7 @@ def compare_training(config: Config, prepared: Prepared, options: argparse.Names
             (runs / "data").symlink_to(prepared.folder.parent.resolve())
             keys = {"scale": options.scale, "data.batch_tokens": config.data.batch_tokens}
             keys |= {"trainer.precision": precision, "trainer.accelerator": "cpu"}
-            settings[f"ours, {precision}"] = train_command(
-                ROOT, runs, keys, options.steps, options.threads, options.clock
-            )
+            settings[f"ours, {precision}"] = train_command(runs, keys, options.steps, options.threads, options.clock)
         what = f"training, batches of {config.data.batch_tokens} tokens, target tokens/s ({options.clock} time)"
         compare(what, settings, options.rounds, (shipped, best))
 

@@ -99,9 +99,4 @@ def test_a_plan_and_a_table_say_it(text, tmp_path, capsys):
         ended = {"fall": 0.02 if planned.name == "h=4 s1" else 0.0, "noise": None, "validations": 2}
         planned.trial.finish(a_result(id=planned.identity.trial, params=1000, convergence=ended))
     table = table_of(content, plan_trials(content, runs))
-    (note,) = [note for note in table.notes if note.startswith("Training regime")]
-    assert (
-        f"{epochs:.2g} epochs" in note and f"{regime(base, prepared, 1000).tokens_per_param:.2g} target tokens" in note
-    )
     assert [row.results.still_falls for row in table.rows] == [row.name == "h=4" for row in content.rows]
-    assert not any("Training regime" in note for note in table_of(content, plan_trials(content, tmp_path)).notes)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformer_pl.runtime import passwords, signals
+from transformer_pl.runtime import signals
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import LONGEST_NAME
 from transformer_pl.runtime.version import NAME, project_version
@@ -36,8 +36,8 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("-V", "--version", action=_Version, nargs=0, help="show the version and exit")
 
     def parse_args(self, argv: Any, namespace: Any = None) -> Any:  # type: ignore[override]  # argv is required here
-        """The options of a command line; passwords in URLs are taken out first. Raises an InputError."""
-        words = passwords.take(argv)
+        """The options of a command line. Raises an InputError."""
+        words = list(argv)
         self._check_commas(words)
         options, unknown = self.parse_known_intermixed_args(words, namespace)
         wrong = next((word for word in unknown if word.startswith("-")), None)
