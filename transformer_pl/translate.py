@@ -15,7 +15,7 @@ from transformer_pl.components import described
 from transformer_pl.config import Config
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
-from transformer_pl.runtime.errors import InputError, message_of
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_regular
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
                     for text, log_score in outputs if options.n_best else outputs[:1]:
                         print(f"{number}\t{log_score:.4f}\t{text}" if options.n_best else text, flush=True)
     except (RuntimeError, FloatingPointError) as error:
-        remedy = "; try a smaller --beam" if "out of memory" in message_of(error) else ""
+        remedy = "; try a smaller --beam" if "out of memory" in str(error) else ""
         raise InputError(f"{folder}: cannot be translated with: {described(error)}{remedy}") from None
     return 0
 

@@ -137,6 +137,6 @@ def _replace(folder: Path, new_files: Path) -> None:
         old = folder / path.name
         with suppress(FileNotFoundError):  # it is missing
             if not old.is_file() or sha256(old) != sha256(path):
-                aside = set_aside(old, stays=old.is_file())  # so that it is at no moment missing for another process
+                aside = set_aside(old)
                 warn(f"{old}: is not what this text gives; it is set aside as {aside.name}")
         path.replace(old)

@@ -13,7 +13,7 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.evaluation.evaluate import attention_maps, trained_model
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.runtime.errors import InputError, message_of
+from transformer_pl.runtime.errors import InputError
 
 ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
@@ -52,7 +52,7 @@ def attention_pictures(
         try:
             weights[name] = _weights(one, text, sentences)
         except (InputError, RuntimeError) as error:  # such as a GPU without memory
-            errors[name] = message_of(error)
+            errors[name] = str(error)
     if not weights:
         return [], errors
     by_sentence = zip(sentences, *weights.values(), strict=True)

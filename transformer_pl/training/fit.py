@@ -19,7 +19,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.energy import EnergyMeter, device_counters
 from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
-from transformer_pl.runtime.errors import InputError, message_of, warn
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import TrialLogger
@@ -149,7 +149,7 @@ def _is_intact(result: dict[str, Any]) -> bool:
 
 def ran_out_of_memory(error: Exception) -> bool:
     """Whether an error says that a device had no room for a tensor."""
-    is_any = isinstance(error, RuntimeError) and "out of memory" in message_of(error)  # of a driver, say
+    is_any = isinstance(error, RuntimeError) and "out of memory" in str(error)  # of a driver, say
     return is_any or isinstance(error, torch.OutOfMemoryError)
 
 
