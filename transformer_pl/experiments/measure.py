@@ -1,16 +1,15 @@
 """How long the trials of a sweep will take, by the first steps of each row on this machine (`--plan --measure`)."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
-from transformer_pl.launchers import SLEEPING_THREADS, TRAIN, with_key, without_slurm
+from transformer_pl.launchers.local import TRAIN, end_all
+from transformer_pl.runtime import children
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S
+from transformer_pl.runtime.machine import without_slurm
 from transformer_pl.trials.metrics import read_metrics
 
 EVERY = 10  # steps between two lines of metrics
@@ -22,7 +21,7 @@ def measured(
     estimates: dict[int, CostEstimate],
     missing: Iterable[PlannedTrial],
     argv: Callable[[PlannedTrial, Path], list[str]],
-    threads: Callable[[PlannedTrial], int | None],
+    threads: Callable[[PlannedTrial], int],
     say: Callable[[str], None],
 ) -> dict[int, CostEstimate]:
     """The estimates, with the time of the training steps of each row that has a trial left to train.
@@ -35,19 +34,14 @@ def measured(
     rows = {planned.row: planned for planned in reversed(list(missing))}
     for row, planned in sorted(rows.items()):
         say(f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
-        seconds = planned.config.steps * _seconds_a_step(planned, argv, threads(planned) or 1)
+        seconds = planned.config.steps * _seconds_a_step(planned, argv, threads(planned))
         estimates = estimates | {row: estimates[row]._replace(seconds=seconds, by_flops=False)}
     return estimates
 
 
-def check_measurable(missing: Iterable[PlannedTrial], threads: Callable[[PlannedTrial], int | None]) -> None:
-    """Raise an InputError for trials that are trained elsewhere, and for trials that are too short to be timed.
-
-    threads: of each process of a trial; None where it is not trained on this machine.
-    """
+def check_measurable(missing: Iterable[PlannedTrial]) -> None:
+    """Raise an InputError for trials that are too short to be timed."""
     for planned in missing:
-        if threads(planned) is None:
-            raise InputError("--measure: measures this machine, but the trials are trained elsewhere; leave it out")
         if planned.config.steps < FIRST + EVERY:
             raise InputError(
                 f"--measure: {planned.name}: must have at least {FIRST + EVERY} steps to be timed, but has "
@@ -62,35 +56,30 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
         last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
         words = with_key(argv(planned, runs), "trainer.log_every", EVERY)
         words = with_key(words, "trainer.val_every", LAST + 1)  # validations come on top
-        environment = without_slurm() | SLEEPING_THREADS | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
-        environment[ENDS_WITH_STDIN] = "1"  # with this process, also where that is killed
-        with (runs / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", TRAIN, *words], stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
-            )
+        environment = without_slurm() | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
+        process = children.start_module(TRAIN, words, environment, runs / "log")
         try:
             while True:
-                ended = process.poll() is not None
+                ended = process.exitcode is not None
                 times = _times(runs)
                 if max(times, default=0) >= last:
                     break
                 if ended:
                     raise InputError(
                         f"--measure: {planned.name}: its training must reach step {last}, but ended with exit code "
-                        f"{process.returncode}; it said: {_end(runs / 'log')}"
+                        f"{process.exitcode}; it said: {_end(runs / 'log')}"
                     )
                 time.sleep(POLL_S)
         finally:
-            process.terminate()
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+            end_all([process])
     first, *_, final = sorted(times)
     return (times[final] - times[first]) / (final - first)
+
+
+def with_key(argv: Sequence[str], key: str, value: object) -> list[str]:
+    """The arguments of `train` with this value of a key, in place of another one."""
+    option = f"--{key}="
+    return [*(word for word in argv if not word.startswith(option)), f"{option}{value}"]
 
 
 def _times(runs: Path) -> dict[int, float]:
