@@ -93,7 +93,7 @@ def error_place(error: BaseException) -> str:
 
 def innermost(calls: Sequence[tuple[str, int]]) -> str:
     """Of calls, the innermost first, each a file and a line: the first in a user's own file, where there is one."""
-    calls = [(file, line) for file, line in calls if "importlib" not in file]
+    calls = [(file, line) for file, line in calls if "importlib" not in file and not file.startswith("<")]
     others = [(file, line) for file, line in calls if not installed(file)]
     users = [(file, line) for file, line in others if not Path(file).is_relative_to(CORE)]
     return next((f"{file}, line {line}" for file, line in (*users, *others, *calls)), "import")
