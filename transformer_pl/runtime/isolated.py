@@ -6,14 +6,14 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, TypeVar
-from unittest import mock
 
 from transformer_pl.runtime.children import context
-from transformer_pl.runtime.environment import TRIAL
 from transformer_pl.runtime.errors import InputError, described, innermost
 
 Result = TypeVar("Result")
@@ -24,19 +24,19 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     """Call a function in a child process, and return its result.
 
     The function, its arguments and its result must be picklable. Raises an InputError: that of the function; and one
-    that begins with `what` for any other exception, and where the child hangs, crashes or exits. In a process that
-    trains, it is called directly: the sweep, or rank 0, has tried it.
+    that begins with `what` for any other exception, and where the child hangs, crashes or exits. Inside such a child,
+    in a trial that a sweep has started, and in Lightning's other ranks it is called directly: it has been tried.
     """
-    if os.environ.get(TRIAL) or os.environ.get("LOCAL_RANK"):
+    if parent_process() or os.environ.get("LOCAL_RANK"):
         return function(*arguments)
     with tempfile.NamedTemporaryFile("r") as dump:
         starting = context(on_gpu=False)
         receiver, sender = starting.Pipe(duplex=False)
         child = starting.Process(target=_answer, args=(sender, dump.name, LONGEST_S, what, function, arguments))  # type: ignore[attr-defined]
+        with _without_main():
+            child.start()
+        sender.close()
         try:
-            with mock.patch.dict(sys.modules, __main__=ModuleType("__main__")):  # or the child would run that, too
-                child.start()
-            sender.close()
             result, messages = receiver.recv()
         except EOFError:
             child.join()
@@ -47,6 +47,17 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     if messages:
         raise InputError(*messages)
     return result
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program that runs: multiprocessing would run it in the child as well, to find functions of its own."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _answer(
