@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from forked import command, start
-from helpers import a_result, wait_for
+from forked import command
+from helpers import a_result
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.runtime.errors import InputError
 
 TABLE3 = "sweeps/table3_A.yaml"  # of the paper's own parts: planned without torch
 TINY = {"model.N": 1, "model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.width": 1, "model.depth": 1}
@@ -386,47 +385,3 @@ def test_a_disk_that_is_full_or_read_only(tmp_path):
             command("report", TABLE3, "--runs", runs),
         ):
             assert completed.returncode == 0 and not completed.stderr, "to read is enough for these"
-
-
-@pytest.fixture
-def small_sweep(tmp_path):
-    """One trial on a small text, whose checkpoints take 3.6 MB each."""
-    keys = {"model.N": 1, "model.d_model": 128, "model.d_ff": 128, "model.h": 2, "model.width": 1, "model.depth": 1}
-    keys |= {"optim.max_steps": 8, "trainer.val_every": 2, "trainer.log_every": 1, "decode.beam": 1, "decode.extra": 0}
-    keys |= {"data.path": str(corpus(tmp_path / "text")), "data.vocab_size": 300}
-    return sweep_file(tmp_path / "small.yaml", keys)
-
-
-def test_a_disk_that_fills_in_mid_training_is_named_and_loses_nothing(tmp_path, small_sweep):
-    (tmp_path / "disk").mkdir()
-    with disk(tmp_path / "disk", "9m"):
-        runs = earlier(tmp_path / "disk" / "runs")
-        before = contents(runs)
-        completed = command("sweep", small_sweep, "--runs", runs, TMPDIR=str(tmp_path))
-        printed = completed.stdout + completed.stderr
-        assert completed.returncode == 1 and "Traceback (most recent call last)" not in completed.stderr, printed
-        (trial,) = trials(small_sweep, runs)
-        for words in ("failed with exit code 1; the end of", "No space left on device", "make room", "log.txt"):
-            assert words in completed.stdout, printed
-        assert contents(runs).items() >= before.items()
-        assert trial.status()["state"] == "failed" and trial.metrics() and trial.result() is None
-        assert {path.name for path in (trial.folder / "checkpoints").glob("*.ckpt")} == {"last.ckpt", "previous.ckpt"}
-        remount(tmp_path / "disk", "size=64m")
-        again = command("sweep", small_sweep, "--runs", runs)
-        assert again.returncode == 0, again.stdout + again.stderr
-        assert [line["step"] for line in trial.metrics() if "train/loss" in line] == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def test_a_trial_that_another_process_trains_is_waited_for(tmp_path, small_sweep):
-    """And by nobody trained beside it."""
-    runs, log = tmp_path / "runs", tmp_path / "log.txt"
-    (trial,) = trials(small_sweep, runs)
-    with log.open("wb") as file, trial.lock():
-        with pytest.raises(InputError, match="another process trains this trial, and only one may; wait for it"):
-            trial.lock().__enter__()
-        process = start("sweep", small_sweep, "--runs", runs, output=file)
-        wait_for(lambda: "waiting for another command, which trains 1 of these" in log.read_text())
-        assert process.poll() is None and not trial.metrics()
-    assert process.wait(120) == 0, log.read_text()
-    process.stdin.close()
-    assert trial.result() and "val/bleu" in log.read_text()

@@ -53,11 +53,6 @@ class LosesAPosition(FeedForward):
         return super().forward(x)[:, :-1]
 
 
-class AllInOneRow(FeedForward):
-    def forward(self, x):
-        return super().forward(x).reshape(1, -1, x.shape[2])
-
-
 class Double(FeedForward):
     def forward(self, x):
         return super().forward(x).double()
@@ -102,10 +97,9 @@ class Flat(SharedEmbedding):
         ("attention.RightForQueriesAsManyAsKeys", 18),
         ("self_attention.Remembers", 27),  # where beams change places
         ("ffn.LosesAPosition", None),
-        ("ffn.AllInOneRow", None),
         ("ffn.Double", None),
         ("ffn.Two", None),
-        ("attention.GivesTheCoreTooFewKeys", 55),
+        ("attention.GivesTheCoreTooFewKeys", 50),
         ("attention.WeightsWithoutStart", None),
         ("attention.WeightsOfAllHeads", None),
         ("embedding.NoLogits", None),

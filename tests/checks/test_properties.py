@@ -79,7 +79,6 @@ def test_every_component_changes_the_logits(keys):
 OWN = """
 import torch
 from torch import nn
-from ablations.attention_biases import AttentionBiases
 from transformer_pl.model import (
     FeedForward,
     MultiHeadSelfAttention,
@@ -116,11 +115,6 @@ class MeanOfThePrefix(nn.Module):
 class NoMask(ScaledDotProductAttention):
     def forward(self, Q, K, V, mask, start=0):
         return (Q @ K.mT).softmax(-1) @ V
-
-
-class InvertedMask(ScaledDotProductAttention):
-    def forward(self, Q, K, V, mask, start=0):
-        return softmax(Q @ K.mT, ~mask.dense(Q, K, start)) @ V
 
 
 class MixedWithoutPadding(ScaledDotProductAttention):
@@ -240,11 +234,6 @@ class WeightsForgetTheStart(ScaledDotProductAttention):
         return super().weights(Q, K, mask)
 
 
-class WeightsForgetTheirBias(AttentionBiases):
-    def weights(self, Q, K, mask, start=0):
-        return ScaledDotProductAttention.weights(self, Q, K, mask, start)
-
-
 class CacheOnTheCpu(MeanOfThePrefix):
     def zeros(self, x):
         return torch.zeros(len(x), 1, x.shape[-1], device="cpu")
@@ -309,12 +298,6 @@ class LargeNegativeScores(ScaledDotProductAttention):
         return (Q @ K.mT).masked_fill(~mask.dense(Q, K, start), -1e9).softmax(-1)
 
 
-class RMSNorm(PostNormResidual):
-    def __init__(self, config, site):
-        super().__init__(config, site)
-        self.norm = nn.RMSNorm(config.d_model)
-
-
 class ReZero(PostNormResidual):
     def __init__(self, config, site):
         super().__init__(config, site)
@@ -354,7 +337,6 @@ class NoCache(ForgetsTheCache):
 BROKEN = [
     ("ffn.NotANumber", "the_logits_are_finite"),
     ("attention.NoMask", "the_future_is_hidden"),
-    ("attention.InvertedMask", "the_future_is_hidden"),
     ("ffn.LooksAhead", "the_future_is_hidden"),
     ("ffn.LooksAheadFromZero", "the_future_is_hidden"),
     ("residual.NormOverTheBatch", "the_future_is_hidden"),  # in training alone
@@ -364,7 +346,6 @@ BROKEN = [
     ("ffn.NormOverTheEncodersBatch", "padding_changes_nothing"),  # in training alone
     ("ffn.MeanOverTheBatch", "padding_changes_nothing"),
     ("position.FromTheEnd", "padding_changes_nothing"),
-    ("attention.InvertedMask", "every_token_is_read"),
     ("residual.Deaf", "every_token_is_read"),
     ("ffn.Unused", "every_weight_gets_a_gradient"),
     ("ffn.InfiniteGradient", "every_weight_gets_a_gradient"),
@@ -373,7 +354,6 @@ BROKEN = [
     ("self_attention.ForgetsWhoseItIs", "decoding_step_by_step_equals_decoding_at_once"),
     ("attention.OtherWeights", "weights_are_what_attention_computes"),
     ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes"),
-    ("attention.WeightsForgetTheirBias", "weights_are_what_attention_computes"),
     ("ffn.AlwaysDropsOut", "evaluation_repeats"),
     ("ffn.Unsaved", "saved_weights_are_all"),
     ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input"),
@@ -384,7 +364,6 @@ SOUND = [
     "attention.Alibi",
     "attention.LargeNegativeScores",
     "self_attention.MeanOfThePrefix",
-    "residual.RMSNorm",
     "residual.ReZero",
     "residual.StochasticDepth",
     "ffn.MixtureOfExperts",
