@@ -1,207 +1,204 @@
-"""Random sweep files, scales and command lines: each works, or is refused with one message and starts nothing."""
+"""Random sweep files, scales and command lines: each works, or is refused with short messages and starts nothing.
 
-import re
+Each property is tried with few examples, always the same, and under the marker `exhaustive` with many, which are others
+in each run; `--hypothesis-seed=N` repeats a run.
+"""
+
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from unittest import mock
 
 import pytest
+import tiny_trials
 import yaml
-from any_input import (
-    KEY_NAMES,
-    ODD,
-    PAIRS,
-    SCALARS,
-    SETTINGS,
-    SPELLED,
-    VALUES,
-    WORDS,
-    each_property,
-    ended,
-    examples,
-    files_below,
-    told_or_done,
-    try_examples,
-)
 from helpers import SEARCHES, SHIPPED, little_text
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transformer_pl import report, sweep, train, translate
+from transformer_pl import report, sweep, translate
+from transformer_pl.config import KEYS
 from transformer_pl.experiments.sweep_file import TOP_LEVEL
+from transformer_pl.runtime import errors
+from transformer_pl.runtime.command_line import run_command
 
-SMALL = {"model.width": "1/32", "model.depth": "1/3", "data.vocab_size": 300, "optim.max_steps": 4}
+FEW, MANY = 10, 1500  # examples of a property
+LONGEST_MESSAGE = 2000  # characters
+
+ODD = [  # controls, ends of lines, right to left, combining, outside of the BMP, digits of other scripts, markup
+    *(
+        "\0",
+        "\x1b[2J",
+        "\x85",
+        "\u2028",
+        "\n",
+        "\ufeff",
+        "\u202e",
+        "e\u0301\u0323",
+        "\U0001f600",
+        "\ud800",
+        "²",
+        "１２",
+    ),
+    *("[/x]", "$(x)", "%s", "{0}", "../..", "~", "~nosuchuser", "'", '"', "\\", "<script>", "=", "#"),
+]
+WORDS = st.one_of(st.sampled_from(ODD), st.text(max_size=8), st.sampled_from(["a" * 300, "1" * 400, "é" * 200]))
+NUMBERS = st.one_of(
+    st.integers(-3, 40),
+    st.sampled_from([2**31, 2**63, 10**18, 10**300, 1e-300, 1e300, float("nan"), float("inf"), 0.5, -0.0]),
+)
+SPELLED = ["1e-05", "None", "null", "True", "false", "1/2", "1/0", "-1", "1_0", "0x10", "1e400", "auto", "base"]
+SCALARS = st.one_of(NUMBERS, WORDS, st.none(), st.booleans(), st.dates(), st.sampled_from(SPELLED))
+LISTS = st.lists(SCALARS, max_size=3)
+VALUES = st.one_of(SCALARS, LISTS, st.dictionaries(WORDS, SCALARS | LISTS, max_size=3))
+KEY_NAMES = st.one_of(
+    st.sampled_from([*KEYS, "model", "optim", "seed", "scale", "variant"]),
+    st.builds(lambda key, odd: key + odd, st.sampled_from([*KEYS]), WORDS),
+    WORDS,
+)
+RIGHT = {"model.h": 4, "model.N": "12", "model.p_drop": "0.0", "optim.warmup": 100, "optim.eps_ls": 0, "decode.beam": 2}
+RIGHT |= {"decode.alpha": "1e-05", "trainer.val_every": 7, "optim.duration": "1/2", "data.train_pairs": None}
+PAIRS = st.sampled_from([*RIGHT.items()]) | st.tuples(KEY_NAMES, SCALARS)  # half of them are right
+SETTINGS = PAIRS.map(lambda pair: f"{pair[0]}={pair[1]}")
+ENTRIES = st.one_of(
+    st.builds(lambda value: {"value": value}, VALUES),
+    st.builds(lambda values: {"values": values}, LISTS),
+    st.builds(lambda one, two: {"min": one, "max": two, "distribution": "uniform"}, SCALARS, SCALARS),
+    VALUES,
+)
+CONTENTS = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(["grid", "random", "bayes", "custom"]) | VALUES,
+        "parameters": st.dictionaries(KEY_NAMES, ENTRIES, max_size=4) | VALUES,
+    },
+    optional={key: VALUES for key in TOP_LEVEL if key not in ("method", "parameters")},
+)
+PAPERS = [path for path in SHIPPED if "ablations." not in path.read_text()]  # planned without torch
+SLICES = st.tuples(st.integers(0, 5000), st.integers(0, 30), st.sampled_from([*ODD, *SPELLED, "&a", "*a", "- ", "{"]))
+OPTIONS = ["--scale", "--seeds", "--set", "--parallel", "--rerun", "--beside", "--sampler", "--storage", "--retune"]
+OPTIONS += ["--help", "--version", "--format", "--beam", "--alpha", "--devices", "--", "-", "--nosuch", "-x"]
+ARGUMENTS = st.one_of(
+    st.sampled_from(["--seeds=1,2", "--set=model.h=4", "--beside=none", "--parallel=auto", *OPTIONS]),
+    st.builds(lambda option, value: f"{option}={value}", st.sampled_from(OPTIONS), SCALARS),
+    st.sampled_from(["right.yaml", "text", "table3_A", "1,2", "model.h=4", "md", "tpe"]),
+    SETTINGS,
+)
 
 
-@pytest.fixture(scope="module")
-def here(tmp_path_factory):
-    """The working folder: a small text, and a sweep file that is right."""
-    here = tmp_path_factory.mktemp("here")
-    (here / "text").mkdir()
-    little_text(here / "text", 60, 8, 6)
-    keys = {key: {"value": value} for key, value in (SMALL | {"data.path": "text"}).items()}
-    content = {"program": "p.py", "method": "grid", "parameters": keys | {"variant": {"values": ["base", "model.h=4"]}}}
-    (here / "right.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    return here
-
-
-def writable(text):
+def written(text):
     """As bytes, halves of characters among them."""
     return text.encode("utf-8", "surrogatepass")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files
-
-ENTRIES = st.one_of(
-    st.builds(lambda value: {"value": value}, VALUES),
-    st.builds(lambda values: {"values": values}, st.lists(SCALARS, max_size=3)),
-    st.builds(lambda one, two: {"min": one, "max": two, "distribution": "uniform"}, SCALARS, SCALARS),
-    st.builds(
-        lambda kind, one, two: {"distribution": kind, "min": one, "max": two, "mu": one, "sigma": two, "q": two},
-        st.sampled_from(["log_uniform_values", "int_uniform", "normal", "q_normal", "constant", "beta"]) | WORDS,
-        SCALARS,
-        SCALARS,
-    ),
-    VALUES,
-)
-METHODS = st.sampled_from(["grid", "random", "bayes", "custom"])
-CONTENTS = st.fixed_dictionaries(
-    {"method": METHODS | VALUES, "parameters": st.dictionaries(KEY_NAMES, ENTRIES, max_size=4) | VALUES},
-    optional={key: VALUES for key in TOP_LEVEL if key not in ("method", "parameters")}
-    | {"run_cap": SCALARS, "metric": st.fixed_dictionaries({"name": st.just("val/ppl"), "goal": SCALARS}) | VALUES},
-)
-PIECES = st.sampled_from(
-    [*ODD, *SPELLED, "&a", "*a", "<<: *a", "!!python/name:os.system", "? ", "- ", ": ", "\n", "[", "{"]
-)
-SLICES = st.tuples(st.integers(0, 5000), st.integers(0, 30), PIECES)
+def dumped(content):
+    return written(yaml.safe_dump(content, allow_unicode=True, sort_keys=False))
 
 
 def changed(path, changes):
-    """The text of a file with some slices of it replaced."""
+    """A file with some slices of it replaced."""
     text = path.read_text()
     for at, length, piece in changes:
         at %= len(text) + 1
         text = text[:at] + piece + text[at + length :]
-    return writable(text)
+    return written(text)
 
 
-PAPERS = [path for path in SHIPPED if "ablations." not in path.read_text()]  # planned without torch
-CHANGED_FILES = st.builds(changed, st.sampled_from(PAPERS), st.lists(SLICES, min_size=1, max_size=4))
+def ended(main, *words):
+    """The exit code of a command that runs to its end in this process, and what it printed on standard error."""
+    out, err = (TextIOWrapper(BytesIO(), "utf-8", newline="\n") for _ in range(2))
+    errors.warn.cache_clear()
+    # As the system passes arguments: bytes without a NUL; what is no UTF-8 becomes halves of characters.
+    argv = [written(str(word).replace("\0", "")).decode("utf-8", "surrogateescape") for word in words]
+    patched = mock.patch.object(sys, "argv", ["command", *argv])
+    with tiny_trials.in_a_command(), patched, redirect_stdout(out), redirect_stderr(err):
+        try:
+            run_command(main)
+        except SystemExit as end:
+            code = end.code
+    err.flush()
+    return code, err.buffer.getvalue().decode()
 
 
-def dumped(content):
-    return writable(yaml.safe_dump(content, allow_unicode=True, sort_keys=False))
+def told_or_done(here, main, *words):
+    """A command works, or it ends with exit code 2 and says why, each mistake in one short line. It leaves nothing."""
+    before = set(here.rglob("*"))
+    code, printed = ended(main, *words, "--runs=runs")
+    lines = printed.split("\n")[:-1]
+    assert code in (0, 2) and any(line.startswith("error: ") for line in lines) == (code == 2), printed
+    for line in lines:
+        assert line.startswith(("error: ", "warning: ", "  ")), printed
+        assert len(line) < LONGEST_MESSAGE and line.isprintable() and line.removeprefix("error: ").strip(), printed
+    assert set(here.rglob("*")) == before
 
 
-@examples(st.one_of(CONTENTS.map(dumped), CHANGED_FILES, st.binary(max_size=60), VALUES.map(dumped)))
 def a_sweep_file(content, here):
     (here / "any.yaml").write_bytes(content)
-    told_or_done(sweep.main, "any.yaml", "--plan", "--runs=runs")
-    assert not files_below(here / "runs")
+    told_or_done(here, sweep.main, "any.yaml", "--plan")
 
 
-@examples(
-    st.one_of(st.lists(PAIRS, max_size=3).map(dict), st.dictionaries(KEY_NAMES, VALUES, max_size=3), VALUES).map(dumped)
-)
 def a_scale(content, here):
     (here / "scale.yaml").write_bytes(content)
-    told_or_done(sweep.main, "right.yaml", "--plan", "--runs=runs", "--scale=scale.yaml")
-    assert not files_below(here / "runs")
+    told_or_done(here, sweep.main, "right.yaml", "--plan", "--scale=scale.yaml")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Command lines
-
-
-@examples(st.lists(SETTINGS, min_size=1, max_size=3))
 def settings_over_a_sweep(pairs, here):
-    told_or_done(sweep.main, "right.yaml", "--plan", "--runs=runs", "--set", *pairs)
-    assert not files_below(here / "runs")
+    told_or_done(here, sweep.main, "right.yaml", "--plan", "--set", *pairs)
 
 
-@examples(st.one_of(st.lists(SETTINGS, max_size=3).map(" ".join), WORDS))
 def a_variant(text, here):
     keys = {"data.path": {"value": "text"}, "data.vocab_size": {"value": 300}, "variant": {"values": ["base", text]}}
     (here / "variant.yaml").write_bytes(dumped({"method": "grid", "parameters": keys}))
-    told_or_done(sweep.main, "variant.yaml", "--plan", "--runs=runs")
-    assert not files_below(here / "runs")
+    told_or_done(here, sweep.main, "variant.yaml", "--plan")
 
 
-OPTIONS = [
-    *("--plan", "--scale", "--seeds", "--set", "--runs", "--parallel", "--rerun", "--beside", "--compare", "--sampler"),
-    *(
-        "--pruner",
-        "--storage",
-        "--list",
-        "--clean",
-        "--schema",
-        "--retune",
-        "--budget",
-        "--launcher",
-        "--slurm",
-        "--help",
-    ),
-    *(
-        "--trusted-only",
-        "--version",
-        "-V",
-        "--format",
-        "--test",
-        "--beam",
-        "--alpha",
-        "--n-best",
-    ),
-    *("--devices", "--variant", "--from", "--", "-", "--nosuch", "-x"),
-]
-ARGUMENTS = st.lists(
-    st.one_of(
-        st.sampled_from(["--seeds=1,2", "--set=model.h=4", "--beside=none", "--compare=flops", "--parallel=auto"]),
-        st.sampled_from(OPTIONS),
-        st.builds(lambda option, value: f"{option}={value}", st.sampled_from(OPTIONS), SCALARS),
-        st.sampled_from(
-            ["right.yaml", "text", "any.yaml", "table3_A", "1,2", "model.h=4", "md", "json", "tpe", *SPELLED]
-        ),
-        WORDS,
-        SETTINGS,
-    ),
-    max_size=5,
-)
-
-
-def as_argument(word):
-    """As the system passes it: bytes without a NUL; what is no UTF-8 becomes halves of characters."""
-    return word.replace("\0", "").encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
-
-
-@examples(st.tuples(st.sampled_from([sweep, report, translate]), ARGUMENTS))
 def a_command_line(line, here):
-    command, words = line
-    words = [as_argument(word) for word in words if not word.startswith("--runs=")]
-    before = files_below(here)
-    told_or_done(command.main, *(["right.yaml", "--plan"] if command is sweep else []), *words, "--runs=runs")
-    assert files_below(here) == before
+    main, words = line
+    told_or_done(here, main, *(["right.yaml", "--plan"] if main is sweep.main else []), *words)
 
 
-@examples(st.tuples(st.lists(SETTINGS, max_size=3), st.lists(st.tuples(st.sampled_from(OPTIONS), WORDS), max_size=1)))
-def a_trials_command_line(line, here):
-    keys, options = line
-    words = [f"--{key}" for key in keys] + [f"{option}={value}" for option, value in options]
-    words = [as_argument(word) for word in words if not re.match("--(runs|rerun)", word)]
-    own = {key: value for key, value in (SMALL | {"data.path": "text"}).items() if f"--{key}=" not in " ".join(words)}
-    began = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "train", lambda run, rerun: began.append(run) or 0)
-        printed = told_or_done(train.main, *words, *(f"--{key}={value}" for key, value in own.items()), "--runs=runs")
-    assert (printed.code == 0) == bool(began) or "usage" in printed.out or printed.out.startswith("transformer")
-    assert not files_below(here / "runs") - {here / "runs" / "lock"}
+PROPERTIES = {
+    a_sweep_file: st.one_of(
+        (CONTENTS | VALUES).map(dumped),
+        st.builds(changed, st.sampled_from(PAPERS), st.lists(SLICES, min_size=1, max_size=4)),
+        st.binary(max_size=60),
+    ),
+    a_scale: (st.dictionaries(KEY_NAMES, VALUES, max_size=3) | VALUES).map(dumped),
+    settings_over_a_sweep: st.lists(SETTINGS, min_size=1, max_size=3),
+    a_variant: st.lists(SETTINGS, max_size=3).map(" ".join) | WORDS,
+    a_command_line: st.tuples(
+        st.sampled_from([sweep.main, report.main, translate.main]), st.lists(ARGUMENTS, max_size=5)
+    ),
+}
 
 
-@each_property(a_sweep_file, a_scale, settings_over_a_sweep, a_variant, a_command_line, a_trials_command_line)
-def test_input_works_or_is_refused(holds, count, here, monkeypatch):
-    monkeypatch.chdir(here)
-    try_examples(holds, count, here=here)
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The working folder: a small text, and a sweep file that is right."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    little_text(tmp_path / "text", 60, 8, 6)
+    keys = {"model.width": "1/32", "model.depth": "1/3", "data.vocab_size": 300, "optim.max_steps": 4}
+    parameters = {key: {"value": value} for key, value in (keys | {"data.path": "text"}).items()}
+    parameters["variant"] = {"values": ["base", "model.h=4"]}
+    (tmp_path / "right.yaml").write_bytes(dumped({"program": "p.py", "method": "grid", "parameters": parameters}))
+    for name in ("any.yaml", "scale.yaml", "variant.yaml"):
+        (tmp_path / name).touch()
+    return tmp_path
 
 
-def test_right_input_works(here, monkeypatch):
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
+def test_input_works_or_is_refused(holds, count, here):
+    def one(example):
+        holds(example, here)
+
+    one.__qualname__ = holds.__name__  # few examples are drawn by it
+    limits = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+    chosen = settings(max_examples=count, derandomize=count == FEW, print_blob=True, **limits)
+    chosen(given(PROPERTIES[holds])(one))()
+
+
+def test_right_input_works(here):
     """Else the properties above say nothing."""
-    monkeypatch.chdir(here)
     for words in (["right.yaml"], [SEARCHES[0]], ["right.yaml", "--set", "model.N=12"]):
-        printed = ended(sweep.main, *words, "--plan", "--runs=runs")
-        assert printed.code == 0 and not printed.err
+        assert ended(sweep.main, *words, "--plan", "--runs=runs") == (0, "")

@@ -84,39 +84,36 @@ def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_p
     assert check(*shlex.split(command)) == 2 and check("stranger.Temperature") == 0
 
 
+def states(printed):
+    """What is said of each property, by its name."""
+    lines = (line.split() for line in printed.splitlines() if not line.startswith(" "))
+    return {words[1]: words[0] for words in lines if len(words) == 2 and words[1] in PROPERTIES}
+
+
 def test_each_property_is_stated(check, capsys):
     assert check("stranger.Temperature", "start=2") == 0
     printed = capsys.readouterr().out
-    told = "(the slot is inferred from its methods; --slot overrides it)"
-    assert printed.startswith(f"model.attention = stranger.Temperature, at scale demo {told}\n")
-    assert [line.split() for line in printed.splitlines() if "  " in line and not line.startswith(" ")] == [
-        ["holds", name] for name in PROPERTIES
-    ]
-    assert printed.endswith("no property is broken\n")
+    assert printed.startswith("model.attention = stranger.Temperature, at scale demo ")
+    assert states(printed) == dict.fromkeys(PROPERTIES, "holds")
 
 
-def test_a_broken_property_is_explained(check, capsys):
+def test_a_broken_property_is_told(check, capsys):
     assert check("stranger.Temperature", "forgets=true", "model.h=2") == 2
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "BROKEN decoding_step_by_step_equals_decoding_at_once" in printed
-    assert "with the cache, step 1 of decoding changes" in printed and "Usual causes: `start` is ignored" in printed
-    assert printed.endswith(f"2 of {len(PROPERTIES)} properties are broken")
+    found = states(capsys.readouterr().out)
+    assert found["decoding_step_by_step_equals_decoding_at_once"] == "BROKEN" and len(found) == len(PROPERTIES)
 
 
 def test_an_exception_is_shown_with_its_reason(check, capsys):
-    assert check("stranger.Excused") == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "exempt bfloat16_is_close" in printed and "Not measured: stranger.Excused: it needs more digits" in printed
+    for words in (["stranger.Excused"], ["stranger.Temperature", "model.ffn=stranger.Excused"]):
+        assert check(*words) == 0
+        printed = capsys.readouterr().out
+        assert states(printed)["bfloat16_is_close"] == "exempt" and "it needs more digits" in printed
 
 
 def test_what_is_not_measured_is_not_said_to_hold(check, capsys):
-    """After logits that are not finite, and where another component is exempt."""
+    """After logits that are not finite."""
     assert check("stranger.NotANumber") == 2
-    printed = capsys.readouterr().out
-    assert "holds" not in printed and printed.count("Not measured, because the logits are not finite.") == 10
-    assert check("stranger.Temperature", "model.ffn=stranger.Excused") == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "exempt bfloat16_is_close" in printed and "stranger.Excused: it needs more digits" in printed
+    assert set(states(capsys.readouterr().out).values()) == {"BROKEN", "?"}
 
 
 def test_the_command_that_a_message_names_has_the_slot_and_the_model(check, tmp_path):
@@ -132,9 +129,9 @@ def test_the_command_that_a_message_names_has_the_slot_and_the_model(check, tmp_
 
 
 def test_the_sizes_are_those_of_the_scale(check):
-    with pytest.raises(InputError, match="h must divide d_model"):
+    with pytest.raises(InputError, match=r"model\.h = 3"):
         check("stranger.Excused", "model.h=3")
-    with pytest.raises(InputError, match="no such scale"):
+    with pytest.raises(InputError, match="demmo"):
         check("stranger.Excused", "--scale", "demmo")
 
 
@@ -170,54 +167,32 @@ def test_a_slot_is_not_guessed_where_an_argument_is_missing(arguments, slot):
     if slot:
         assert slot_of("own.Part", names["Part"]) == slot
     else:
-        with pytest.raises(InputError, match="name it with --slot: attention takes"):
+        with pytest.raises(InputError, match="--slot"):
             slot_of("own.Part", names["Part"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("Q, K, V, mask", "forward(Q, K, V, mask) looks like attention, but lacks start=0; add it"),
-        ("query, key, value, mask", "forward(query, key, value, mask) looks like attention, but lacks start=0; add it"),
-        ("x, mask, start=0", "forward(x, mask, start) looks like self_attention, but lacks cache=None; add it"),
-    ],
-)
-def test_a_forward_that_lacks_its_last_argument_is_told_with_file_and_line(module, arguments, told):
-    path = module(f"\nclass Part:\n    def forward(self, {arguments}):\n        return 0\n")
-    with pytest.raises(InputError) as caught:
-        found("stranger.Part")
-    assert str(caught.value).startswith(f"stranger.Part: {path}, line 2: {told}")
-
-
-def test_only_the_component_is_required_and_the_help_has_the_exit_codes(capsys):
-    with pytest.raises(InputError, match=r"command line: the following arguments are required: COMPONENT; "):
+def test_only_the_component_is_required():
+    with pytest.raises(InputError, match="COMPONENT"):
         main([])
     with pytest.raises(HelpShown):
         main(["--help"])
-    assert "\nexit codes: 0 " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "named"),
     [
-        (
-            ["stranger.Odd"],
-            r"its slot is not clear from forward\(a, b, c\) \(.*stranger.py, line 29\); name it with --slot",
-        ),
-        (["stranger.Odd", "--slot", "fnn"], "invalid choice"),
-        (
-            ["stranger.WithoutLogits"],
-            r"model.embedding = stranger.WithoutLogits.* must have a method logits\(self, x\)",
-        ),
-        (["stranger.WithoutForward"], r"its slot is not clear from forward\(\) \(.*\); name it with --slot"),
+        (["stranger.Odd"], r"stranger.py, line 29.*--slot"),
+        (["stranger.Odd", "--slot", "fnn"], "fnn"),
+        (["stranger.WithoutLogits"], r"model.embedding = stranger.WithoutLogits.*logits\(self, x\)"),
+        (["stranger.WithoutForward"], "--slot"),
         (["stranger.WithoutFinalNorm"], "model.residual = stranger.WithoutFinalNorm"),
-        (["stranger.Temperature", "2"], "must be key=value"),
-        (["stranger.Temperature", "start=2", "start=3"], "is set twice"),
-        (["stranger.Temperature", "begin=2"], "no such option; known: start, forgets"),
-        (["stranger.Odd", "--slot", "model.ffn"], "must have a constructor __init__.self, config, site., but has none"),
-        (["nowhere.Odd"], "no module nowhere"),
+        (["stranger.Temperature", "2"], "2"),
+        (["stranger.Temperature", "start=2", "start=3"], "model.attention.start"),
+        (["stranger.Temperature", "begin=2"], "begin = 2"),
+        (["stranger.Odd", "--slot", "model.ffn"], "__init__.self, config, site."),
+        (["nowhere.Odd"], "nowhere"),
     ],
 )
-def test_a_wrong_word_is_reported(check, words, message):
-    with pytest.raises(InputError, match=message):
+def test_a_wrong_word_is_reported(check, words, named):
+    with pytest.raises(InputError, match=named):
         check(*words)

@@ -7,7 +7,6 @@ without the core and installed packages.
 import ast
 import hashlib
 import importlib
-import json
 import os
 import shutil
 import sys
@@ -18,14 +17,11 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_pl.components import installed, is_projects
-from transformer_pl.config import SLOTS, Component, Config, Data, Model
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import sha256
-from transformer_pl.runtime.signals import component_code
+from transformer_pl.components import is_core
+from transformer_pl.config import SLOTS, Component, Data, Model
+from transformer_pl.runtime.errors import InputError, installed
 
-UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse raises
-DEEPEST = 150  # levels of a syntax tree that `_code` follows, such as the terms of a sum; Python itself follows more
+UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)  # what `ast` raises, such as for no Python
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -43,7 +39,7 @@ def source_digests(model: Model) -> dict[str, str]:
 
 def is_own_task(data: Data) -> bool:
     """Whether the task is not the core's."""
-    return not _is_core(data.task)
+    return not is_core(data.task)
 
 
 def task_digest(data: Data) -> dict[str, str]:
@@ -58,13 +54,14 @@ def source_files(component: Component) -> list[SourceFile]:
 
 def code_digest(file: Path) -> str:
     """The sha256 of a file's code: comments, docstrings and layout do not count."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except UNPARSED:  # it is no Python
-        return sha256(file)
-    if _depth(tree) > DEEPEST:
-        return sha256(file)
-    return hashlib.sha256(json.dumps(_code(tree)).encode()).hexdigest()
+    content = file.read_bytes()
+    with suppress(*UNPARSED):
+        tree = ast.parse(content)
+        for node in ast.walk(tree):
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                del node.body[0]
+        content = ast.unparse(tree).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def keep_sources(model: Model, folder: Path) -> None:
@@ -77,24 +74,9 @@ def keep_sources(model: Model, folder: Path) -> None:
             shutil.copyfile(source.file, copy)
 
 
-def outside_modules(configs: Iterable[Config]) -> list[str]:
-    """The modules from outside of the project that hold components or the task of configs, and what these import.
-
-    Installed packages that they import are not among them.
-    """
-    used = [[*own_components(config.model).values(), Component(path=config.data.task)] for config in configs]
-    components = {component.path: component for of_config in used for component in of_config}
-    modules: set[str] = set()
-    for path, component in components.items():
-        if not is_projects(module := path.rpartition(".")[0]):
-            names = (source.name.with_suffix("").parts for source in source_files(component))
-            modules |= {module, *(".".join(parts[: -1 if parts[-1] == "__init__" else None]) for parts in names)}
-    return sorted(module for module in modules if not is_projects(module))
-
-
 def own_components(model: Model) -> dict[str, Component]:
     """By slot, the components that are not the core's."""
-    slots = [slot for slot in SLOTS if not _is_core(getattr(model, slot).path)]
+    slots = [slot for slot in SLOTS if not is_core(getattr(model, slot).path)]
     return {slot: getattr(model, slot) for slot in slots}
 
 
@@ -114,7 +96,7 @@ def changed_files(components: Iterable[Component], folder: Path) -> list[Path]:
 def kept_sources(model: Model, folder: Path) -> Iterator[None]:
     """Import components from the copies in a folder, as long as the context lasts, where their code has changed.
 
-    Raises an InputError where there are no copies, as in trials of older versions.
+    Raises an InputError where there are no copies.
     """
     own = own_components(model).values()
     if own and not folder.is_dir():
@@ -140,34 +122,8 @@ def kept_sources(model: Model, folder: Path) -> Iterator[None]:
         sys.modules.update(present)
 
 
-def _is_core(path: str) -> bool:
-    """Whether an import path is of `transformer_pl`."""
-    return path.startswith("transformer_pl.")
-
-
 def _digest(files: list[SourceFile]) -> str:
     return hashlib.sha256("".join(code_digest(source.file) for source in files).encode()).hexdigest()
-
-
-def _depth(tree: ast.AST) -> int:
-    """How many levels a syntax tree has."""
-    depth, level = 0, [tree]
-    while level:
-        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
-    return depth
-
-
-def _code(node: object) -> object:
-    """A syntax tree as lists and texts, without docstrings, positions and empty fields.
-
-    Versions of Python differ in the empty fields that they add, so these would change the digest.
-    """
-    if isinstance(node, ast.AST):
-        fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            fields["body"] = node.body[1:]
-        return [type(node).__name__, {name: _code(value) for name, value in fields.items()}]
-    return [_code(child) for child in node] if isinstance(node, list) else repr(node)
 
 
 def _files(name: str, seen: set[str]) -> Iterator[SourceFile]:
@@ -216,6 +172,6 @@ def _is_users(name: str) -> bool:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    with suppress(Exception), component_code():  # importing a parent package may raise anything
+    with suppress(Exception):  # importing a parent package may raise anything
         return find_spec(name)
     return None

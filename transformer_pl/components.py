@@ -6,11 +6,6 @@ A component is built as `Class(config, site, **options)`; its constructor's sign
 import importlib
 import inspect
 import sys
-import sysconfig
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +13,42 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component, Model, Sizes, not_papers
 from transformer_pl.key_types import constraint_of
-from transformer_pl.runtime.environment import trusts_project_only
-from transformer_pl.runtime.errors import InputError, message_of, shown, suggestion
-from transformer_pl.runtime.signals import component_code
-from transformer_pl.runtime.time_limit import time_limit
+from transformer_pl.runtime.errors import InputError, described, error_place, shown, suggestion
+from transformer_pl.runtime.isolated import isolated
 
-CORE = Path(__file__).parent
-LONGEST_S = 300.0  # seconds that an import, or one check of a component, may take
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
 def build(component: Component, config: Sizes, site: str | None) -> Any:
     """Build a component. site: `encoder`, `decoder` or `cross`; None for the embedding, which is built once for all."""
     component_class = import_component(component.path)
-    options = _options(component, component_class)
-    with component_code():
-        return component_class(config, site, **options)
-
-
-@contextmanager
-def checked_code(what: str) -> Iterator[None]:
-    """Run code of components that is tried out: it can neither end the command nor run for ever.
-
-    what: names the components, for the message where the code does not end.
-    """
-    with component_code(), time_limit(what, LONGEST_S):
-        yield
+    return component_class(config, site, **_options(component, component_class))
 
 
 def import_component(path: str, beside: Path | None = None) -> type:
     """Import the class at a path. Raises an InputError that names the file and line where the import fails.
 
+    A module that is new to this process is imported in a child first, where it may hang, crash or exit without harm.
     beside: a folder that may hold a module which Python does not find, to say so.
     """
-    module_name, _, name = path.rpartition(".")
+    module_name = path.rpartition(".")[0]
     if not all(part.isidentifier() for part in path.split(".")) or not module_name:
         raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
-    if trusts_project_only() and not is_projects(module_name):
-        raise InputError(_untrusted(path))
+    if module_name not in sys.modules and not is_core(path):
+        isolated(f"{path} ({_file(module_name)})", _try_import, path, beside)
+    return _import(path, beside)
+
+
+def _try_import(path: str, beside: Path | None) -> None:
+    """Import a class and return nothing, as a class would have to be imported to be received."""
+    _import(path, beside)
+
+
+def _import(path: str, beside: Path | None) -> type:
+    module_name, _, name = path.rpartition(".")
     try:
-        with checked_code(f"the import of {path} ({_file(module_name)})"):
-            module = importlib.import_module(module_name)
-            found = getattr(module, name, None)  # a module may have a __getattr__ of its own
+        module = importlib.import_module(module_name)
+        found = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             file = f"{error.name.replace('.', '/')}.py"
@@ -68,7 +57,7 @@ def import_component(path: str, beside: Path | None = None) -> type:
                 f"{path}: no module {error.name}; it must be importable from here: start the command in {folder}, or "
                 "add that folder to PYTHONPATH"
             ) from None
-        raise InputError(f"{path}: {error_place(error)}: {message_of(error)}") from None
+        raise InputError(f"{path}: {error_place(error)}: {error}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
     if not inspect.isclass(found):
@@ -82,15 +71,12 @@ def import_component(path: str, beside: Path | None = None) -> type:
 def check_components(model: Model, beside: Path | None = None) -> list[str]:
     """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported.
 
-    Where one is not trusted (--trusted-only), none is imported. beside: see `import_component`.
+    beside: see `import_component`.
     """
-    if messages := untrusted_components(model):
-        return messages
+    messages = []
     for slot, component in not_papers(model).items():
         try:
-            imported = import_component(component.path, beside)
-            with checked_code(f"the signature of model.{slot} = {component.path} ({_file(imported.__module__)})"):
-                _options(component, imported)
+            _options(component, import_component(component.path, beside))
         except InputError as error:
             messages += [f"model.{slot} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
@@ -98,36 +84,9 @@ def check_components(model: Model, beside: Path | None = None) -> list[str]:
     return messages
 
 
-def untrusted_components(model: Model) -> list[str]:
-    """With --trusted-only, the mistakes of components from outside of the project. Nothing is imported."""
-    return [
-        f"model.{slot} = {_untrusted(component.path)}"
-        for slot, component in not_papers(model).items()
-        if trusts_project_only() and not is_projects(component.path.rpartition(".")[0])
-    ]
-
-
-def _untrusted(path: str) -> str:
-    return (
-        f"{path}: with --trusted-only it must be of transformer_pl or ablations, but its module "
-        f"{path.rpartition('.')[0]} is from outside of the project; leave --trusted-only out if you trust that module, "
-        "or name another component"
-    )
-
-
-def is_projects(module: str) -> bool:
-    """Whether a module is of `transformer_pl`, or of the `ablations` beside it. Nothing is imported."""
-    top = module.partition(".")[0]
-    if top == "ablations":  # in another working folder there may be another package of this name
-        spec = find_spec(top)
-        places = spec.submodule_search_locations if spec else None
-        return [Path(place).resolve() for place in places or ()] == [CORE.resolve().parent / top]
-    return top == CORE.name
-
-
-def installed(file: str) -> bool:
-    """Whether a file belongs to an installed package or to Python itself."""
-    return bool({"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name} & set(Path(file).parts))
+def is_core(path: str) -> bool:
+    """Whether an import path is of `transformer_pl`."""
+    return path.startswith("transformer_pl.")
 
 
 def _options(component: Component, component_class: type) -> dict[str, Any]:
@@ -214,17 +173,11 @@ def definition_place(component: type) -> str:
         return f"module {component.__module__}"
 
 
-def described(error: Exception) -> str:
-    """An exception with the file and line that it came from."""
-    return f"{error_place(error)}: {type(error).__name__}: {message_of(error)}"
+def named(slot: str, component: type) -> str:
+    """A component with its key, its file and its line."""
+    return f"model.{slot} = {component.__module__}.{component.__qualname__} ({definition_place(component)})"
 
 
-def error_place(error: Exception) -> str:
-    """The file and line that an exception came from: the innermost of the user's own files, where there is one."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}"
-    frames = [f for f in reversed(traceback.extract_tb(error.__traceback__)) if "importlib" not in f.filename]
-    not_installed = [f for f in frames if not installed(f.filename)]
-    users = [f for f in not_installed if not Path(f.filename).is_relative_to(CORE)]
-    frame = next(iter(users or not_installed or frames), None)
-    return f"{frame.filename}, line {frame.lineno}" if frame else "import"
+def component_names(config: Model | Sizes) -> str:
+    """All components that are not the paper's, each with its key, file and line."""
+    return ", ".join(named(slot, import_component(c.path)) for slot, c in not_papers(config).items())

@@ -50,8 +50,8 @@ from transformer_pl.launchers.local import LocalLauncher
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
-from transformer_pl.runtime.command_line import CommandParser, Options, add_trusted_option, run_command, whole_number
-from transformer_pl.runtime.environment import set_wandb_group, trust_project_only
+from transformer_pl.runtime.command_line import CommandParser, Options, run_command, whole_number
+from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
@@ -81,8 +81,6 @@ exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 the input is wron
 def main(words: list[str]) -> int:
     options = read_options(words)
     console = command_console()
-    if options.trusted_only:
-        trust_project_only()
     if options.schema:
         from transformer_pl.experiments.schema import schema_text  # only this option needs it
 
@@ -284,7 +282,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
         help="train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
     )
     _add_launcher_options(run)
-    add_trusted_option(run)
     table = parser.add_argument_group("what is printed")
     add_beside_option(table)
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")

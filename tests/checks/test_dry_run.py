@@ -9,6 +9,13 @@ from transformer_pl.config import SLOTS, Model
 from transformer_pl.experiments.cost import forward_cost
 from transformer_pl.runtime.errors import InputError
 
+
+def mistakes(keys):
+    with pytest.raises(InputError) as caught:
+        forward_cost(small_models.small(keys), 1, 7, 7)
+    return caught.value.messages
+
+
 BROKEN = """
 from torch import nn
 from transformer_pl.model import FeedForward, ScaledDotProductAttention, SharedEmbedding, softmax
@@ -44,11 +51,6 @@ class Remembers(nn.Module):
 class LosesAPosition(FeedForward):
     def forward(self, x):
         return super().forward(x)[:, :-1]
-
-
-class AllInOneRow(FeedForward):
-    def forward(self, x):
-        return super().forward(x).reshape(1, -1, x.shape[2])
 
 
 class Double(FeedForward):
@@ -88,41 +90,28 @@ class Flat(SharedEmbedding):
 
 
 @pytest.mark.parametrize(
-    ("name", "law"),
-    [
-        ("ffn.WrongShape", "must run, but fails at {path}, line 8: RuntimeError: "),
-        ("ffn.TakesTooLittle", "must have a constructor __init__(self, config, site), but it takes (self, config)"),
-        ("attention.RightForQueriesAsManyAsKeys", "must run, but fails at {path}, line 18: RuntimeError: "),
-        ("self_attention.Remembers", "must run, but fails at {path}, line 27: RuntimeError: "),
-        (
-            "ffn.LosesAPosition",
-            "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (2, 6",
-        ),
-        ("ffn.AllInOneRow", "must return (2, 7, 64) of torch.float32 where it is given (2, 7, 64), but returns (1, 14"),
-        ("ffn.Double", "but returns (2, 7, 64) of torch.float64"),
-        ("ffn.Two", "but returns tuple"),
-        ("attention.GivesTheCoreTooFewKeys", "must run, but fails at {path}, line 55: RuntimeError: "),
-        (
-            "attention.WeightsWithoutStart",
-            "must have a method weights(self, Q, K, mask, start=0), but it takes (self, Q, K, mask)",
-        ),
-        (
-            "attention.WeightsOfAllHeads",
-            "must return (2, 4, 7, 7) of torch.float32 from weights at encoder, but returns (2, 7",
-        ),
-        ("embedding.NoLogits", "must return (2, 6, 31) of torch.float32 from logits, but returns (2, 6, 64)"),
-        ("embedding.Flat", "must return (2, 7, 64) of torch.float32 from embed, but returns (2, 448)"),
+    ("name", "line"),
+    [  # of what a component itself raises; where it returns something wrong, that of its class
+        ("ffn.WrongShape", 8),
+        ("ffn.TakesTooLittle", None),
+        ("attention.RightForQueriesAsManyAsKeys", 18),
+        ("self_attention.Remembers", 27),  # where beams change places
+        ("ffn.LosesAPosition", None),
+        ("ffn.Double", None),
+        ("ffn.Two", None),
+        ("attention.GivesTheCoreTooFewKeys", 50),
+        ("attention.WeightsWithoutStart", None),
+        ("attention.WeightsOfAllHeads", None),
+        ("embedding.NoLogits", None),
+        ("embedding.Flat", None),
     ],
 )
-def test_a_component_that_does_not_run_is_reported_with_its_place(module, name, law):
-    """Also one that runs for one sentence, for as many queries as keys, or until beams are put in another order."""
+def test_a_component_that_does_not_run_is_reported_with_its_place(module, name, line):
     path, (slot, name) = module(BROKEN), name.split(".")
-    line = 1 + BROKEN[: BROKEN.index(f"class {name}(")].count("\n")
-    with pytest.raises(InputError) as caught:
-        forward_cost(small_models.small({f"model.{slot}": f"stranger.{name}", "model.d_model": 64}), 1, 7, 7)
-    (message,) = caught.value.messages
-    assert message.startswith(f"model.{slot} = stranger.{name} ({path}, line {line}): must ")
-    assert law.format(path=path) in message
+    definition = 1 + BROKEN[: BROKEN.index(f"class {name}(")].count("\n")
+    (message,) = mistakes({f"model.{slot}": f"stranger.{name}", "model.d_model": 64})
+    assert message.startswith(f"model.{slot} = stranger.{name} ({path}, line {definition}): must ")
+    assert f"{path}, line {line}: RuntimeError: " in message if line else message.count(str(path)) == 1
 
 
 FUSSY = """
@@ -150,9 +139,8 @@ def test_a_component_that_fails_only_at_its_real_size_is_reported(module):
     path = module(FUSSY)
     keys = {"model.position": "stranger.OfTenPositions"}
     assert forward_cost(small_models.small(keys), 1, 9, 9).params > 0
-    with pytest.raises(InputError, match="must run, but") as caught:
+    with pytest.raises(InputError, match=f"{path}, line 9: RuntimeError"):
         forward_cost(small_models.small(keys), 1, 11, 11)
-    assert f"{path}, line 9: RuntimeError" in str(caught.value)
 
 
 def test_the_dry_run_has_the_vocabulary_size_of_the_config(module):
@@ -197,39 +185,27 @@ class OtherNames(ScaledDotProductAttention):
 
 
 @pytest.mark.parametrize(
-    ("name", "mistake"),
+    ("name", "method"),
     [
-        ("ffn.NoConstructor", "must have a constructor __init__(self, config, site), but has none; add it"),
-        (
-            "attention.NoStart",
-            "must have a method forward(self, Q, K, V, mask, start=0), but it takes (self, Q, K, V, mask)",
-        ),
-        (
-            "self_attention.NoCache",
-            "must have a method forward(self, x, mask, start=0, cache=None), but it takes (self, x, mask, start",
-        ),
-        (
-            "position.NoConstructor",
-            "must have a method forward(self, x, start=0), but it takes (self, x)",
-        ),
-        ("residual.NoFinalNorm", "must have a method final_norm(self), but has not; add it"),
-        ("embedding.NoFinalNorm", "must have a method embed(self, ids, site), but has not; add it"),
-        ("ffn.OneMore", "must have a method forward(self, x), but it takes (self, x, scale)"),
-        ("attention.OtherNames", None),
+        ("ffn.NoConstructor", "__init__(self, config, site)"),
+        ("attention.NoStart", "forward(self, Q, K, V, mask, start=0)"),
+        ("self_attention.NoCache", "forward(self, x, mask, start=0, cache=None)"),
+        ("position.NoConstructor", "forward(self, x, start=0)"),
+        ("residual.NoFinalNorm", "final_norm(self)"),
+        ("embedding.NoFinalNorm", "embed(self, ids, site)"),
+        ("ffn.OneMore", "forward(self, x)"),
     ],
 )
-def test_a_component_that_the_model_cannot_call_is_told_what_it_must_take(module, name, mistake):
-    """In the words of its slot, and not in Python's."""
+def test_a_component_that_the_model_cannot_call_is_told_what_it_must_take(module, name, method):
     module(SIGNATURES)
     slot, _, name = name.partition(".")
-    config = small_models.small({f"model.{slot}": f"stranger.{name}"})
-    if mistake is None:
-        assert forward_cost(config, 1, 7, 7).params > 0
-        return
-    with pytest.raises(InputError) as caught:
-        forward_cost(config, 1, 7, 7)
-    assert any(message.startswith(f"model.{slot} = stranger.{name} (") for message in caught.value.messages)
-    assert any(f"): {mistake}" in message for message in caught.value.messages)
+    found = mistakes({f"model.{slot}": f"stranger.{name}"})
+    assert any(one.startswith(f"model.{slot} = stranger.{name} (") and method in one for one in found)
+
+
+def test_the_names_of_arguments_are_free(module):
+    module(SIGNATURES)
+    assert forward_cost(small_models.small({"model.attention": "stranger.OtherNames"}), 1, 7, 7).params > 0
 
 
 @pytest.mark.parametrize("slot", SLOTS)
@@ -270,5 +246,5 @@ def test_a_component_that_reads_values_is_counted(module, name):
 
 def test_a_component_made_by_a_function_is_reported_by_its_module(module):
     module("from transformer_pl.model import FeedForward\n\nMade = type('Made', (FeedForward,), {'forward': None})\n")
-    with pytest.raises(InputError, match=r"stranger.Made \(module stranger\): must have a method forward"):
-        forward_cost(small_models.small({"model.ffn": "stranger.Made"}), 1, 7, 7)
+    (message,) = mistakes({"model.ffn": "stranger.Made"})
+    assert message.startswith("model.ffn = stranger.Made (module stranger): ")

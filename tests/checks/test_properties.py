@@ -1,7 +1,5 @@
 """The properties of components: every shipped one keeps them, and broken ones are found."""
 
-import re
-
 import pytest
 import small_models
 import torch
@@ -46,10 +44,6 @@ CHANGING = {name: keys for name, keys in NAMED.items() if name not in ALIKE} | {
 }
 
 
-def test_a_shipped_sweep_names_a_component():
-    assert "model.position=ablations.no_position.NoPosition" in NAMED
-
-
 @every_component
 @pytest.mark.parametrize("measure", PROPERTIES.values(), ids=PROPERTIES)
 def test_every_component_has_the_property(measure, keys):
@@ -85,7 +79,6 @@ def test_every_component_changes_the_logits(keys):
 OWN = """
 import torch
 from torch import nn
-from ablations.attention_biases import AttentionBiases
 from transformer_pl.model import (
     FeedForward,
     MultiHeadSelfAttention,
@@ -122,11 +115,6 @@ class MeanOfThePrefix(nn.Module):
 class NoMask(ScaledDotProductAttention):
     def forward(self, Q, K, V, mask, start=0):
         return (Q @ K.mT).softmax(-1) @ V
-
-
-class InvertedMask(ScaledDotProductAttention):
-    def forward(self, Q, K, V, mask, start=0):
-        return softmax(Q @ K.mT, ~mask.dense(Q, K, start)) @ V
 
 
 class MixedWithoutPadding(ScaledDotProductAttention):
@@ -186,15 +174,6 @@ class NormOverTheEncodersBatch(FeedForward):
         return super().forward(self.norm(x.flatten(0, 1)).view_as(x) if self.norm else x)
 
 
-class MaximumInTraining(FeedForward):
-    def __init__(self, config, site):
-        super().__init__(config, site)
-        self.site = site
-
-    def forward(self, x):
-        return super().forward(x + x.amax(1, keepdim=True) if self.training and self.site == "encoder" else x)
-
-
 class Deaf(PostNormResidual):
     def forward(self, x, sublayer):
         return self.norm(0 * x + sublayer(x))
@@ -250,19 +229,9 @@ class OtherWeights(ScaledDotProductAttention):
         return super().weights(2 * Q, K, mask, start)
 
 
-class WeightsAreNotNumbers(ScaledDotProductAttention):
-    def weights(self, Q, K, mask, start=0):
-        return super().weights(Q, K, mask, start) * float("nan")
-
-
 class WeightsForgetTheStart(ScaledDotProductAttention):
     def weights(self, Q, K, mask, start=0):
         return super().weights(Q, K, mask)
-
-
-class WeightsForgetTheirBias(AttentionBiases):
-    def weights(self, Q, K, mask, start=0):
-        return ScaledDotProductAttention.weights(self, Q, K, mask, start)
 
 
 class CacheOnTheCpu(MeanOfThePrefix):
@@ -329,34 +298,6 @@ class LargeNegativeScores(ScaledDotProductAttention):
         return (Q @ K.mT).masked_fill(~mask.dense(Q, K, start), -1e9).softmax(-1)
 
 
-class OneQueryInDecoding(ScaledDotProductAttention):
-    def __init__(self, config, site):
-        super().__init__(config, site)
-        self.site = site
-
-    def forward(self, Q, K, V, mask, start=0):
-        if self.site == "decoder":  # there the keys are never padding, and decoding has one query, the last
-            return nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=start == 0)
-        return super().forward(Q, K, V, mask, start)
-
-
-class NamesItsArguments(MultiHeadSelfAttention):
-    def attend(self, x, K, V, mask, start=0):
-        heads = self.attention(self._heads(self.W_Q(x)), K, V, mask=mask, start=start)
-        return self.W_O(heads.transpose(1, 2).flatten(2))
-
-
-class NoisyInTraining(FeedForward):
-    def forward(self, x):
-        return super().forward(x + 0.1 * torch.randn_like(x) if self.training else x)
-
-
-class RMSNorm(PostNormResidual):
-    def __init__(self, config, site):
-        super().__init__(config, site)
-        self.norm = nn.RMSNorm(config.d_model)
-
-
 class ReZero(PostNormResidual):
     def __init__(self, config, site):
         super().__init__(config, site)
@@ -394,56 +335,35 @@ class NoCache(ForgetsTheCache):
 """
 
 BROKEN = [
-    ("attention.NoMask", "the_future_is_hidden", "in evaluation, another token at target position 1 changes"),
-    ("attention.InvertedMask", "the_future_is_hidden", "in evaluation, another token at target position 1 changes"),
-    ("ffn.LooksAhead", "the_future_is_hidden", "position 1 changes the logits of sentence [012], position 0, by "),
-    (
-        "attention.MixedWithoutPadding",
-        "the_future_is_hidden",
-        "in training, .* of sentences without padding changes",
-    ),
-    ("attention.NoMaskBeyond32", "the_future_is_hidden", "in evaluation, .* position 40 of a sentence of 80 tokens"),
-    ("ffn.NotANumber", "the_logits_are_finite", "in evaluation, some logits are NaN"),
-    ("ffn.LooksAheadFromZero", "the_future_is_hidden", "position 1 changes"),
-    ("residual.NormOverTheBatch", "the_future_is_hidden", "in training, another token"),
-    ("attention.SeesPadding", "padding_changes_nothing", "in evaluation, other values at padded positions change"),
-    ("ffn.NormOverTheEncodersBatch", "padding_changes_nothing", "in training, other values at padded positions change"),
-    ("ffn.MaximumInTraining", "padding_changes_nothing", "in training, other values at padded positions change"),
-    (
-        "ffn.MeanOverTheBatch",
-        "padding_changes_nothing",
-        "in evaluation, another first sentence changes",
-    ),
-    ("position.FromTheEnd", "padding_changes_nothing", "more padding after every sentence changes"),
-    ("attention.InvertedMask", "every_token_is_read", "another token at source position 0 changes no logits"),
-    ("residual.Deaf", "every_token_is_read", "another token at target position 0 does not change"),
-    ("ffn.Unused", "every_weight_gets_a_gradient", r"^encoder.0.ffn.unused, .* and 1 others: no gradient in 32"),
-    ("ffn.InfiniteGradient", "every_weight_gets_a_gradient", "the gradient of .* is not finite"),
-    ("position.ForgetsTheStart", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step 1"),
-    ("self_attention.ForgetsTheCache", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step 1"),
-    ("self_attention.ForgetsWhoseItIs", "decoding_step_by_step_equals_decoding_at_once", "with the cache, step [1-3]"),
-    ("attention.OtherWeights", "weights_are_what_attention_computes", "at encoder, the output differs .* by [0-9.]+$"),
-    (
-        "attention.WeightsAreNotNumbers",
-        "weights_are_what_attention_computes",
-        "at encoder, .* by nan",
-    ),
-    ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes", "at decoder with start = 5, the out"),
-    ("attention.WeightsForgetTheirBias", "weights_are_what_attention_computes", "at encoder, the output differs"),
-    ("ffn.AlwaysDropsOut", "evaluation_repeats", "a second evaluation changes the logits of sentence"),
-    ("ffn.Unsaved", "saved_weights_are_all", "loading the weights into a new model changes"),
-    ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input", "on another device it fails in training: .*device"),
-    ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input", "on another device it fails in decoding: "),
-    ("position.PositionsInBfloat16", "bfloat16_is_close", r"they differ by [0-9.]+ standard deviations"),
+    ("ffn.NotANumber", "the_logits_are_finite"),
+    ("attention.NoMask", "the_future_is_hidden"),
+    ("ffn.LooksAhead", "the_future_is_hidden"),
+    ("ffn.LooksAheadFromZero", "the_future_is_hidden"),
+    ("residual.NormOverTheBatch", "the_future_is_hidden"),  # in training alone
+    ("attention.MixedWithoutPadding", "the_future_is_hidden"),
+    ("attention.NoMaskBeyond32", "the_future_is_hidden"),
+    ("attention.SeesPadding", "padding_changes_nothing"),
+    ("ffn.NormOverTheEncodersBatch", "padding_changes_nothing"),  # in training alone
+    ("ffn.MeanOverTheBatch", "padding_changes_nothing"),
+    ("position.FromTheEnd", "padding_changes_nothing"),
+    ("residual.Deaf", "every_token_is_read"),
+    ("ffn.Unused", "every_weight_gets_a_gradient"),
+    ("ffn.InfiniteGradient", "every_weight_gets_a_gradient"),
+    ("position.ForgetsTheStart", "decoding_step_by_step_equals_decoding_at_once"),
+    ("self_attention.ForgetsTheCache", "decoding_step_by_step_equals_decoding_at_once"),
+    ("self_attention.ForgetsWhoseItIs", "decoding_step_by_step_equals_decoding_at_once"),
+    ("attention.OtherWeights", "weights_are_what_attention_computes"),
+    ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes"),
+    ("ffn.AlwaysDropsOut", "evaluation_repeats"),
+    ("ffn.Unsaved", "saved_weights_are_all"),
+    ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input"),
+    ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input"),  # in decoding alone
+    ("position.PositionsInBfloat16", "bfloat16_is_close"),
 ]
 SOUND = [
     "attention.Alibi",
     "attention.LargeNegativeScores",
-    "attention.OneQueryInDecoding",
-    "self_attention.NamesItsArguments",
     "self_attention.MeanOfThePrefix",
-    "ffn.NoisyInTraining",
-    "residual.RMSNorm",
     "residual.ReZero",
     "residual.StochasticDepth",
     "ffn.MixtureOfExperts",
@@ -456,28 +376,17 @@ def own(name: str) -> Sizes:
     return small_models.small({f"model.{slot}": f"stranger.{component}"})
 
 
-@pytest.mark.parametrize(("name", "broken", "how"), BROKEN, ids=lambda value: value if "_" in value else None)
-def test_a_broken_property_is_found_and_located(module, name, broken, how):
+@pytest.mark.parametrize(("name", "broken"), BROKEN)
+def test_a_broken_property_is_found(module, name, broken):
     module(OWN)
-    found = PROPERTIES[broken](small_model(own(name)))
-    assert found and re.search(how, found), found
+    assert PROPERTIES[broken](small_model(own(name)))
 
 
 def test_every_property_can_be_broken():
-    assert {broken for _, broken, _ in BROKEN} == PROPERTIES.keys()
+    assert {broken for _, broken in BROKEN} == PROPERTIES.keys()
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_component_keeps_every_property(module, name):
     module(OWN)
     assert [how for measure in PROPERTIES.values() if (how := measure(small_model(own(name))))] == []
-
-
-def test_measuring_leaves_the_model_and_its_cache_as_they_were(module):
-    """Decoding without the cache is switched off again."""
-    subject = small_model(small_models.small())
-    before = {name: value.clone() for name, value in subject.model.state_dict().items()}
-    for measure in PROPERTIES.values():
-        measure(subject)
-    assert subject.model.incremental
-    assert all(torch.equal(value, before[name]) for name, value in subject.model.state_dict().items())

@@ -54,13 +54,6 @@ def slot_of(path: str, component: type) -> str:
         if len(names) == len(called) and (names[1:] == called[1:] or slot == "attention"):
             return slot
     forward_as_written, place = f"forward({', '.join(written)})", definition_place(component)
-    for slot, methods in CALLS.items():
-        *others, last = methods.get("forward", "").split(", ")
-        if len(others) > 1 and [name[0] for name in names] == [word[0].lower() for word in others]:
-            raise InputError(
-                f"{path}: {place}: {forward_as_written} looks like {slot}, but lacks {last}; add it, or name the slot "
-                "with --slot"
-            )
     known = "; ".join(f"{slot} takes ({methods['forward']})" for slot, methods in CALLS.items() if "forward" in methods)
     raise InputError(f"{path}: its slot is not clear from {forward_as_written} ({place}); name it with --slot: {known}")
 

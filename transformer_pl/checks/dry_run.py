@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.checks.calls import call_mistakes
-from transformer_pl.components import checked_code, definition_place, described, import_component
+from transformer_pl.components import import_component, named
 from transformer_pl.config import Sizes, not_papers
 from transformer_pl.data.tokenizer import BOS, PAD
 from transformer_pl.evaluation.evaluate import CachedSteps, attention_maps
@@ -32,48 +32,38 @@ def dry_run(config: Sizes) -> str:
     """Run every check on a model with one layer per stack.
 
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
-    InputError that names the component, its file and its line where a check fails.
+    InputError where a component cannot be called or returns something else than it must, and whatever it raises itself.
     """
-    with checked_code(f"the signature of {component_names(config)}"):
-        messages = list(_not_modules(config)) or list(_not_callable(config))
-    if messages:
-        raise InputError(*messages)
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        try:
-            with checked_code(f"a dry run of {component_names(config)}"), torch.random.fork_rng(devices=[]):
-                run = _small_model(config._replace(N=1), device)
-                for check in CHECKS:
-                    check(run)
-            return device
-        except InputError:
+    if mistakes := list(_not_modules(config)) or list(_not_callable(config)):
+        raise InputError(*mistakes)
+    try:
+        _run_checks(config, "cpu")
+        return "cpu"
+    except Exception:
+        if not torch.cuda.is_available():
             raise
-        except Exception as error:
-            messages += component_failure(config, error).messages
-    raise InputError(*messages)
+    _run_checks(config, "cuda")
+    return "cuda"
+
+
+def _run_checks(config: Sizes, device: str) -> None:
+    with torch.random.fork_rng(devices=[]):
+        run = _small_model(config._replace(N=1), device)
+        for check in CHECKS:
+            check(run)
 
 
 def _not_modules(config: Sizes) -> Iterator[str]:
     for slot, component in not_papers(config).items():
         if not issubclass(imported := import_component(component.path), nn.Module):
-            place = _name_and_place(slot, imported)
-            yield f"{place}: must be a torch.nn.Module, but is another class; derive it from one"
+            yield f"{named(slot, imported)}: must be a torch.nn.Module, but is another class; derive it from one"
 
 
 def _not_callable(config: Sizes) -> Iterator[str]:
     """The components that the model cannot build or call."""
     for slot, component in not_papers(config).items():
         imported = import_component(component.path)
-        yield from (f"{_name_and_place(slot, imported)}: {mistake}" for mistake in call_mistakes(slot, imported))
-
-
-def component_failure(config: Sizes, error: Exception) -> InputError:
-    """An error that names all components that are not the paper's, and where the exception came from."""
-    return InputError(f"{component_names(config)}: must run, but fails at {described(error)}")
-
-
-def component_names(config: Sizes) -> str:
-    """All components that are not the paper's, each with its slot, file and line."""
-    return ", ".join(_name_and_place(slot, import_component(c.path)) for slot, c in not_papers(config).items())
+        yield from (f"{named(slot, imported)}: {mistake}" for mistake in call_mistakes(slot, imported))
 
 
 def _small_model(config: Sizes, device: str) -> DryRun:
@@ -117,8 +107,7 @@ def check_attention_maps(run: DryRun) -> None:
     }
     for site, layers in attention_maps(run.model, run.source, run.target).items():
         for weights in layers:
-            attention = import_component(run.config.attention.path)
-            shape = (2, run.config.h, *lengths[site])
+            attention, shape = import_component(run.config.attention.path), (2, run.config.h, *lengths[site])
             _check_shape_and_type("attention", attention, weights, shape, f"from weights at {site}")
 
 
@@ -161,10 +150,6 @@ def _check_shape_and_type(slot: str, component: type, output: Any, shape: tuple[
     actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
     if actual != (shape, torch.float32):
         raise InputError(
-            f"{_name_and_place(slot, component)}: must return {shape} of {torch.float32} {where}, but returns "
+            f"{named(slot, component)}: must return {shape} of {torch.float32} {where}, but returns "
             f"{' of '.join(map(str, actual))}"
         )
-
-
-def _name_and_place(slot: str, component: type) -> str:
-    return f"model.{slot} = {component.__module__}.{component.__qualname__} ({definition_place(component)})"

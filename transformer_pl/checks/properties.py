@@ -35,7 +35,6 @@ from transformer_pl.components import build
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.evaluation.evaluate import CachedSteps
 from transformer_pl.model import Mask
-from transformer_pl.runtime.errors import message_of
 
 # Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
 SAME_SHAPES = 1e-5  # where tensors have the same shapes
@@ -265,7 +264,7 @@ def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
             with torch.no_grad():
                 run()
         except Exception as error:
-            message = message_of(error)
+            message = str(error)
             if "expected device meta" in message or "same device" in message:
                 where = "in decoding" if run is decode else mode_name(training)
                 return f"on another device it fails {where}: {message.splitlines()[0]}"

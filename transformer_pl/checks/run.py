@@ -1,11 +1,13 @@
-"""Run every check of a model's components, once for each source, and keep what passed in the runs folder."""
+"""Run every check of a model's components, once for each source, and keep what passed in the runs folder.
+
+The components run in a child process, because they may hang, crash or exit.
+"""
 
 import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -13,11 +15,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from transformer_pl.component_sources import source_digests
-from transformer_pl.components import checked_code, definition_place, import_component
+from transformer_pl.components import component_names, import_component, named
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.levels import DEFAULT_SCALE, resolve, scale_level
 from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
 from transformer_pl.runtime.files import read_json, write_json
+from transformer_pl.runtime.isolated import isolated
 
 ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
 CHECKS_REVISION = 3  # raised when a check becomes stricter: then every component is checked anew
@@ -28,7 +31,6 @@ Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reason
 class Passed(BaseModel):
     """What is kept of components that passed every check."""
 
-    components: dict[str, str]  # their paths by slot
     exempt: Exemptions
 
 
@@ -38,20 +40,15 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
     What passed is kept in `runs/checks`, so that it is checked once for each source, sizes and version of torch.
     Raises an InputError for each property that is broken, and for a component that does not run.
     """
-    own = not_papers(model)
-    if not own:
+    if not not_papers(model):
         return {}
     path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
     if passed := read_json(path, Passed, "the components are checked again"):
         return passed["exempt"]
-    if broken := broken_properties(model, vocab_size):
-        raise InputError(*(_message(model, vocab_size, name, how) for name, how in broken.items()))
-    exemptions = {component.path: reasons for component in own.values() if (reasons := exempt(component))}
+    exemptions = isolated(component_names(model), _checked, model, vocab_size)
     with suppress(OSError):  # it is checked again where nothing can be written
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(
-            path, {"components": {slot: component.path for slot, component in own.items()}, "exempt": exemptions}
-        )
+        write_json(path, {"exempt": exemptions})
     return exemptions
 
 
@@ -59,6 +56,11 @@ def check_models(configs: Iterable[Config], runs: Path) -> None:
     """Check the components of several configs. Raises one InputError for all that is broken."""
     different = {_digest(config.model, config.data.vocab_size): config for config in configs}
     collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
+
+
+def measure_model(model: Model, vocab_size: int) -> dict[str, str | None]:
+    """How each property is broken, by its name; None where it holds. See `measured_properties`."""
+    return isolated(component_names(model), measured_properties, model, vocab_size)
 
 
 def exempt(component: Component) -> dict[str, str]:
@@ -76,8 +78,19 @@ def exempt(component: Component) -> dict[str, str]:
     return dict(reasons)
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# In the child
+
+
+def _checked(model: Model, vocab_size: int) -> Exemptions:
+    """The exemptions of a model's components. Raises an InputError for each property that is broken."""
+    if broken := broken_properties(model, vocab_size):
+        raise InputError(*(_message(model, vocab_size, name, how) for name, how in broken.items()))
+    return {one.path: reasons for one in not_papers(model).values() if (reasons := exempt(one))}
+
+
 def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
-    """How each broken property is broken, by its name. Raises an InputError for a component that does not run."""
+    """How each broken property is broken, by its name. Raises as `measured_properties` does."""
     return {name: how for name, how in measured_properties(model, vocab_size).items() if how}
 
 
@@ -85,11 +98,12 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     """How each property is broken, by its name; None where it holds.
 
     Those that a component is exempt from are left out, and all others where the logits are not finite. Raises an
-    InputError for a component that does not run.
+    InputError for a component that cannot be called or returns something else than it must, and whatever a component
+    raises itself.
     """
     import torch
 
-    from transformer_pl.checks.dry_run import component_failure, component_names, dry_run
+    from transformer_pl.checks.dry_run import dry_run
     from transformer_pl.checks.properties import PROPERTIES
     from transformer_pl.checks.subject import small_model
 
@@ -100,37 +114,26 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
     exempted = {name for component in not_papers(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
-    for name, measure in PROPERTIES.items():
-        if name not in exempted:
-            try:
-                what = f"the measurement of {name} with {component_names(config)}"
-                with checked_code(what), torch.random.fork_rng(devices), torch.device(device):
-                    how = measure(small_model(config))
-            except Exception as error:
-                (message,) = component_failure(config, error).messages
-                raise InputError(f"{message} (while {name} was measured)") from None
-            measured[name] = how
-            if how and name == "the_logits_are_finite":  # then nothing else can be measured
-                break
+    for name in (name for name in PROPERTIES if name not in exempted):
+        with torch.random.fork_rng(devices), torch.device(device):
+            measured[name] = PROPERTIES[name](small_model(config))
+        if measured[name] and name == "the_logits_are_finite":  # then nothing else can be measured
+            break
     return measured
 
 
 def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
-    """The error for a broken property."""
+    """The error for a broken property, with the command that explains it."""
     alone = _breaking_alone(model, vocab_size, name)
     breaking = alone or not_papers(model)
-    places = ", ".join(
-        f"model.{slot} = {component.path} ({definition_place(import_component(component.path))})"
-        for slot, component in breaking.items()
-    )
+    places = ", ".join(named(slot, import_component(component.path)) for slot, component in breaking.items())
     slot, first = next(iter(breaking.items()))
     options = [f"{option}={value}" for option, value in first.options.items()]
     around = _around(_only(model, slot) if alone else model, slot)
     command = join(["python", "-m", "transformer_pl.check", first.path, *options, *around, "--slot", slot])
     return (
         f"{places}: must keep the property {name}, but {how}; for an explanation run `{command}`"
-        f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` '
-        "in the class"
+        f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` in the class'
     )
 
 
@@ -147,9 +150,7 @@ def _breaking_alone(model: Model, vocab_size: int, name: str) -> dict[str, Compo
     own = not_papers(model)
     if len(own) == 1:
         return own
-    return {
-        slot: component for slot, component in own.items() if name in broken_properties(_only(model, slot), vocab_size)
-    }
+    return {slot: one for slot, one in own.items() if name in broken_properties(_only(model, slot), vocab_size)}
 
 
 def _only(model: Model, slot: str) -> Model:
@@ -157,10 +158,7 @@ def _only(model: Model, slot: str) -> Model:
     return model.model_copy(update={other: getattr(Model(), other) for other in not_papers(model) if other != slot})
 
 
-@cache
-def _torch_version() -> str:
-    """Of the installed torch, without importing it."""
-    return importlib.metadata.version("torch")
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _digest(model: Model, vocab_size: int) -> str:
@@ -169,6 +167,6 @@ def _digest(model: Model, vocab_size: int) -> str:
         "sizes": sizes(model, vocab_size)._replace(N=1, p_drop=0)._asdict(),
         "sources": source_digests(model),
         "revision": CHECKS_REVISION,
-        "torch": _torch_version(),
+        "torch": importlib.metadata.version("torch"),  # without importing it
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=Component.model_dump).encode()).hexdigest()[:12]

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from transformer_pl.components import component_names
 from transformer_pl.config import Sizes, not_papers
+from transformer_pl.runtime.isolated import isolated
 
 ASSUMED_LENGTH = 25  # tokens per sentence, where the text is not known
 
@@ -26,7 +28,7 @@ def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cos
     """
     if not not_papers(config):
         return _cost_by_formula(config, sentences, source, target)
-    return _counted_cost(config, sentences, source, target)
+    return isolated(component_names(config), _counted_cost, config, sentences, source, target)
 
 
 def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
@@ -77,14 +79,13 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from transformer_pl.checks.dry_run import component_failure, component_names, dry_run
-    from transformer_pl.components import checked_code
+    from transformer_pl.checks.dry_run import dry_run
     from transformer_pl.model import Transformer
 
     def count(device: str) -> Cost:
         ids: dict[str, Any] = {"dtype": torch.long, "device": device}
         counter = FlopCounterMode(display=False)
-        with checked_code(f"a forward pass, to count its operations, of {component_names(c)}"), counter:
+        with counter:
             model = Transformer(c).to(device)
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
@@ -94,11 +95,8 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
         with torch.device("meta"):
             return count("meta")
     except Exception:  # a component reads values, and meta tensors have none
-        try:
-            with torch.random.fork_rng(devices=[]), _unfused():
-                return count(device)
-        except Exception as error:  # such as for a sentence longer than those of the dry run
-            raise component_failure(c, error) from None
+        with torch.random.fork_rng(devices=[]), _unfused():
+            return count(device)
 
 
 @contextmanager

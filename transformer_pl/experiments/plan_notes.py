@@ -4,8 +4,7 @@ rows had not converged."""
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from transformer_pl.component_sources import outside_modules
-from transformer_pl.config import Config, is_papers, sizes
+from transformer_pl.config import is_papers, sizes
 from transformer_pl.experiments.cost import short_number
 from transformer_pl.experiments.plan import Plan, PlannedTrial
 from transformer_pl.experiments.regime import Regime, describe_regime, regime
@@ -29,14 +28,7 @@ def plan_notes(plan: Plan, retuned: bool) -> list[str]:
         *average_note(plan),
         *([] if retuned else differing_note(plan, regimes)),
         *convergence_notes(plan),
-        *outside_note(plan.sweep.configs),
     ]
-
-
-def outside_note(configs: Iterable[Config]) -> list[str]:
-    """A line that lists what is imported from outside of the project; none where nothing is."""
-    modules = outside_modules(configs)
-    return [f"imported from outside of the project: {', '.join(modules)}"] if modules else []
 
 
 def _regimes(plan: Plan) -> dict[int, Regime]:

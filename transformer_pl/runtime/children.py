@@ -22,9 +22,12 @@ from transformer_pl.runtime.signals import GRACE_S
 IMPORTED = ["transformer_pl.train", "transformer_pl.training.fit", "transformer_pl.evaluation.evaluate"]
 
 
-def context() -> BaseContext:
-    """The context of multiprocessing that starts children. Its server imports IMPORTED when it starts the first."""
-    if sys.platform != "linux" or gpus():
+def context(on_gpu: bool = True) -> BaseContext:
+    """The context of multiprocessing that starts children. Its server imports IMPORTED when it starts the first.
+
+    on_gpu: whether the children compute on a GPU where there is one.
+    """
+    if sys.platform != "linux" or (on_gpu and gpus()):
         return multiprocessing.get_context("spawn")
     # A fork has one thread, so no library may start others when the server imports it.
     for variable, value in (("OMP_WAIT_POLICY", "PASSIVE"), ("OPENBLAS_NUM_THREADS", "1")):

@@ -82,15 +82,6 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def add_trusted_option(group: "argparse.ArgumentParser | Options") -> None:
-    """Add --trusted-only, whose meaning is `environment.trust_project_only`."""
-    group.add_argument(
-        "--trusted-only",
-        action="store_true",
-        help="refuse components from outside of transformer_pl and ablations, before any of them is imported",
-    )
-
-
 class _StoreOnce(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
         if getattr(namespace, self.dest) is not self.default:

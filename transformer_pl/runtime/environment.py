@@ -65,19 +65,6 @@ def sweep_and_row(row: str) -> dict[str, str]:
     return {"sweep": os.environ.get(SWEEP, "none"), "row": os.environ.get(ROW, row)}
 
 
-TRUSTED_ONLY = "TRANSFORMER_PL_TRUSTED_ONLY"  # a variable: see `trust_project_only`
-
-
-def trust_project_only() -> None:
-    """Let this process, and those that it starts, import no component from outside of the project."""
-    os.environ[TRUSTED_ONLY] = "1"
-
-
-def trusts_project_only() -> bool:
-    """Whether this process, or what started it, has chosen to trust the project's own components alone."""
-    return bool(os.environ.get(TRUSTED_ONLY))
-
-
 def under_wandb_agent() -> bool:
     """Whether W&B's agent started this process."""
     return bool(os.environ.get("WANDB_SWEEP_ID"))

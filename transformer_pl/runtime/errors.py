@@ -1,37 +1,28 @@
 """Errors in what a user wrote, and warnings: how they are collected and printed."""
 
 import difflib
-import re
-import reprlib
 import sys
-from collections.abc import Callable, Iterable
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-
+CORE = Path(__file__).parents[1]
 SHOWN = 200  # characters of a value that a message shows
-_BRIEF = reprlib.Repr()
-_BRIEF.maxlist = _BRIEF.maxdict = _BRIEF.maxtuple = _BRIEF.maxset = 8  # entries; of aliased YAML there may be billions
-_BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother = 4, SHOWN, SHOWN
+LISTED = "\n  "  # before each entry of a list in a message, which is otherwise one line
 
 
 def shown(value: Any) -> str:
     """A value of the user's as a message shows it: on one line, shortened in its middle where it is long."""
-    text = value if isinstance(value, str) else _BRIEF.repr(value) if isinstance(value, list | dict) else str(value)
+    text = str(value)
     if len(text) > SHOWN:
         text = f"{text[: SHOWN - 80]}...{text[-40:]} ({len(text):,} characters)"
     return _printable(text)
-
-
-def message_of(error: BaseException) -> str:
-    """What an exception says. A user's own exception may fail to say it, in any way."""
-    try:
-        return str(error)
-    except BaseException:
-        return "its message cannot be read, as its __str__ fails"
 
 
 def _printable(text: str) -> str:
@@ -39,13 +30,9 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-LISTED = "\n  "  # before each entry of a list in a message, which is otherwise one line
-
-
-def as_printed(message: str) -> str:
-    """The message with its long words, such as paths, shortened, and ends of lines in a user's words escaped."""
-    short = re.sub(rf"\S{{{2 * SHOWN},}}", lambda word: shown(word[0]), message)
-    return LISTED.join(map(_printable, short.split(LISTED)))
+def _as_printed(message: str) -> str:
+    """The message with ends of lines in a user's words escaped."""
+    return LISTED.join(map(_printable, message.split(LISTED)))
 
 
 class InputError(ValueError):
@@ -55,7 +42,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, *messages: str):
-        self.messages = tuple(dict.fromkeys(map(as_printed, messages)))
+        self.messages = tuple(dict.fromkeys(map(_as_printed, messages)))
         super().__init__("\n".join(self.messages))
 
 
@@ -79,7 +66,7 @@ def collect_errors(function: Callable[[Value], Result], values: Iterable[Value])
 @cache
 def warn(message: str) -> None:
     """Print a warning to standard error; each message once per process."""
-    print(f"warning: {as_printed(message)}", file=sys.stderr, flush=True)
+    print(f"warning: {_as_printed(message)}", file=sys.stderr, flush=True)
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
@@ -90,3 +77,28 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     by_end = [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
     return f"; did you mean {(by_end or close)[0]}?" if by_end or close else f"; known: {', '.join(names)}"
+
+
+def described(error: BaseException) -> str:
+    """An exception with the file and line that it came from."""
+    return f"{error_place(error)}: {type(error).__name__}: {error}"
+
+
+def error_place(error: BaseException) -> str:
+    """The file and line that an exception came from: the innermost of the user's own files, where there is one."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    return innermost([(f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(error.__traceback__))])
+
+
+def innermost(calls: Sequence[tuple[str, int]]) -> str:
+    """Of calls, the innermost first, each a file and a line: the first in a user's own file, where there is one."""
+    calls = [(file, line) for file, line in calls if "importlib" not in file and not file.startswith("<")]
+    others = [(file, line) for file, line in calls if not installed(file)]
+    users = [(file, line) for file, line in others if not Path(file).is_relative_to(CORE)]
+    return next((f"{file}, line {line}" for file, line in (*users, *others, *calls)), "import")
+
+
+def installed(file: str) -> bool:
+    """Whether a file belongs to an installed package or to Python itself."""
+    return bool({"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name} & set(Path(file).parts))

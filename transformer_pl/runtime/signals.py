@@ -23,23 +23,14 @@ class Stopped(BaseException):
 
 @contextmanager
 def component_code() -> Iterator[None]:
-    """Run code that may be a user's component, and turn whatever ends a program into a RuntimeError.
+    """Run code that may be a user's component, and turn SystemExit and StopIteration into a RuntimeError.
 
-    Otherwise SystemExit (`sys.exit`), KeyboardInterrupt and GeneratorExit would end the command, and StopIteration a
-    loop of Lightning, as if the work were done. The RuntimeError has the original traceback. Signals still work: a
-    command raises `Stopped` for them, and without a command Python raises KeyboardInterrupt.
+    Otherwise `sys.exit` would end the command, and StopIteration a loop of Lightning, as if the work were done.
     """
     try:
         yield
-    except BaseException as error:
-        by_signal = (
-            isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        is_error = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        if is_error or by_signal or isinstance(error, Stopped):
-            raise
-        name = f"{type(error).__name__}({', '.join(map(repr, error.args))})"  # repr(error) may be a user's own
-        failure = RuntimeError(f"a component must raise errors only, but raised {name}")
+    except (SystemExit, StopIteration) as error:
+        failure = RuntimeError(f"a component must raise errors only, but raised {error!r}")
         raise failure.with_traceback(error.__traceback__) from None
 
 

@@ -128,7 +128,7 @@ def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> T
 
 def ran_out_of_memory(error: Exception) -> bool:
     """Whether an error says that a device had no room for a tensor."""
-    is_any = isinstance(error, RuntimeError) and "out of memory" in message_of(error)  # of a driver, say
+    is_any = isinstance(error, RuntimeError) and "out of memory" in str(error)  # of a driver, say
     return is_any or isinstance(error, torch.OutOfMemoryError)
 
 
