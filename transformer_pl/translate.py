@@ -13,7 +13,7 @@ from pathlib import Path
 from transformer_pl.components import described
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
-from transformer_pl.runtime.errors import InputError, message_of
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
 from transformer_pl.trials.schemas import main_score
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
                     for hypothesis, text in zip(best, texts, strict=False) if options.n_best else ():
                         print(f"{number}\t{hypothesis.score:.4f}\t{text}", flush=True)
     except (RuntimeError, FloatingPointError) as error:
-        remedy = "; try a smaller --beam" if "out of memory" in message_of(error) else ""
+        remedy = "; try a smaller --beam" if "out of memory" in str(error) else ""
         raise InputError(f"{trial.folder}: cannot be translated with: {described(error)}{remedy}") from None
     return 0
 

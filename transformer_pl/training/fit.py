@@ -19,7 +19,7 @@ from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
-from transformer_pl.runtime.errors import InputError, message_of
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import MetricsFile

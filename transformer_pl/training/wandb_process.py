@@ -23,7 +23,6 @@ from shlex import quote
 from typing import Any
 
 from transformer_pl.runtime.environment import PROJECT
-from transformer_pl.runtime.errors import message_of
 from transformer_pl.runtime.network import responds, why_unreachable
 from transformer_pl.runtime.signals import kill
 
@@ -176,7 +175,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
         run = wandb.init(mode=mode, **options)
         _server = server if mode == "online" else None
     except Exception as error:  # also where there is no API key, or where the server refuses it
-        mode, reason = "offline", message_of(error)
+        mode, reason = "offline", str(error)
         wandb.teardown()  # frees the run's id
         run = wandb.init(mode=mode, **options)
     with redirect_stderr(io.StringIO()):  # W&B warns that it makes links
