@@ -13,7 +13,7 @@ from transformer_pl.checks.run import check_model
 from transformer_pl.components import import_component
 from transformer_pl.config import SLOTS, Model
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime.command_line import HelpShown
+from transformer_pl.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 OWN = """

@@ -14,9 +14,9 @@ from helpers import ROOT, SHIPPED
 
 from transformer_pl import __main__ as console
 from transformer_pl import check, complexity, report, sweep, train, translate
-from transformer_pl.experiments.cli import as_typed, sweep_file
+from transformer_pl.command_line import as_typed, sweep_file
 from transformer_pl.levels import resolve
-from transformer_pl.runtime.command_line import CommandParser, HelpShown
+from transformer_pl.command_line import CommandParser, HelpShown
 from transformer_pl.runtime.errors import InputError
 
 MODULES = {
@@ -61,7 +61,7 @@ def test_the_help_imports_nothing_slow():
     """It takes a few tenths of a second, where torch alone takes seconds."""
     program = (
         "import importlib, sys\n"
-        "from transformer_pl.runtime.command_line import HelpShown\n"
+        "from transformer_pl.command_line import HelpShown\n"
         f"for name in {list(MODULES)}:\n"
         "    try: importlib.import_module(f'transformer_pl.{name}').main(['--help'])\n"
         "    except HelpShown: pass\n"

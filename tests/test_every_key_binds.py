@@ -47,7 +47,7 @@ from transformer_pl.launchers import workers
 from transformer_pl.levels import Level, resolve
 from transformer_pl.reporting import rows as table_rows
 from transformer_pl.runtime import crash, fork_server
-from transformer_pl.runtime.command_line import HelpShown
+from transformer_pl.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search import cli as search_cli

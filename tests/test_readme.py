@@ -26,7 +26,7 @@ from transformer_pl.__main__ import COMMANDS
 from transformer_pl.checks.properties import PROPERTIES
 from transformer_pl.data import synthetic
 from transformer_pl.reporting import table_1
-from transformer_pl.runtime.command_line import HelpShown
+from transformer_pl.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 READMES = sorted(

@@ -14,8 +14,7 @@ from transformer_pl.checks.run import exempt, measured_properties
 from transformer_pl.components import check_components, import_component
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.levels import DEFAULT_SCALE, Level, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, text
-from transformer_pl.runtime.environment import trust_project_only
+from transformer_pl.command_line import CommandParser, run_command, text
 from transformer_pl.runtime.errors import InputError
 
 LINE = 100  # characters
@@ -32,8 +31,6 @@ exit codes: 0 no property is broken; 2 one is broken, or the input is wrong; 130
 def main(argv: list[str]) -> int:
     """Print how each property is kept; return 0, or 2 if one is broken."""
     options = _read_argv(argv)
-    if options.trusted_only:
-        trust_project_only()
     slot = options.slot or slot_of(options.component, import_component(options.component))
     inferred = "" if options.slot else " (the slot is inferred from its methods; --slot overrides it)"
     model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
@@ -79,7 +76,6 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
     group.add_argument(
         "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"
     )
-    add_trusted_option(parser)
     return parser.parse_args(argv)
 
 

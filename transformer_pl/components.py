@@ -18,7 +18,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component, Model, Sizes, not_papers
 from transformer_pl.key_types import constraint_of
-from transformer_pl.runtime.environment import trusts_project_only
 from transformer_pl.runtime.errors import InputError, message_of, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.runtime.time_limit import time_limit
@@ -54,8 +53,6 @@ def import_component(path: str, beside: Path | None = None) -> type:
     module_name, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")) or not module_name:
         raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
-    if trusts_project_only() and not is_projects(module_name):
-        raise InputError(_untrusted(path))
     try:
         with checked_code(f"the import of {path} ({_file(module_name)})"):
             module = importlib.import_module(module_name)
@@ -82,10 +79,9 @@ def import_component(path: str, beside: Path | None = None) -> type:
 def check_components(model: Model, beside: Path | None = None) -> list[str]:
     """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported.
 
-    Where one is not trusted (--trusted-only), none is imported. beside: see `import_component`.
+    beside: see `import_component`.
     """
-    if messages := untrusted_components(model):
-        return messages
+    messages: list[str] = []
     for slot, component in not_papers(model).items():
         try:
             imported = import_component(component.path, beside)
@@ -96,23 +92,6 @@ def check_components(model: Model, beside: Path | None = None) -> list[str]:
         except Exception as error:  # the signature cannot be read
             messages.append(f"model.{slot} = {component.path}: {described(error)}")
     return messages
-
-
-def untrusted_components(model: Model) -> list[str]:
-    """With --trusted-only, the mistakes of components from outside of the project. Nothing is imported."""
-    return [
-        f"model.{slot} = {_untrusted(component.path)}"
-        for slot, component in not_papers(model).items()
-        if trusts_project_only() and not is_projects(component.path.rpartition(".")[0])
-    ]
-
-
-def _untrusted(path: str) -> str:
-    return (
-        f"{path}: with --trusted-only it must be of transformer_pl or ablations, but its module "
-        f"{path.rpartition('.')[0]} is from outside of the project; leave --trusted-only out if you trust that module, "
-        "or name another component"
-    )
 
 
 def is_projects(module: str) -> bool:

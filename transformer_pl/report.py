@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_pl.config import is_known_key
-from transformer_pl.experiments.cli import (
+from transformer_pl.command_line import (
     add_beside_option,
-    add_retune_options,
-    add_storage_option,
     add_sweep_options,
     complete_retune_options,
     make_folder,
@@ -29,7 +27,7 @@ from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
 from transformer_pl.reporting.wandb_report import WandbReport
-from transformer_pl.runtime.command_line import CommandParser, folder_name, positive_number, run_command
+from transformer_pl.command_line import CommandParser, folder_name, positive_number, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -85,9 +83,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
         type=sweep_file,
         help="sweep files, or names of those that ship: table3_A",
     )
-    trials = add_sweep_options(parser)
-    add_retune_options(trials)
-    add_storage_option(trials)
+    add_sweep_options(parser)
     table = parser.add_argument_group("what is printed")
     table.add_argument(
         "--format",
@@ -147,7 +143,7 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     if content.get("method") in SEARCHES:
         return _search_report(file, content, options)
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = read_sweep(file, options.scale, options.seeds, options.set)
+    sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
         sweep = _retuned(sweep, content, options)
     title = f"{sweep.name} at scale {Path(sweep.scale).stem}"

@@ -15,10 +15,8 @@ from rich.console import Console
 
 from transformer_pl.checks.run import check_models
 from transformer_pl.experiments import measure
-from transformer_pl.experiments.cli import (
+from transformer_pl.command_line import (
     add_beside_option,
-    add_retune_options,
-    add_storage_option,
     add_sweep_options,
     complete_retune_options,
     kept_options,
@@ -38,8 +36,7 @@ from transformer_pl.experiments.plan import (
     longest_first,
     plan_trials,
 )
-from transformer_pl.experiments.plan_notes import long_note, plan_notes
-from transformer_pl.experiments.plan_table import COMPARED, print_plan
+from transformer_pl.experiments.plan_table import plan_notes, print_plan
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
@@ -50,8 +47,8 @@ from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, 
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
-from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, run_command, whole_number
-from transformer_pl.runtime.environment import set_wandb_group, trust_project_only
+from transformer_pl.command_line import CommandParser, run_command, whole_number
+from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
@@ -63,7 +60,7 @@ from transformer_pl.trials.runs_folder import check_writable, finished_results, 
 
 # Options that are for a sweep file.
 OF_A_FILE = (
-    *("scale", "seeds", "set", "retune", "plan", "measure", "parallel", "rerun", "compare", "beside"),
+    *("scale", "seeds", "set", "retune", "plan", "measure", "parallel", "rerun", "beside"),
     *("sampler", "pruner", "storage", "devices", "per_device", "slurm"),
 )
 EXAMPLES = """\
@@ -81,8 +78,6 @@ exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 the input is wron
 def main(words: list[str]) -> int:
     options = read_options(words)
     console = command_console()
-    if options.trusted_only:
-        trust_project_only()
     if options.schema:
         from transformer_pl.experiments.schema import schema_text  # only this option needs it
 
@@ -111,7 +106,7 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
-    sweep = read_sweep(options.file, options.scale, options.seeds, options.set)
+    sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content)
     folder = sweep_folder(sweep, options)
     command = GridCommand(options, folder, console, chosen_launcher(options, folder))
     retuning = None
@@ -170,11 +165,8 @@ class GridCommand:
         if self.options.measure:
             estimates = self.measured(sweep, missing, estimates)
         plan = Plan(sweep, trials, estimates)
-        here = not missing or self.launcher.threads(missing[0]) is not None
-        print_plan(plan, missing, self.console, self.options.compare, self.launcher.at_once, here)
-        for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
-            say(self.console, line)
-        for line in long_note(plan, missing, self.launcher.cpu_cores(), self.launcher.at_once):
+        print_plan(plan, missing, self.console, self.launcher.at_once)
+        for line in [*plan_notes(plan, missing, self.launcher.cpu_cores(), self.launcher.at_once), *lines]:
             say(self.console, line)
         if self.options.plan and missing:
             say(self.console, self.launcher.describe(missing))
@@ -256,8 +248,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "file", metavar="FILE", type=sweep_file, nargs="?", help="a sweep file, or the name of one that ships: table3_A"
     )
-    trials = add_sweep_options(parser)
-    add_retune_options(trials)
+    add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
     run.add_argument(
@@ -274,10 +265,8 @@ def read_options(words: list[str]) -> argparse.Namespace:
         help="train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
     )
     add_launcher_options(run)
-    add_trusted_option(run)
     table = parser.add_argument_group("what is printed")
     add_beside_option(table)
-    table.add_argument("--compare", choices=COMPARED, help="adds a column to the plan: how far each row is from base")
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
     search.add_argument(
         "--sampler",
@@ -291,7 +280,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
         metavar=("NAME", "KEY=VALUE"),
         help="none, median, halving or hyperband, with its options (the file's early_terminate, or none)",
     )
-    add_storage_option(search)
     folder = parser.add_argument_group("without a FILE")
     folder.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")

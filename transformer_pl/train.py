@@ -30,14 +30,14 @@ from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, scale_level, scale_names
-from transformer_pl.runtime.command_line import CommandParser, add_trusted_option, folder_name, run_command, text
+from transformer_pl.command_line import CommandParser, folder_name, run_command, text
 from transformer_pl.runtime.energy import EnergyMeter
 from transformer_pl.runtime.environment import (
     TRIAL,
     avoid_spinning_threads,
     code_state,
     describe_environment,
-    trust_project_only,
+    project_version,
     under_wandb_agent,
 )
 from transformer_pl.runtime.errors import InputError
@@ -46,7 +46,6 @@ from transformer_pl.runtime.lease import Lost
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
 from transformer_pl.runtime.terminal import command_console
-from transformer_pl.runtime.version import project_version
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
@@ -72,8 +71,6 @@ def main(argv: list[str]) -> int:
     options, levels = read_argv(argv)
     end_with_parent()
     avoid_spinning_threads()
-    if options.trusted_only:
-        trust_project_only()
     if options.earlier:
         earlier = Earlier.named(options.earlier, options.runs)
         levels, scale, difference = [earlier.level], earlier.result["scale"], earlier.difference
@@ -105,7 +102,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     """
     parser = CommandParser(
         prog="python -m transformer_pl.train",
-        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--trusted-only] [--key=value ...]\n'
+        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]\n'
         "       %(prog)s --from=TRIAL --runs=DIR",
         description="Train one trial, unless it has finished or diverged; an interrupted one continues. Defaults are\n"
         "in parentheses.",
@@ -134,7 +131,6 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
-    add_trusted_option(parser)
     options, rest = parser.parse_known_args(argv)
     if options.earlier:
         given = {"--scale": options.scale, "--variant": options.variant, " ".join(rest): rest or None}

@@ -42,7 +42,7 @@ from transformer_pl.loss import projected_loss
 from transformer_pl.model import Transformer
 from transformer_pl.reporting import plots
 from transformer_pl.runtime import memory
-from transformer_pl.runtime.command_line import whole_numbers
+from transformer_pl.command_line import whole_numbers
 from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json

@@ -55,7 +55,7 @@ from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
-from transformer_pl.runtime.command_line import names
+from transformer_pl.command_line import names
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 

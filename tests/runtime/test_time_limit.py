@@ -19,7 +19,7 @@ ENDLESS = {  # none of which comes back to Python code, or which catches what in
 PROGRAM = """
 from transformer_pl import components, sweep
 from transformer_pl.runtime import time_limit
-from transformer_pl.runtime.command_line import run_command
+from transformer_pl.command_line import run_command
 
 components.LONGEST_S, time_limit.UNHEARD_S = {seconds}, 0.3
 run_command(sweep.main)

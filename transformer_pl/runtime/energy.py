@@ -3,6 +3,7 @@
 RAPL counts what everything on the processors and in their memory uses. On most machines only root may read it.
 """
 
+import ctypes
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -10,10 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_pl.runtime.machine import gpu_joules
-
 POWERCAP = Path("/sys/class/powercap")
 READ_EVERY_S = 60.0  # a processor under full load comes to the end of its counter in 10 minutes or more
+
+
+def gpu_joules(uuid: str) -> float:
+    """What a GPU has used since its driver was loaded. Raises an OSError where that is not told (a part of a GPU)."""
+    device, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
+    try:
+        driver = ctypes.CDLL("libnvidia-ml.so.1")
+        failed = (
+            driver.nvmlInit_v2()
+            or driver.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
+            or driver.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(millijoules))
+        )
+    except AttributeError as error:
+        raise OSError("NVIDIA's driver is too old to tell energy") from error
+    if failed:
+        raise OSError(f"NVIDIA's driver does not tell the energy of {uuid}: error {failed}")
+    return millijoules.value / 1000
 
 
 class Counter(NamedTuple):

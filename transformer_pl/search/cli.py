@@ -16,7 +16,7 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
+from transformer_pl.command_line import kept_options, make_folder, other_table, refuse_options, sweep_folder
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
@@ -43,7 +43,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = search_from_options(options.file, content, options)
-    grids = ["beside", "compare", "measure", "rerun"]
+    grids = ["beside", "measure", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)

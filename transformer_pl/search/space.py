@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 from optuna.distributions import IntDistribution
 from rich.console import Console
 
-from transformer_pl.components import default_options, untrusted_components
+from transformer_pl.components import default_options
 from transformer_pl.config import KEYS, Config, Trainer, is_known_key, nominal_sizes, not_papers, unknown_key
-from transformer_pl.experiments.plan_notes import outside_note
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import (
@@ -141,8 +140,7 @@ def read_search(
     )
     base = search.config({})[0]
     search = search._replace(base=base, seed=base.seed)
-    mistakes = [mistake for config in search.single_changes() for mistake in untrusted_components(config.model)]
-    if mistakes := [f"{path}: {mistake}" for mistake in mistakes] + _mistakes_of_base(search):
+    if mistakes := _mistakes_of_base(search):
         raise InputError(*mistakes)
     return search
 
@@ -346,5 +344,3 @@ def print_search(search: Search, console: Console) -> None:
     for key, values in search.space.items():
         whole = ", whole numbers" if isinstance(values, IntDistribution) and isinstance(KEYS.get(key), float) else ""
         say(console, f"  {key}: {describe(values)}{whole} (base {base[key]})")
-    for line in outside_note(search.single_changes()):
-        say(console, line)

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from transformer_pl.runtime.environment import PROJECT
-from transformer_pl.runtime.network import responds, why_unreachable
+from transformer_pl.runtime.network import why_unreachable
 from transformer_pl.runtime.signals import kill
 
 RUN_ID = "wandb/run-id"  # in the folder of a trial or of a sweep
@@ -160,7 +160,7 @@ def _watch_parent() -> None:
     deadline.start()
     while _server is None:  # the run may still be opening
         time.sleep(0.1)
-    if responds(_server, END_S):
+    if why_unreachable(_server, END_S) is None:
         with suppress(OSError):  # the parent was killed
             os.write(int(sys.argv[1]), b"!")
 

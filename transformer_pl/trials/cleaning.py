@@ -17,7 +17,7 @@ from rich.table import Table
 
 from transformer_pl.component_sources import changed_files, own_components
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.terminal import ask, counted, print_table, say
+from transformer_pl.runtime.terminal import ask, counted, say
 from transformer_pl.trials.identity import CORE_REVISION
 from transformer_pl.trials.index import index_of
 from transformer_pl.trials.names import trial_id
@@ -63,7 +63,7 @@ def list_runs(runs: Path, console: Console, queued: Mapping[str, str] | None = N
         states = Counter(by_id.get(trial_id(name), "new") for name in planned[folder].trials)
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
         table.add_row(folder.name, counts, _ago(files[folder]), planned[folder].differs or "")
-    print_table(console, table)
+    console.print(table)
     console.print()
     table = _table("trial", "state", "age", "size", "score")
     for trial in trials:
@@ -71,7 +71,7 @@ def list_runs(runs: Path, console: Console, queued: Mapping[str, str] | None = N
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
         name = trial.folder.name
         table.add_row(name, state_of[name], _ago(files[trial.folder]), _bytes(_size(files[trial.folder])), score)
-    print_table(console, table)
+    console.print(table)
     texts = [_files(folder) for folder in _folders(runs / "data") if is_data(folder)]
     total = _size(chain(*files.values(), *texts))
     console.print(
