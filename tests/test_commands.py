@@ -14,9 +14,8 @@ from helpers import ROOT, SHIPPED
 
 from transformer_pl import __main__ as console
 from transformer_pl import check, complexity, report, sweep, train, translate
-from transformer_pl.command_line import as_typed, sweep_file
+from transformer_pl.command_line import CommandParser, HelpShown, as_typed, sweep_file
 from transformer_pl.levels import resolve
-from transformer_pl.command_line import CommandParser, HelpShown
 from transformer_pl.runtime.errors import InputError
 
 MODULES = {

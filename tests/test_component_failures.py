@@ -150,9 +150,7 @@ def test_ctrl_c_is_no_failure_of_a_component(module, tmp_path):
 
 def test_a_command_that_a_component_ends_is_not_done(module):
     """Wherever it runs one: such as where it translates, or draws a picture of attention."""
-    program = (
-        "import sys; from transformer_pl.command_line import run_command; run_command(lambda argv: sys.exit(0))"
-    )
+    program = "import sys; from transformer_pl.command_line import run_command; run_command(lambda argv: sys.exit(0))"
     process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 1 and "a component must raise errors only, but raised SystemExit(0)" in process.stderr
     asked = command("translate", "--help")

@@ -38,6 +38,7 @@ from tests.data import test_hub
 from tests.training import test_compiling, test_distributed
 from tests.trials import test_repeat
 from transformer_pl import check, complexity, report, sweep, train, translate
+from transformer_pl.command_line import HelpShown
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.evaluation.evaluate import trained_model
@@ -47,7 +48,6 @@ from transformer_pl.launchers import workers
 from transformer_pl.levels import Level, resolve
 from transformer_pl.reporting import rows as table_rows
 from transformer_pl.runtime import crash, fork_server
-from transformer_pl.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.search import cli as search_cli

@@ -24,9 +24,9 @@ from tiny_trials import in_a_command
 from transformer_pl import check, complexity, report, sweep, train, translate
 from transformer_pl.__main__ import COMMANDS
 from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.command_line import HelpShown
 from transformer_pl.data import synthetic
 from transformer_pl.reporting import table_1
-from transformer_pl.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 READMES = sorted(

@@ -306,4 +306,6 @@ def make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         reason = error.strerror
-        raise InputError(f"{folder}: must be a folder that can be written, but: {reason}; choose another --runs") from None
+        raise InputError(
+            f"{folder}: must be a folder that can be written, but: {reason}; choose another --runs"
+        ) from None

@@ -7,11 +7,17 @@ fixed width d, and fits how the time grows with n. Without --scale the sizes are
 import argparse
 
 from transformer_pl.checks.run import check_models
+from transformer_pl.command_line import (
+    CommandParser,
+    add_row_options,
+    make_folder,
+    run_command,
+    sweep_file,
+    whole_numbers,
+)
 from transformer_pl.config import sizes
-from transformer_pl.command_line import add_row_options, make_folder, sweep_file
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime import memory
-from transformer_pl.command_line import CommandParser, run_command, whole_numbers
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.trials.names import as_folder

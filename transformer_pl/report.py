@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.config import is_known_key
 from transformer_pl.command_line import (
+    CommandParser,
     add_beside_option,
     add_sweep_options,
     complete_retune_options,
+    folder_name,
     make_folder,
+    positive_number,
     refuse_options,
+    run_command,
     sweep_file,
     sweep_folder,
 )
+from transformer_pl.config import is_known_key
 from transformer_pl.experiments.plan import PlannedTrial, plan_trials
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
@@ -27,7 +31,6 @@ from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import read_rows
 from transformer_pl.reporting.table import table_of
 from transformer_pl.reporting.wandb_report import WandbReport
-from transformer_pl.command_line import CommandParser, folder_name, positive_number, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml

@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
-from transformer_pl.experiments import measure
 from transformer_pl.command_line import (
+    CommandParser,
     add_beside_option,
     add_sweep_options,
     complete_retune_options,
@@ -23,9 +23,12 @@ from transformer_pl.command_line import (
     make_folder,
     other_table,
     refuse_options,
+    run_command,
     sweep_file,
     sweep_folder,
+    whole_number,
 )
+from transformer_pl.experiments import measure
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import (
     CostEstimate,
@@ -47,7 +50,6 @@ from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, 
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
-from transformer_pl.command_line import CommandParser, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import write_json

@@ -20,6 +20,7 @@ import yaml
 
 from transformer_pl import components
 from transformer_pl.checks.run import check_model
+from transformer_pl.command_line import CommandParser, folder_name, run_command, text
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
@@ -30,7 +31,6 @@ from transformer_pl.experiments.cost import Cost, training_cost
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, scale_level, scale_names
-from transformer_pl.command_line import CommandParser, folder_name, run_command, text
 from transformer_pl.runtime.energy import EnergyMeter
 from transformer_pl.runtime.environment import (
     TRIAL,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transformer_pl.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.components import described
 from transformer_pl.config import Config
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError, message_of
 from transformer_pl.runtime.files import check_regular
 from transformer_pl.task import task_of

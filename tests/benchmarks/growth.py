@@ -30,6 +30,7 @@ import yaml
 from rounds import CLOCK_HELP, CLOCKS, ROOT, errors_of
 
 from transformer_pl import report, sweep
+from transformer_pl.command_line import whole_numbers
 from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.data.batches import TrainStream
 from transformer_pl.data.prepare import prepare
@@ -42,7 +43,6 @@ from transformer_pl.loss import projected_loss
 from transformer_pl.model import Transformer
 from transformer_pl.reporting import plots
 from transformer_pl.runtime import memory
-from transformer_pl.command_line import whole_numbers
 from transformer_pl.runtime.environment import avoid_spinning_threads, describe_environment
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json

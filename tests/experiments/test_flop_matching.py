@@ -5,10 +5,10 @@ import re
 import pytest
 from forked import command
 from helpers import ROOT, shared_text
+from transformer_pl.experiments.flop_matching import match_flops
 
 from transformer_pl.config import sizes
 from transformer_pl.experiments.cost import forward_cost, training_cost
-from transformer_pl.experiments.flop_matching import match_flops
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.trials.runs_folder import finished_results

@@ -12,12 +12,12 @@ import yaml
 from helpers import ROOT, a_result, little_text
 from rich.console import Console
 from tiny_trials import in_a_command
+from transformer_pl.experiments.plan_notes import CORE_RATE, WEEK, YEAR, long_note
 
 from transformer_pl import sweep
 from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, training_cost
 from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, longest_first, plan_trials
-from transformer_pl.experiments.plan_notes import CORE_RATE, WEEK, YEAR, long_note
 from transformer_pl.experiments.plan_table import print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.table import table_of

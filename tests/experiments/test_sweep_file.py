@@ -13,8 +13,8 @@ from helpers import GRIDS, ROOT, SEARCHES, SHIPPED
 from wandb import Settings
 from wandb.errors import UsageError
 
-from transformer_pl.config import KEYS
 from transformer_pl.command_line import sweep_folder
+from transformer_pl.config import KEYS
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, TOP_LEVEL, read_sweep
 from transformer_pl.levels import SCALES, Level, parse_variant, resolve, scale_level
 from transformer_pl.reporting.published import read_published

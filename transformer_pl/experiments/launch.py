@@ -1,6 +1,5 @@
 """Trains what a queue gives out: several trials at once, wherever the launcher trains them."""
 
-import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +11,7 @@ from transformer_pl.experiments.trial_queue import Ending, TrialQueue, is_short_
 from transformer_pl.launchers import Ended, Launcher, Training, with_key
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.lease import Lease
-from transformer_pl.runtime.signals import GRACE_S, Stopped
+from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 from transformer_pl.trials.schemas import main_score
 
@@ -26,18 +25,14 @@ def launch(queue: TrialQueue, argv: Argv, launcher: Launcher, view: ProgressView
     launcher: opened, and allotted. A signal stops the command as the launcher does that, and raises `Stopped`. Ctrl-C
     comes from a person, whom the launcher may ask.
     """
-    scheduler, ask = _Scheduler(queue, argv, launcher, view), nobody
+    scheduler = _Scheduler(queue, argv, launcher, view)
     try:
         while scheduler.fill_free_slots():
             view.refresh()
             time.sleep(POLL_S)
             scheduler.poll()
-    except Stopped as stopped:
-        if stopped.signum == signal.SIGINT:
-            ask = view.ask
-        raise
     finally:
-        scheduler.stop_all(ask)
+        scheduler.stop_all(nobody)
 
 
 def nobody(question: str) -> bool:

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from types import ModuleType
 
-from transformer_pl.launchers import Launcher, local, slurm, slurm_queue
 from transformer_pl.command_line import Options, whole_number
+from transformer_pl.launchers import Launcher, local, slurm, slurm_queue
 from transformer_pl.runtime.errors import InputError
 
 LAUNCHERS: dict[str, ModuleType] = {"local": local, "slurm": slurm}

@@ -72,7 +72,10 @@ def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = 
             "as srun or torchrun, but there is none here; use one, or leave it out"
         )
     gpus = gpus if trainer.accelerator != "cpu" else 0
-    for key, value, other in (("accelerator", "gpu", "auto or cpu"), ("precision", "16-mixed", "bf16-mixed or 32-true")):
+    for key, value, other in (
+        ("accelerator", "gpu", "auto or cpu"),
+        ("precision", "16-mixed", "bf16-mixed or 32-true"),
+    ):
         if not gpus and getattr(trainer, key) == value:
             mistakes.append(f"trainer.{key} = {value}: needs a GPU, but torch finds none here; choose {other}")
     if gpus and trainer.devices > gpus:
