@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,18 +36,13 @@ def measured(
     for row, planned in sorted(rows.items()):
         say(f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
         seconds = planned.config.steps * _seconds_a_step(planned, argv, threads(planned) or 1)
-        estimates = estimates | {row: estimates[row]._replace(seconds=seconds, by_flops=False)}
+        estimates = estimates | {row: estimates[row]._replace(seconds=seconds)}
     return estimates
 
 
-def check_measurable(missing: Iterable[PlannedTrial], threads: Callable[[PlannedTrial], int | None]) -> None:
-    """Raise an InputError for trials that are trained elsewhere, and for trials that are too short to be timed.
-
-    threads: of each process of a trial; None where it is not trained on this machine.
-    """
+def check_measurable(missing: Iterable[PlannedTrial]) -> None:
+    """Raise an InputError for trials that are too short to be timed."""
     for planned in missing:
-        if threads(planned) is None:
-            raise InputError("--measure: measures this machine, but the trials are trained elsewhere; leave it out")
         if planned.config.steps < FIRST + EVERY:
             raise InputError(
                 f"--measure: {planned.name}: must have at least {FIRST + EVERY} steps to be timed, but has "
@@ -56,49 +51,39 @@ def check_measurable(missing: Iterable[PlannedTrial], threads: Callable[[Planned
 
 
 def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], list[str]], threads: int) -> float:
+    last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
     with TemporaryDirectory(prefix="measure") as name:
         runs = Path(name)
         (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
-        last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
         words = with_key(argv(planned, runs), "trainer.log_every", EVERY)
         words = with_key(words, "trainer.val_every", LAST + 1)  # validations come on top
         environment = without_slurm() | SLEEPING_THREADS | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
         environment[ENDS_WITH_STDIN] = "1"  # with this process, also where that is killed
-        with (runs / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", TRAIN, *words], stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
-            )
-        try:
-            while True:
-                ended = process.poll() is not None
-                times = _times(runs)
-                if max(times, default=0) >= last:
-                    break
-                if ended:
-                    raise InputError(
-                        f"--measure: {planned.name}: its training must reach step {last}, but ended with exit code "
-                        f"{process.returncode}; it said: {_end(runs / 'log')}"
-                    )
-                time.sleep(POLL_S)
-        finally:
-            process.terminate()
+        command, log = [sys.executable, "-m", TRAIN, *words], runs / "log"
+        with (
+            log.open("wb") as file,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment) as process,
+        ):
             try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+                while max(times := _times(runs), default=0) < last:
+                    if process.poll() is not None and max(_times(runs), default=0) < last:
+                        said = " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:])
+                        raise InputError(
+                            f"--measure: {planned.name}: its training must reach step {last}, but ended with exit "
+                            f"code {process.returncode}; it said: {said}"
+                        )
+                    time.sleep(POLL_S)
+            finally:
+                process.terminate()
+                try:
+                    process.wait(GRACE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
     first, *_, final = sorted(times)
     return (times[final] - times[first]) / (final - first)
 
 
 def _times(runs: Path) -> dict[int, float]:
     """When each logged step had ended, by its number, from FIRST on."""
-    files = list((runs / "trials").glob("*/metrics.jsonl"))
-    lines: Sequence[dict] = read_metrics(files[0]) if files else []
+    lines = [line for file in (runs / "trials").glob("*/metrics.jsonl") for line in read_metrics(file)]
     return {line["step"]: line["time"] for line in lines if line.get("kind") == "train" and line["step"] >= FIRST}
-
-
-def _end(log: Path) -> str:
-    return " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:]) or "nothing"
