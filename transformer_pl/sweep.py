@@ -16,6 +16,7 @@ from rich.console import Console
 from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
     CommandParser,
+    Options,
     add_beside_option,
     add_sweep_options,
     complete_retune_options,
@@ -45,8 +46,8 @@ from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.experiments.trial_queue import GridQueue
-from transformer_pl.launchers import Launcher
-from transformer_pl.launchers.cli import add_launcher_options, chosen_launcher, queued_trials
+from transformer_pl.launchers import slurm
+from transformer_pl.launchers.local import LocalLauncher
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
@@ -57,13 +58,13 @@ from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, counted, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
-from transformer_pl.trials.index import index_of
 from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
 
+LAUNCHERS = ("local", "slurm")
 # Options that are for a sweep file.
 OF_A_FILE = (
     *("scale", "seeds", "set", "retune", "plan", "measure", "parallel", "rerun", "beside"),
-    *("sampler", "pruner", "storage", "devices", "per_device", "slurm"),
+    *("sampler", "pruner", "storage", "launcher", "devices", "per_device", "slurm", "wait", "worker"),
 )
 EXAMPLES = """\
 examples:
@@ -86,11 +87,11 @@ def main(words: list[str]) -> int:
         print(schema_text(options.schema))
         return 0
     if options.list:
-        cleaning.list_runs(options.runs, console, queued_trials(options.runs))
+        cleaning.list_runs(options.runs, console)
         return 0
     if options.clean:
         with runs_lock(options.runs, alone=True):
-            return cleaning.clean(options.runs, console, queued_trials(options.runs, must_answer=True))
+            return cleaning.clean(options.runs, console)
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if options.measure and not options.plan:
@@ -110,12 +111,16 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content)
     folder = sweep_folder(sweep, options)
-    command = GridCommand(options, folder, console, chosen_launcher(options, folder))
+    launcher = LocalLauncher(options.parallel, options.devices, options.per_device)
+    command = GridCommand(options, folder, console, launcher)
     retuning = None
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
     missing = len(command.trials_to_train(plan.trials))
+    to_train = missing or (len(sweep.configs) if retuning else 0)
+    if options.launcher == "slurm" and slurm.submit_workers(options, folder, console, to_train):
+        return 0
     if options.plan:
         if retuning and missing:
             say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")
@@ -124,13 +129,14 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
         return 0
     check_writable(options.runs)
     with runs_lock(options.runs):
-        with command.launcher.opened(missing or (len(sweep.configs) if retuning else 0)):
-            exit_code = command.train(plan)
-            if retuning:
-                if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
-                    return exit_code
-                plan = command.show_plan(retuning.best(sweep, plan.trials))
-                exit_code = max(exit_code, command.train(plan))
+        exit_code = command.train(plan)
+        if retuning:
+            if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
+                return exit_code
+            plan = command.show_plan(retuning.best(sweep, plan.trials))
+            exit_code = max(exit_code, command.train(plan))
+        if options.worker and any(planned.trial.needs_training() for planned in plan.trials):
+            return exit_code  # the last worker prints the table
         exit_code = command.publish(plan, exit_code)
     trial_folders = [planned.trial.folder for planned in plan.trials]
     mention_offline_runs([*trial_folders, command.folder], options.runs, console)
@@ -147,19 +153,21 @@ class GridCommand:
     options: argparse.Namespace
     folder: Path
     console: Console
-    launcher: Launcher
+    launcher: LocalLauncher
 
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
         trials = plan_trials(sweep, self.options.runs)
         missing = self.trials_to_train(trials)
-        self.launcher.check([planned.config.trainer for planned in missing])
+        here = self.options.launcher == "local"
+        if here:
+            self.launcher.check([planned.config.trainer for planned in missing])
         check_models((row.configs[0] for row in sweep.rows), self.options.runs)
         self.launcher.allot([one.config.trainer for one in missing], len(missing))
         texts = [(planned.config.data, planned.prepared) for planned in missing]
         lines: list[str] = []  # of texts that are not prepared here; else `train` prepares them
         if self.options.measure:
-            measure.check_measurable(missing, self.launcher.threads)
+            measure.check_measurable(missing)
             prepare_texts([data for data, _ in texts], self.options.runs, self.console)
         elif self.options.plan:
             lines = survey_texts(texts, self.console)
@@ -167,14 +175,12 @@ class GridCommand:
         if self.options.measure:
             estimates = self.measured(sweep, missing, estimates)
         plan = Plan(sweep, trials, estimates)
-        print_plan(plan, missing, self.console, self.launcher.at_once)
-        for line in [*plan_notes(plan, missing, self.launcher.cpu_cores(), self.launcher.at_once), *lines]:
+        at_once, cores = (self.launcher.workers.count, self.launcher.workers.cpu_cores) if here else (1, 0)
+        print_plan(plan, missing, self.console, at_once)
+        for line in [*plan_notes(plan, missing, cores, at_once), *lines]:
             say(self.console, line)
-        if self.options.plan and missing:
-            say(self.console, self.launcher.describe(missing))
-            for line in self.launcher.preview(longest_first(missing, estimates), self.argv(sweep)):
-                say(self.console, line)
-        index_of(self.options.runs).save()
+        if self.options.plan and missing and here:
+            say(self.console, self.launcher.workers.describe(missing))
         return plan
 
     def measured(
@@ -185,7 +191,7 @@ class GridCommand:
             estimates,
             missing,
             lambda planned, runs: argv(sweep, planned, runs, False),
-            self.launcher.threads,
+            self.launcher.workers.threads_of,
             lambda line: say(self.console, line),
         )
 
@@ -198,7 +204,7 @@ class GridCommand:
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
-        queue = GridQueue(missing, [planned for planned in missing if self.launcher.attach(planned)])
+        queue = GridQueue(missing)
         prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
         make_folder(self.folder)
         write_json(self.folder / "plan.json", as_json(plan) | kept_options(self.options))
@@ -223,10 +229,11 @@ class GridCommand:
 
     def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
         self.launcher.allot([one.config.trainer for one in missing], len(missing))
-        say(self.console, self.launcher.describe(missing))
+        workers = self.launcher.workers
+        say(self.console, workers.describe(missing))
         cached = len(plan.trials) - len(missing)
-        with ProgressView(self.console, missing, cached, self.launcher.at_once, plan.estimates) as view:
-            launch(queue, self.argv(plan.sweep), self.launcher, view)
+        with ProgressView(self.console, missing, cached, workers.count, plan.estimates) as view:
+            launch(queue, self.argv(plan.sweep), self.launcher, view, waits=not self.options.worker)
 
     def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
         for planned in failed:
@@ -259,14 +266,17 @@ def read_options(words: list[str]) -> argparse.Namespace:
         help="for --plan: train the first 50 steps of each row to estimate its time; prepares the text",
     )
     run.add_argument(
-        "--parallel", type=_parallel, metavar="N|auto", help="trials at once (auto: as cores or GPUs allow)"
+        "--parallel",
+        type=_parallel,
+        metavar="N|auto",
+        help="trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers",
     )
     run.add_argument(
         "--rerun",
         action="store_true",
         help="train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
     )
-    add_launcher_options(run)
+    _add_launcher_options(run)
     table = parser.add_argument_group("what is printed")
     add_beside_option(table)
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
@@ -295,11 +305,38 @@ def read_options(words: list[str]) -> argparse.Namespace:
     if len(given) > 1:
         parser.error(f"give {given[0]} or {given[1]}, not both")
     if not options.file:
-        why = f"is for a sweep file, not for {given[0]}"
-        refuse_options(options, OF_A_FILE, why)
-        if options.launcher != parser.get_default("launcher"):
-            refuse_options(options, ["launcher"], why)
+        refuse_options(options, OF_A_FILE, f"is for a sweep file, not for {given[0]}")
+    options.launcher = options.launcher or LAUNCHERS[0]
+    if options.launcher == "slurm":
+        here = ["devices", "per_device", "measure", "rerun", "worker"]
+        refuse_options(options, here, "is for the machine that trains, but --launcher slurm only submits workers")
+    else:
+        refuse_options(options, ["slurm", "wait"], "is for --launcher slurm")
     return options
+
+
+def _add_launcher_options(group: Options) -> None:
+    """Add --launcher, and the options of one launcher."""
+    group.add_argument("--launcher", choices=LAUNCHERS, help="where trials are trained (local: this machine)")
+    group.add_argument(
+        "--devices",
+        type=whole_number(),
+        metavar="N",
+        help="use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)",
+    )
+    group.add_argument(
+        "--per-device",
+        type=whole_number(),
+        metavar="K",
+        help="run K trials on each GPU, each pinned to its own CPU cores",
+    )
+    group.add_argument(
+        "--slurm", type=Path, metavar="FILE", help="for --launcher slurm: YAML file of sbatch options for one worker"
+    )
+    group.add_argument("--wait", action="store_true", help="for --launcher slurm: wait for the job, print the table")
+    group.add_argument(
+        "--worker", action="store_true", help="end when nothing is left that no other command trains; no table"
+    )
 
 
 def argv(sweep: Sweep, planned: PlannedTrial, runs: Path, rerun: bool) -> list[str]:

@@ -42,7 +42,6 @@ from transformer_pl.runtime.environment import (
 )
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
-from transformer_pl.runtime.lease import Lost
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
 from transformer_pl.runtime.terminal import command_console
@@ -50,6 +49,7 @@ from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
+from transformer_pl.trials.lock import Lost
 from transformer_pl.trials.repeat import Earlier
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs_lock, why_unwritable
 from transformer_pl.trials.trial_run import TrialRun

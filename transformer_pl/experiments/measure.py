@@ -1,16 +1,15 @@
 """How long the trials of a sweep will take, by the first steps of each row on this machine (`--plan --measure`)."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
-from transformer_pl.launchers import SLEEPING_THREADS, TRAIN, with_key, without_slurm
+from transformer_pl.launchers.local import TRAIN, end_all
+from transformer_pl.runtime import children
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.signals import ENDS_WITH_STDIN, GRACE_S
+from transformer_pl.runtime.machine import without_slurm
 from transformer_pl.trials.metrics import read_metrics
 
 EVERY = 10  # steps between two lines of metrics
@@ -22,7 +21,7 @@ def measured(
     estimates: dict[int, CostEstimate],
     missing: Iterable[PlannedTrial],
     argv: Callable[[PlannedTrial, Path], list[str]],
-    threads: Callable[[PlannedTrial], int | None],
+    threads: Callable[[PlannedTrial], int],
     say: Callable[[str], None],
 ) -> dict[int, CostEstimate]:
     """The estimates, with the time of the training steps of each row that has a trial left to train.
@@ -35,7 +34,7 @@ def measured(
     rows = {planned.row: planned for planned in reversed(list(missing))}
     for row, planned in sorted(rows.items()):
         say(f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
-        seconds = planned.config.steps * _seconds_a_step(planned, argv, threads(planned) or 1)
+        seconds = planned.config.steps * _seconds_a_step(planned, argv, threads(planned))
         estimates = estimates | {row: estimates[row]._replace(seconds=seconds)}
     return estimates
 
@@ -52,33 +51,25 @@ def check_measurable(missing: Iterable[PlannedTrial]) -> None:
 
 def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], list[str]], threads: int) -> float:
     last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
+    ours = {"trainer.log_every": EVERY, "trainer.val_every": LAST + 1}  # validations come on top
+    environment = without_slurm() | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
     with TemporaryDirectory(prefix="measure") as name:
-        runs = Path(name)
+        runs, log = Path(name), Path(name) / "log"
         (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
-        words = with_key(argv(planned, runs), "trainer.log_every", EVERY)
-        words = with_key(words, "trainer.val_every", LAST + 1)  # validations come on top
-        environment = without_slurm() | SLEEPING_THREADS | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
-        environment[ENDS_WITH_STDIN] = "1"  # with this process, also where that is killed
-        command, log = [sys.executable, "-m", TRAIN, *words], runs / "log"
-        with (
-            log.open("wb") as file,
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment) as process,
-        ):
-            try:
-                while max(times := _times(runs), default=0) < last:
-                    if process.poll() is not None and max(_times(runs), default=0) < last:
-                        said = " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:])
-                        raise InputError(
-                            f"--measure: {planned.name}: its training must reach step {last}, but ended with exit "
-                            f"code {process.returncode}; it said: {said}"
-                        )
-                    time.sleep(POLL_S)
-            finally:
-                process.terminate()
-                try:
-                    process.wait(GRACE_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+        words = [word for word in argv(planned, runs) if not word.startswith(tuple(f"--{key}=" for key in ours))]
+        words += [f"--{key}={value}" for key, value in ours.items()]
+        process = children.start_module(TRAIN, words, environment, log)
+        try:
+            while max(times := _times(runs), default=0) < last:
+                if process.exitcode is not None and max(times := _times(runs), default=0) < last:
+                    said = " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:])
+                    raise InputError(
+                        f"--measure: {planned.name}: its training must reach step {last}, but ended with exit code "
+                        f"{process.exitcode}; it said: {said}"
+                    )
+                time.sleep(POLL_S)
+        finally:
+            end_all([process])
     first, *_, final = sorted(times)
     return (times[final] - times[first]) / (final - first)
 

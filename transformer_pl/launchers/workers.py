@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from transformer_pl.config import Trainer
-from transformer_pl.launchers import without_slurm
 from transformer_pl.runtime.errors import InputError, collect_errors
-from transformer_pl.runtime.machine import accelerator, cpu_cores, gpus
+from transformer_pl.runtime.machine import accelerator, cpu_cores, gpus, without_slurm
 from transformer_pl.runtime.terminal import counted
 
 if TYPE_CHECKING:
@@ -30,12 +29,6 @@ class Workers:
     cores: list[list[int]] = field(default_factory=list)
 
     @property
-    def share_memory(self) -> bool:
-        """Whether several trials use the memory of one device, a GPU or this machine."""
-        used = ",".join(self.gpus).split(",") if self.gpus else ["the CPU"] * self.count
-        return len(set(used)) < len(used)
-
-    @property
     def cpu_cores(self) -> int:
         """The CPU cores that train; 0 where GPUs do."""
         return 0 if self.gpus else len(set().union(*self.cores) or cpu_cores())
@@ -45,33 +38,18 @@ class Workers:
         return planned.trial.threads(planned.config.trainer.threads, self.threads)
 
     def describe(self, trials: Sequence["PlannedTrial"], undrawn: int = 0) -> str:
-        """How many trials run at once on what, with how many threads; which of them keep or change their threads.
-
-        undrawn: how many more trials a search draws.
-        """
-        threads = [self.threads_of(planned) for planned in trials]
-        each = sorted({*threads, *([self.threads] if undrawn else [])})
+        """How many trials run at once on what, with how many threads. undrawn: how many more trials a search draws."""
+        each = sorted({*map(self.threads_of, trials), *([self.threads] if undrawn else [])})
         numbers = " or ".join([*map(str, each[:-1]), counted(each[-1], "thread")])
         trial_count = counted(len(trials) + undrawn, "trial")
-        text = f"{trial_count} to train, {self.count} at a time, each on {self._share()}, with {numbers}"
-        keeping = changing = 0
-        for planned, used in zip(trials, threads, strict=True):
-            keeping += used != (planned.config.trainer.threads or self.threads)
-            changing += planned.trial.threads_begun() not in (None, used)
-        if keeping:
-            text += f"; {keeping} interrupted: resumed with as many threads as before, not {self.threads}"
-        if changing:
-            text += (
-                f"; {changing} interrupted: resumed with trainer.threads, not as many as before, so the results may "
-                "differ in the last digits"
-            )
-        return text
+        return f"{trial_count} to train, {self.count} at a time, each on {self._share()}, with {numbers}"
 
     def _share(self) -> str:
         """What each trial is trained on: `1 CPU core`, or `2 GPUs`."""
         if self.gpus:
             each = sum(len(one.split(",")) for one in self.gpus) // self.count
-            return counted(each, "GPU") + (" that it shares" if self.share_memory else "")
+            shared = len(set(self.gpus)) < self.count
+            return counted(each, "GPU") + (" that it shares" if shared else "")
         each = self.cpu_cores // self.count
         return counted(each, "CPU core") if each else "a CPU core that it shares"
 

@@ -38,6 +38,14 @@ def visible(count: int, names: str | None) -> list[str]:
     return shown if len(set(shown)) == len(shown) else []  # CUDA shows none where a name is repeated
 
 
+def without_slurm() -> dict[str, str]:
+    """This process's environment, but for the variables by which Lightning takes it for a task of SLURM's.
+
+    A sweep may itself be such a task. Its trials are not: they would take its rank for theirs.
+    """
+    return {key: value for key, value in os.environ.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
+
+
 def cpu_cores() -> list[int]:
     """The CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux alone has it

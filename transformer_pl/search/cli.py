@@ -20,8 +20,8 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
-from transformer_pl.launchers import Launcher
-from transformer_pl.launchers.cli import chosen_launcher
+from transformer_pl.launchers import slurm
+from transformer_pl.launchers.local import LocalLauncher
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
@@ -48,9 +48,12 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
     samplers.try_out(search, sampler, pruner)
     folder = sweep_folder(search, options)
-    launcher = chosen_launcher(options, folder)
-    launcher.check(search.trainers())
+    launcher = LocalLauncher(options.parallel, options.devices, options.per_device)
+    if options.launcher == "local":
+        launcher.check(search.trainers())
     check_models(search.single_changes(), options.runs)
+    if options.launcher == "slurm" and slurm.submit_workers(options, folder, console, search.run_cap):
+        return 0
     if options.plan:
         _print_plan(search, folder, options, console, launcher)
         return 0
@@ -62,15 +65,14 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         study = storage.create_study(search, folder, options.storage, sampler, pruner)
         make_folder(folder)
         try:
-            with launcher.opened(trials_left(study.get_trials(deepcopy=False), search.run_cap)):
-                prepare_texts([search.base.data], options.runs, console)
-                exit_code = _train(search, study, folder, options, console, launcher)
+            prepare_texts([search.base.data], options.runs, console)
+            exit_code = _train(search, study, folder, options, console, launcher)
             results = SearchResults(search, study, options.runs)
         except (storage.Unreachable, *storage.DATABASE_ERRORS) as error:
             reason = storage.first_line(error)
             say(console, f"the study cannot be reached: {reason}; run the same command again to resume")
             return 1
-        if not results.records:
+        if not results.records or options.worker:
             return exit_code
         exit_code = _publish(results, folder, exit_code, options, console)
     trial_folders = [options.runs / "trials" / one["folder"] for one in results.trained]
@@ -88,20 +90,20 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
 
 
 def _print_plan(
-    search: Search, folder: Path, options: argparse.Namespace, console: Console, launcher: Launcher
+    search: Search, folder: Path, options: argparse.Namespace, console: Console, launcher: LocalLauncher
 ) -> None:
     """Print the search, its text, what has been drawn already, and how many of its trials run at once."""
     data = search.base.data
     prepared = Prepared(options.runs / "data" / fingerprint_id(data, open_corpus(data)))
     lines = survey_texts([(data, prepared)], console)
     print_search(search, console)
-    launcher.allot(search.trainers(), search.run_cap, is_search=True)
+    launcher.allot(search.trainers(), search.run_cap)
     trials: list[FrozenTrial] = []
     with suppress(storage.NotSearched):
         trials = storage.find_study(search, folder, options.storage).get_trials(deepcopy=False)
     known, left = states_of(trials), trials_left(trials, search.run_cap)
     drawn = [f"{trial_name(one)}: {known[one.number].value}" for one in trials if known[one.number].counts]
-    for line in (*drawn, *lines, *([launcher.describe([], left)] if left else [])):
+    for line in (*drawn, *lines, *([launcher.workers.describe([], left)] if left else [])):
         say(console, line)
 
 
@@ -111,25 +113,22 @@ def _train(
     folder: Path,
     options: argparse.Namespace,
     console: Console,
-    launcher: Launcher,
+    launcher: LocalLauncher,
 ) -> int:
     """Train until the study is complete; return 0, or the exit code of the signal that stopped it."""
-    queue = SearchQueue(search, study, options.runs, lambda planned: launcher.attach(planned) is not None)
+    queue = SearchQueue(search, study, options.runs)
     set_wandb_group(search.name, search.project, folder.name)
     left = trials_left(study.get_trials(deepcopy=False), search.run_cap)
-    launcher.allot(search.trainers(), left, is_search=True)
+    launcher.allot(search.trainers(), left)
     if left:
-        say(console, launcher.describe([], left))
+        say(console, launcher.workers.describe([], left))
     try:
-        with ProgressView(console, [], 0, launcher.at_once, queue.estimates, queue.counts) as view:
-            launch(queue, lambda planned: queue.argv(planned, options.runs), launcher, view)
+        with ProgressView(console, [], 0, launcher.workers.count, queue.estimates, queue.counts) as view:
+            launch(queue, lambda planned: queue.argv(planned, options.runs), launcher, view, waits=not options.worker)
     except Stopped as stopped:
         queue.stopped()
         console.print(stopped)
         return stopped.exit_code
-    except InputError:  # SLURM refuses the first array
-        queue.stopped()
-        raise
     return 0
 
 

@@ -54,7 +54,7 @@ def fit(run: TrialRun, prepared: Prepared, meter: EnergyMeter) -> tuple[TrialLog
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lease, meter)
+    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock, meter)
     logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
     callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
     callbacks += [LambdaCallback(on_validation_end=lambda trainer, _: logger.print_validation(trainer.global_step))]

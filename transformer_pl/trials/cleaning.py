@@ -93,7 +93,7 @@ def clean(runs: Path, console: Console, queued: Collection[str] = ()) -> int:
 
     Raises an InputError where a trial is being trained: other machines may see no lock of the runs folder.
     """
-    if training := [trial for trial in [one for one in _trials(runs) if one.locked()] if trial.lives()]:
+    if training := [trial for trial in _trials(runs) if trial.locked()]:
         raise InputError(
             f"--runs {runs}: cleaning and training exclude each other, but {training[0].folder.name} is being trained; "
             "wait for it"

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +29,9 @@ from transformer_pl.runtime.files import (
     write_atomically,
     write_json,
 )
-from transformer_pl.runtime.lease import LEASE_S, Claim, Claims, Lease
-from transformer_pl.runtime.processes import is_here
 from transformer_pl.task import Measure
 from transformer_pl.trials.index import Index, index_of
+from transformer_pl.trials.lock import Timeout, TrialLock
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 from transformer_pl.trials.names import (
     CHECKPOINT_FILES,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 DIGESTED = ("weights.pt", "metrics.jsonl", "hyp.*.txt", "scores.*.jsonl")  # the files that reported numbers come from
 _SENTENCES = TypeAdapter(list[Sentence])
-LEASE = "TRANSFORMER_PL_LEASE"  # a variable: the lease that the parent took for this process
 
 
 class Trial:
@@ -58,7 +56,6 @@ class Trial:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._lease: Lease | None = None  # of this process, while it trains the trial
 
     @classmethod
     def at(cls, runs: Path, trial_id: str, readable: Callable[[], str]) -> "Trial":
@@ -155,7 +152,7 @@ class Trial:
 
     def set_status(self, state: str, **details: Any) -> None:
         """Write status.json."""
-        self.check_lease()
+        self.check_lock()
         write_json(self.folder / "status.json", {"state": state, "time": time.time(), "pid": os.getpid()} | details)
 
     # Where and on what it ran
@@ -212,62 +209,32 @@ class Trial:
                 "remove it"
             ) from None
 
-    def take_lease(self) -> Lease | None:
-        """The lease of the trial; None where another process trains it. Close it in the end.
-
-        A process that is started with the variable LEASE takes it over: see `Lease.given`.
-        """
-        self.make()
-        try:
-            return Claims(self.folder).take()
-        except OSError as error:
-            raise InputError(
-                f"{self.folder}: must be a folder that can be written, but: {error.strerror or error}; choose another "
-                "--runs"
-            ) from None
+    @cached_property
+    def _lock(self) -> TrialLock:
+        return TrialLock(self.folder)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training this trial, and give signs of life while this one does.
+        """Keep other processes from training this trial. Raises an InputError where one trains it.
 
-        Where another process was about to train it that may have died, this waits to see. Raises an InputError where
-        it lives. If this process is taken for dead, it is told to stop, and `check_lease` raises Lost from then on.
+        If another process takes the trial over, this one is told to stop, and `check_lock` raises Lost from then on.
         """
-        given = os.environ.pop(LEASE, "")
-        lease = Lease.adopt(Claims(self.folder), given) or self._wait_for_lease()
-        with closing(lease), lease.kept(lambda: os.kill(os.getpid(), signal.SIGTERM)):
-            self._lease = lease
-            try:
+        self.make()
+        try:
+            with self._lock.hold(lambda: os.kill(os.getpid(), signal.SIGTERM)):
                 yield
-            finally:
-                self._lease = None
+        except Timeout:
+            raise InputError(
+                f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
+            ) from None
 
-    def _wait_for_lease(self) -> Lease:
-        while (lease := self.take_lease()) is None:
-            if self.lives():
-                raise InputError(
-                    f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
-                )
-        return lease
-
-    def lives(self) -> bool:
-        """Whether a process trains the trial and gives signs of life, for which this waits if it must."""
-        if (holder := self.holder()) and not is_here(holder.process):
-            warn(f"{self.folder}: {holder.host} has this trial; waiting {LEASE_S:.0f} s for a sign of life")
-        return not Claims(self.folder).wait_until_free()
-
-    def check_lease(self) -> None:
+    def check_lock(self) -> None:
         """Raise Lost where this process trained the trial, and another one has taken it over."""
-        if self._lease:
-            self._lease.check()
-
-    def holder(self) -> Claim | None:
-        """The claim of the process that trains the trial; None where none does, as far as can be seen here."""
-        return Claims(self.folder).holder()
+        self._lock.check()
 
     def locked(self) -> bool:
-        """Whether a process trains the trial."""
-        return self.holder() is not None
+        """Whether a living process trains the trial."""
+        return self._lock.is_held()
 
     # Files that the result is made from
 
@@ -275,7 +242,7 @@ class Trial:
         """Write a state dict to weights.pt, on the CPU, atomically."""
         import torch
 
-        self.check_lease()
+        self.check_lock()
         unfinished = self.folder / ".weights.pt"
         torch.save({name: value.cpu() for name, value in state.items()}, unfinished)
         put_in_place(unfinished, self.folder / "weights.pt")
@@ -307,7 +274,7 @@ class Trial:
 
         measure: the name of the measure, such as bleu.
         """
-        self.check_lease()
+        self.check_lock()
         _write_lines(self.folder / f"hyp.{split}.txt", hypotheses)
         rows = zip(statistics, nll, pieces, strict=True)
         lines = (json.dumps({measure: s, "nll": float(n), "pieces": int(p)}) for s, n, p in rows)
@@ -370,10 +337,8 @@ class Trial:
         content = result | {"metrics": metrics_to_json(result["metrics"]), "digests": digests}
         text = json_text(content | {"digest": result_digest(content)})
         crash_point("a result: before it is written")
-        if self._lease:
-            self._lease.publish("result.json", text)
-        else:
-            write_atomically(self.folder / "result.json", text)
+        self.check_lock()
+        write_atomically(self.folder / "result.json", text)
         crash_point("a result: before the checkpoints are removed")
         self.drop_checkpoints()
 

@@ -1,0 +1,72 @@
+"""Child processes, which start in a tenth of a second where a server of multiprocessing has imported torch for them.
+
+The server forks itself for each child (Linux). With a GPU, and on other systems, a child is a new process, because CUDA
+and macOS's libraries do not survive a fork once something has used them.
+"""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from transformer_pl.runtime.machine import gpus
+from transformer_pl.runtime.signals import GRACE_S
+
+IMPORTED = ["transformer_pl.train", "transformer_pl.training.fit", "transformer_pl.evaluation.evaluate_trial"]
+
+
+def context() -> BaseContext:
+    """The context of multiprocessing that starts children. Its server imports IMPORTED when it starts the first."""
+    if sys.platform != "linux" or gpus():
+        return multiprocessing.get_context("spawn")
+    # A fork has one thread, so no library may start others when the server imports it.
+    for variable, value in (("OMP_WAIT_POLICY", "PASSIVE"), ("OPENBLAS_NUM_THREADS", "1")):
+        os.environ.setdefault(variable, value)
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(IMPORTED)
+    return forking
+
+
+def start_module(
+    module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int] = ()
+) -> BaseProcess:
+    """Start `python -m MODULE ARGV` in a session of its own, which prints to a log file.
+
+    It stops when this process ends, however that ends. cores: to which it is pinned; empty: it may use all.
+    """
+    process: BaseProcess = context().Process(target=_run, args=(module, argv, dict(environment), log, cores))  # type: ignore[attr-defined]
+    process.start()
+    return process
+
+
+def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int]) -> None:
+    os.setsid()
+    if cores:
+        os.sched_setaffinity(0, cores)
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    sys.argv[1:] = argv
+    sys.modules.pop(module, None)  # the server imported it for what it imports
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _stop_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os._exit(128 + signal.SIGTERM)
