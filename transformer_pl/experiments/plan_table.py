@@ -85,8 +85,10 @@ def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     """states: of the trials. base: its sizes, of which a row shows those that differ."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in ("row", "sizes"):
-        table.add_column(heading)
+    differing = [" ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
+    for heading, cells in (("row", [row.name for row in plan.sweep.rows]), ("sizes", differing)):
+        longest = max(len(word) for cell in cells for word in (cell or heading).split())  # is not broken
+        table.add_column(heading, min_width=longest)
     for heading in ("params", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)
@@ -100,9 +102,8 @@ def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
         time = "unknown"
         if one.seconds is not None:
             time = f"~{one.seconds / 3600:,.1f} h" if in_hours else f"~{one.seconds:.0f} s"
-        differing = " ".join(size for size in _sizes(row.configs[0]) if size not in base)
         trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
-        table.add_row(row.name, differing, params[index], short_number(one.cost.flops), time, trials)
+        table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
     return table
 
 

@@ -284,7 +284,7 @@ def _why_equal(path: Path, first: Row, second: Row, sets: Mapping[str, str]) -> 
     names = [shown(row.written or row.name) for row in (first, second)]
     models = [nominal_sizes(row.configs[0].model) for row in (first, second)]
     same = "have the same settings" if models[0] == models[1] else "have the same sizes at this scale's width and depth"
-    by_set = f" (with --set {shown(' '.join(sets))})" if sets else ""
+    by_set = f" (with --set {shown(' '.join(f'{key}={value}' for key, value in sets.items()))})" if sets else ""
     return f"{path}: rows `{names[0]}` and `{names[1]}` {same}{by_set}; rows must differ: leave one out"
 
 
