@@ -160,7 +160,7 @@ def test_the_state_and_the_time_of_what_is_left(tmp_path):
     trials[2].trial.finish(a_result(id=trials[2].identity.trial))
     lines = printed(tmp_path, UNBROKEN, finished=known)
     assert "10 trials, 9 to train" in lines[0]
-    assert [line.split(" s  ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
+    assert [line.split(" s ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
     assert any("about 14 min" in line for line in lines)  # 13.5
     assert any("about 3 min" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=4))
 

