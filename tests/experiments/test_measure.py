@@ -23,6 +23,6 @@ def test_a_row_that_ends_before_its_last_step_is_named(tmp_path):
 def test_a_trial_that_is_too_short_is_refused_before_anything_is_trained(tmp_path):
     """With the number of its steps, which `optim.duration` multiplies."""
     sets = {"optim.max_steps": "10", "optim.duration": "1.9"}
-    with pytest.raises(InputError, match="h=1 s1.* 19 "):
+    with pytest.raises(InputError, match=r"h=1 s1.* 19 "):
         check_measurable(plan_trials(read_sweep(TABLE, seeds=["1"], sets=sets), tmp_path))
     check_measurable(plan_trials(read_sweep(TABLE, seeds=["1"], sets=sets | {"optim.duration": "2"}), tmp_path))

@@ -63,8 +63,6 @@ def test_the_paper_s_regime():
 def test_the_sentence_names_the_paper_and_the_range_of_rows():
     base, deep = Regime(1.62, 0.77, 0.00625), Regime(1.62, 0.5, 0.00625)
     told = describe_regime(base, [base, deep])
-    assert all(
-        number in told for number in ("1.6 epochs", "18)", "0.77 target", "0.5 to 0.77", "38)", "0.0063", "0.0007")
-    )
+    assert all(number in told for number in ("1.6 epochs", "18)", "0.77 target", "0.5 to 0.77", "0.0063", "0.0007"))
     unknown = describe_regime(Regime(None, None, 0.001))
     assert "0.001" in unknown and "target tokens" not in unknown and "epochs" not in unknown
