@@ -131,12 +131,12 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     with runs_lock(options.runs):
         exit_code = command.train(plan)
         if retuning:
-            if exit_code not in (0, 1):  # stopped: the best point of each row is not known yet
+            if exit_code not in (0, 1) or command.others_train(plan):  # the best point of a row is not known yet
                 return exit_code
             plan = command.show_plan(retuning.best(sweep, plan.trials))
             exit_code = max(exit_code, command.train(plan))
-        if options.worker and any(planned.trial.needs_training() for planned in plan.trials):
-            return exit_code  # the last worker prints the table
+        if command.others_train(plan):  # the last worker prints the table
+            return exit_code
         exit_code = command.publish(plan, exit_code)
     trial_folders = [planned.trial.folder for planned in plan.trials]
     mention_offline_runs([*trial_folders, command.folder], options.runs, console)
@@ -200,6 +200,10 @@ class GridCommand:
 
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
+
+    def others_train(self, plan: Plan) -> bool:
+        """Of a worker, which does not wait for them: whether other commands still train some of the trials."""
+        return self.options.worker and any(planned.trial.locked() for planned in plan.trials)
 
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""

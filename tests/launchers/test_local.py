@@ -1,14 +1,16 @@
-"""How --devices and --per-device divide a machine among trials."""
+"""How a machine is divided among trials, and what each of them gets."""
 
+import json
 import os
-from contextlib import closing
 
 import pytest
-from experiments.test_launch import launcher, planned_trials
+from helpers import ROOT
 
-from transformer_pl.launchers import local, workers
+from transformer_pl.experiments.plan import plan_trials
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.launchers import workers
+from transformer_pl.launchers.local import LocalLauncher, end
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime import machine as machine_
 from transformer_pl.runtime.errors import InputError
 
 
@@ -28,12 +30,37 @@ def trainer(**keys):
 
 
 @pytest.mark.parametrize(
+    ("trainers", "parallel", "gpus"),
+    [
+        ([{}], None, ["0", "1", "2", "3"]),
+        ([{}], 2, ["0", "1"]),
+        ([{}, {"devices": 2}], None, ["0,1", "2,3"]),  # whichever trial it is
+        ([{"devices": 3}], 2, ["0,1,2", "3,0,1"]),
+        ([{"accelerator": "cpu"}], 2, []),
+    ],
+    ids=str,
+)
+def test_each_worker_gets_as_many_gpus_as_its_trials_need(machine, trainers, parallel, gpus):
+    machine(4)
+    shares = workers.available_workers(parallel, [trainer(**keys) for keys in trainers], 9)
+    assert shares.gpus == gpus and shares.count == (parallel or len(gpus))
+
+
+def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
+    machine(0)
+    assert workers.available_workers(None, [trainer()], 9) == workers.Workers(8, 1, [])
+    assert workers.available_workers(None, [trainer(), trainer(devices=2)], 9) == workers.Workers(4, 1, [])
+    assert workers.available_workers(2, [trainer(devices=2)], 9) == workers.Workers(2, 2, [])
+    assert workers.available_workers(None, [trainer()], 1) == workers.Workers(1, 8, [])
+    assert workers.available_workers(10**12, [trainer()], 2) == workers.Workers(2, 4, [])
+
+
+@pytest.mark.parametrize(
     ("devices", "per_device", "parallel", "each", "gpus", "cores"),
     [
         (2, None, None, 1, ["0", "1"], []),
         (2, None, None, 2, ["0,1"], []),
         (None, 2, None, 1, ["0", "1", "2", "3"] * 2, [[core] for core in range(8)]),
-        (2, 2, None, 1, ["0", "1", "0", "1"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
         (1, 4, 2, 1, ["0", "0"], [[0, 1, 2, 3], [4, 5, 6, 7]]),
         (None, 2, None, 2, ["0,1", "2,3", "0,1", "2,3"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
     ],
@@ -47,70 +74,53 @@ def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, per_devi
 
 def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
     machine(0)
-    found = workers.available_workers(None, [trainer()], 9, devices=3)
-    assert found == workers.Workers(3, 1, [], [[0], [1], [2]])
-    assert "3 at a time, each on 1 CPU core, with 1 thread" in found.describe([], 9)
-    found = workers.available_workers(1, [trainer()], 9, devices=3)
-    assert found == workers.Workers(1, 3, [], [[0, 1, 2]]) and "each on 3 CPU cores" in found.describe([], 9)
-    found = workers.available_workers(4, [trainer()], 9, devices=2)
-    assert found.cores == [[0], [1], [0], [1]] and "each on a CPU core that it shares" in found.describe([], 9)
-
-
-def test_no_more_trials_run_at_once_than_there_are(machine):
-    machine(0)
-    found = workers.available_workers(10**12, [trainer()], 2)
-    assert (found.count, found.threads) == (2, 4)
-
-
-def test_a_sweep_in_a_task_of_slurm_s_starts_no_trial_of_several_machines(machine, monkeypatch):
-    machine(0)
-    monkeypatch.setenv("SLURM_NTASKS", "2")  # of the sweep: its trials do not get it
-    with pytest.raises(InputError, match=r"trainer\.num_nodes = 2: needs a launcher"):
-        workers.check_machine([trainer(num_nodes=2, strategy="ddp")])
-
-
-def test_a_system_that_pins_no_process_has_all_its_cores(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity")  # as macOS
-    assert machine_.cpu_cores() == list(range(os.cpu_count()))
+    assert workers.available_workers(None, [trainer()], 9, devices=3).cores == [[0], [1], [2]]
+    assert workers.available_workers(1, [trainer()], 9, devices=3) == workers.Workers(1, 3, [], [[0, 1, 2]])
+    assert workers.available_workers(4, [trainer()], 9, devices=2).cores == [[0], [1], [0], [1]]
 
 
 @pytest.mark.parametrize(
-    ("gpu_count", "devices", "per_device", "keys", "message"),
+    ("gpu_count", "devices", "per_device", "keys", "place"),
     [
-        (2, 3, None, {}, "--devices 3: must be at most what this machine has, 2 GPUs"),
-        (2, 9, None, {"accelerator": "cpu"}, "--devices 9: must be at most what this machine has, 8 CPU cores"),
-        (4, 1, None, {"devices": 2}, "--devices 1: must be at least what one trial needs, trainer.devices = 2"),
-        (0, None, 2, {}, "--per-device 2: shares a GPU among trials, but these are trained on CPU cores here"),
+        (2, 3, None, {}, "--devices 3"),
+        (2, 9, None, {"accelerator": "cpu"}, "--devices 9"),
+        (4, 1, None, {"devices": 2}, "trainer.devices = 2"),
+        (0, None, 2, {}, "--per-device 2"),
+        (0, None, None, {"num_nodes": 2, "strategy": "ddp"}, "trainer.num_nodes = 2"),
     ],
 )
-def test_what_a_machine_lacks_is_refused(machine, gpu_count, devices, per_device, keys, message):
+def test_what_a_machine_lacks_is_refused(machine, monkeypatch, gpu_count, devices, per_device, keys, place):
     machine(gpu_count)
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # of a sweep that is a task of SLURM's: its trials do not get it
     with pytest.raises(InputError) as refused:
         workers.check_machine([trainer(**keys)], devices, per_device)
-    assert str(refused.value).startswith(message)
+    assert place in str(refused.value)
 
 
-@pytest.mark.parametrize("forked", [True, False])
-def test_a_trial_is_pinned_to_its_cores(tmp_path, forked):
-    """Whichever way it is started, before it starts a thread. Here it ends at once, as it has no config."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        pytest.skip("one core")
-    here, planned = launcher(workers.Workers(1, 1, [], [cores[1:2]])), planned_trials(tmp_path, {}, {})[0]
-    with here.opened(int(forked)), closing(planned.trial.take_lease()) as lease:
-        training = here.start(planned, ["--unknown=1"], lease)
-        assert os.sched_getaffinity(training.process.pid) == {cores[1]}
-        training.process.wait(60)
-        assert training.poll() == (False, "with exit code 2")
+SEES = """
+import json, os
+seen = [dict(os.environ), sorted(os.sched_getaffinity(0)), os.getsid(0) == os.getpid()]
+os.write(1, json.dumps(seen).encode() + b'\\n')
+from torch import nn
+class Sees(nn.Module):
+    def __init__(self, config, site): super().__init__()
+"""
 
 
-def test_a_trial_of_a_sweep_that_slurm_started_is_no_task_of_slurm_s(tmp_path, monkeypatch):
+def test_a_trial_has_a_session_of_its_own_its_cores_and_no_variable_of_slurm(tmp_path, monkeypatch, module):
     """It would take the rank of the sweep for its own."""
+    module(SEES)
     monkeypatch.setenv("SLURM_PROCID", "1")
-    monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")  # of NVIDIA's MPS, which its clients must be told
-    planned = planned_trials(tmp_path, {}, {})[0]
-    found = local.trial_environment(planned, workers.Workers(1, 1, ["0,1"]), 0)
-    assert not any(name.startswith("SLURM_") for name in found)
-    assert found["CUDA_VISIBLE_DEVICES"] == "0,1" and found["WANDB_NAME"] == planned.name
-    assert found["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
+    (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
+    core = sorted(os.sched_getaffinity(0))[-1]
+    launcher = LocalLauncher()
+    launcher.workers = workers.Workers(1, 3, ["0,1"], [[core]])
+    process = launcher.start(planned, ["--model.position=stranger.Sees"])
+    process.join(60)
+    assert process.exitcode == 2, planned.trial.log.read_text()  # the component cannot be called
+    environment, cores, leads_session = json.loads(planned.trial.log.read_text().splitlines()[0])
+    assert cores == [core] and leads_session and not any(name.startswith("SLURM_") for name in environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1" and environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
+    assert environment["OMP_NUM_THREADS"] == "3" and environment["WANDB_NAME"] == planned.name
+    end(process)
