@@ -19,7 +19,7 @@ from transformer_pl.runtime.errors import InputError
 MODULES = {
     module.__name__.rpartition(".")[2]: module for module in (sweep, report, train, translate, check, complexity)
 }
-SLOW = ("torch", "lightning", "scipy", "matplotlib", "optuna", "sqlalchemy", "wandb", "datasets", "sacrebleu", "ssl")
+SLOW = ("torch", "lightning", "scipy", "matplotlib", "optuna", "sqlalchemy", "wandb", "datasets", "sacrebleu")
 
 
 def help_of(name, capsys):

@@ -155,7 +155,7 @@ def test_a_diverged_try_counts_as_the_worst_and_is_no_failure(sweep_file, tmp_pa
     words = [sweep_file, "--runs", tmp_path / "runs", "--retune", "model.p_drop", "--budget", 3, "--seeds", 2]
     completed = command("sweep", *words, WANDB_MODE="disabled")
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert "p_drop=0.3 s0 at step 1, see" in completed.stdout and "failed" not in completed.stdout
+    assert "p_drop=0.3 s0 at step 1, see" in completed.stdout and "\nfailed: " not in completed.stdout
     tried = {(r["config"]["model.p_drop"], r["config"]["seed"]): r for r in finished_results(tmp_path / "runs")}
     tries = {p_drop: r["metrics"]["val/ppl"] for (p_drop, seed), r in tried.items() if seed == 0}
     assert len(tries) == 2 and {p_drop for p_drop, seed in tried if seed == 2} == {min(tries, key=tries.get)}

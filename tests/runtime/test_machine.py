@@ -1,24 +1,17 @@
 """What this machine can train on, and what is refused because it cannot."""
 
 import itertools
-import json
-import os
-import shutil
-import subprocess
 import sys
 
 import lightning as L
 import pytest
 import tiny_trials
 import torch
-from helpers import ROOT, a_result, command
+from helpers import ROOT
 
 from transformer_pl import sweep
-from transformer_pl.experiments.plan import plan_trials
-from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.environment import keep_compiled_products
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.training import fit
 

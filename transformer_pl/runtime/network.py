@@ -22,10 +22,10 @@ def _failure(address: str, seconds: float) -> str | None:
     import http.client  # few commands need these
     import ssl
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from urllib.request import Request, build_opener
 
     try:
-        urlopen(Request(address, method="HEAD"), timeout=seconds).close()
+        build_opener().open(Request(address, method="HEAD"), timeout=seconds).close()
     except HTTPError as error:
         error.close()
     except (OSError, ValueError, http.client.HTTPException) as error:
