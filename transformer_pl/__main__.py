@@ -27,7 +27,7 @@ Each command is also a module: transformer-pl sweep is python -m transformer_pl.
 def main() -> NoReturn:
     """Replace this process by the one that `python -m` starts for the command; or explain the commands."""
     name, *words = sys.argv[1:] or ["--help"]
-    if name in COMMANDS:  # at once: a password among the words is seen until the command hides it (`passwords`)
+    if name in COMMANDS:
         os.execv(sys.executable, [sys.executable, "-m", f"transformer_pl.{name}", *words])
     from transformer_pl.command_line import run_command
 
