@@ -11,13 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from transformer_pl.checks.run import check_models
+from transformer_pl.command_line import (
+    CommandParser,
+    add_row_options,
+    make_folder,
+    run_command,
+    sweep_file,
+    whole_numbers,
+)
 from transformer_pl.components import build
 from transformer_pl.config import Config, sizes
-from transformer_pl.experiments.cli import add_row_options, make_folder, sweep_file
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
-from transformer_pl.runtime.command_line import CommandParser, run_command, whole_numbers
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically

@@ -4,14 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.experiments.cli import (
+from transformer_pl.command_line import (
+    CommandParser,
     add_beside_option,
-    add_retune_options,
-    add_storage_option,
     add_sweep_options,
     complete_retune_options,
     make_folder,
     refuse_options,
+    run_command,
     sweep_file,
     sweep_folder,
 )
@@ -21,7 +21,6 @@ from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.table import table_of
-from transformer_pl.runtime.command_line import CommandParser, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -70,9 +69,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
         type=sweep_file,
         help="sweep files, or names of those that ship: table3_A",
     )
-    trials = add_sweep_options(parser)
-    add_retune_options(trials)
-    add_storage_option(trials)
+    add_sweep_options(parser)
     table = parser.add_argument_group("what is printed")
     table.add_argument(
         "--format",
@@ -113,7 +110,7 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     if content.get("method") in SEARCHES:
         return _search_report(file, content, options)
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = read_sweep(file, options.scale, options.seeds, options.set)
+    sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
         sweep = _retuned(sweep, content, options)
     planned = plan_trials(sweep, options.runs)

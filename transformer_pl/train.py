@@ -18,6 +18,7 @@ import yaml
 
 from transformer_pl import components
 from transformer_pl.checks.run import check_model
+from transformer_pl.command_line import CommandParser, folder_name, run_command, text
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
@@ -28,12 +29,12 @@ from transformer_pl.experiments.cost import training_cost
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, scale_level, scale_names
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, text
 from transformer_pl.runtime.environment import (
     TRIAL,
     avoid_spinning_threads,
     code_state,
     describe_environment,
+    project_version,
     under_wandb_agent,
 )
 from transformer_pl.runtime.errors import InputError
@@ -41,7 +42,6 @@ from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
 from transformer_pl.runtime.terminal import command_console
-from transformer_pl.runtime.version import project_version
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from transformer_pl.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.components import described
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config

@@ -45,6 +45,7 @@ from rounds import (
     trained_model,
 )
 
+from transformer_pl.command_line import names
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, padded
 from transformer_pl.data.prepare import prepare
@@ -54,7 +55,6 @@ from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
-from transformer_pl.runtime.command_line import names
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 

@@ -3,17 +3,12 @@
 import pytest
 from helpers import ROOT, a_result, little_text
 
-from transformer_pl import sweep
 from transformer_pl.config import Config
 from transformer_pl.data.batches import token_batches
 from transformer_pl.data.epoch import epoch
 from transformer_pl.data.prepare import prepare
-from transformer_pl.data.prepared import Prepared
-from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.regime import Regime, describe_regime, papers_regime, regime
-from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
-from transformer_pl.reporting.table import table_of
 from transformer_pl.schedule import learning_rate
 
 KEYS = {"data.vocab_size": 300, "data.batch_tokens": 200, "data.max_length": 12, "optim.max_steps": 50}

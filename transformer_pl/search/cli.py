@@ -13,10 +13,10 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
+from transformer_pl.command_line import kept_options, make_folder, other_table, refuse_options, sweep_folder
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts

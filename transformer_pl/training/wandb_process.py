@@ -23,7 +23,7 @@ from shlex import quote
 from typing import Any
 
 from transformer_pl.runtime.environment import PROJECT
-from transformer_pl.runtime.network import responds, why_unreachable
+from transformer_pl.runtime.network import why_unreachable
 from transformer_pl.runtime.signals import kill
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial
@@ -109,7 +109,7 @@ def _read() -> None:
         ((kind, content),) = json.loads(line).items()
         _messages.put((kind, content))
     _messages.put(("finish", 1))  # where the trial was killed
-    if _server and responds(_server, END_S):
+    if _server and why_unreachable(_server, END_S) is None:
         with suppress(OSError):
             os.write(sys.stdin.fileno(), b"!")
     time.sleep(SEND_S)

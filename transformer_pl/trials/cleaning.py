@@ -16,7 +16,7 @@ from rich.table import Table
 
 from transformer_pl.data.prepare import digest
 from transformer_pl.runtime.files import read_json
-from transformer_pl.runtime.terminal import ask, counted, print_table, say
+from transformer_pl.runtime.terminal import ask, counted, say
 from transformer_pl.trials.names import TRIAL_FOLDER, trial_id
 from transformer_pl.trials.runs_folder import sweep_plan
 from transformer_pl.trials.schemas import Record, main_score
@@ -41,14 +41,14 @@ def list_runs(runs: Path, console: Console) -> None:
         counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan.trials)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         table.add_row(folder.name, told, _ago(files[folder]), plan.differs)
-    print_table(console, table)
+    console.print(table)
     console.print()
     table = _table("trial", "state", "age", "size", "score")
     for trial in sorted(trials, key=lambda trial: _age(files[trial.folder])):
         name, result = trial.folder.name, trial.result()
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
         table.add_row(name, states[trial_id(name)], _ago(files[trial.folder]), _size(files[trial.folder]), score)
-    print_table(console, table)
+    console.print(table)
     everything = [file for of_one in (*files.values(), _files(runs / "data")) for file in of_one]
     console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, texts included")
 
