@@ -110,10 +110,10 @@ def kill_and_continue(whole: Whole, runs: Path, kills: int, seed: int) -> None:
     """Kill a trial this often, continue it to its end, and compare it with the undisturbed one."""
     chance, codes = random.Random(seed), list[int]()
     for _ in range(kills):
-        target = chance.randrange(whole.progress)
+        target = chance.randrange(whole.progress if codes else whole.progress // 2)  # the first is not near the end
         codes.append(killed(start(runs, whole.keys), runs, target, chance))
         wait_for(lambda: not any(f"--runs={runs} " in one.command for one in processes()))
-    assert codes[0] != 0, "the first is not killed after its end"
+    assert codes[0] != 0
     assert not any(item.foreign for item in find_removable(runs)), "--clean must know every file"
     trial = train(runs, whole.keys)
     tiny_trials.same(trial, whole.outcome)
