@@ -305,8 +305,9 @@ class SearchQueue:
 
         In a database Optuna's heartbeats tell, beside the table the locks of the trials' folders.
         """
-        fail_stale_trials(self.study)
         others, now = self._trials_of_others(), self._clock()
+        self._busy_at = now if others else self._busy_at
+        fail_stale_trials(self.study)
         unlocked = [trial for trial in others if not self._is_alive(trial)]
         self._unlocked = {trial.number: self._unlocked.get(trial.number, now) for trial in unlocked}
         for trial in unlocked:
