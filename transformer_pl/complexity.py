@@ -60,8 +60,6 @@ def main(argv: list[str]) -> int:
     folder = options.runs / "complexity" / as_folder(sweep.name)
     make_folder(folder)
     memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
-    if device == "cpu":
-        memory.limit_memory()
     layers = [measure(row.name, row.configs[0], sorted(options.n), device) for row in sweep.rows]
     base, cpu = sizes(sweep.base.model, 1), f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, "

@@ -1,19 +1,14 @@
-"""Files written atomically, and locked; and the rule for names of files."""
+"""Files written atomically and read by a schema, and the rule for names of files."""
 
 import errno
-import fcntl
-import hashlib
 import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import filelock
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from transformer_pl.runtime.errors import warn
 
@@ -37,19 +32,9 @@ def put_in_place(unfinished: Path, path: Path) -> None:
     unfinished.replace(path)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a file that cannot be loaded to `NAME.damaged`, and return that path."""
-    return path.replace(path.with_name(f"{path.name}.damaged"))
-
-
 def write_json(path: Path, value: object) -> None:
     """Write a value as indented JSON, atomically."""
-    write_atomically(path, json_text(value))
-
-
-def json_text(value: object) -> str:
-    """A value as indented JSON."""
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def try_writing(folder: Path) -> None:
@@ -61,27 +46,6 @@ def try_writing(folder: Path) -> None:
         os.fsync(probe.fileno())
 
 
-def try_lock(file: IO, kind: int) -> bool:
-    """Take a lock (fcntl.LOCK_SH or LOCK_EX) without waiting; False where another process holds it.
-
-    On a file system that has no locks everybody has it, so nothing may rely on it alone.
-    """
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        return error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-    return True
-
-
-@contextmanager
-def locked_file(path: Path) -> Iterator[None]:
-    """Hold the lock of an empty file, which is made if needed. Waits while another process holds it."""
-    with filelock.FileLock(path):
-        yield
-
-
 def read_text(path: Path, limit: int) -> str:
     """The UTF-8 text of a file of at most `limit` bytes. Raises an OSError or a UnicodeDecodeError."""
     with path.open("rb") as file:
@@ -91,27 +55,15 @@ def read_text(path: Path, limit: int) -> str:
     return content.decode()
 
 
-def load_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
-    """The content of a JSON file.
-
-    Raises an OSError where it cannot be read, and a ValueError where it is no JSON or does not match the schema.
-    """
-    content = json.loads(path.read_bytes())
-    try:
-        schema.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return content
-
-
 def read_json(path: Path, schema: type[BaseModel], consequence: str) -> dict[str, Any] | None:
-    """The content of a JSON file, or None where there is none. One that cannot be loaded gives a warning and None.
+    """The content of a JSON file, or None where there is none. One that does not match gives a warning and None.
 
     consequence: what the warning says will happen without the file.
     """
     try:
-        return load_json(path, schema)
+        content = json.loads(path.read_bytes())
+        schema.model_validate(content)
+        return content
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -125,39 +77,8 @@ def broken_name_rule(name: str, without: str = "") -> str | None:
     without: characters that are forbidden beside `/` and `\`.
     """
     forbidden = "/\\" + without
-    if (
-        0 < len(name) <= LONGEST_NAME
-        and name.isprintable()
-        and name not in (".", "..")
-        and not set(name) & set(forbidden)
-    ):
+    fits = 0 < len(name) <= LONGEST_NAME and name.isprintable() and name not in (".", "..")
+    if fits and not set(name) & set(forbidden):
         return None
     characters = f"1 to {LONGEST_NAME} printable characters, none of {' '.join(forbidden)}"
     return f"must be a plain name: {characters}, not . or .."
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Still imported by others
-
-
-def check_regular(path: Path) -> None:
-    """Raise an OSError where there is nothing."""
-    path.stat()
-
-
-def sha256(path: Path) -> str:
-    """The digest of a file as 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_digest(path: Path, digest: str | None) -> None:
-    """Raise a ValueError where the sha256 of a file is not `digest`, and an OSError where the file cannot be read."""
-    if digest is not None and sha256(path) != digest:
-        raise ValueError("its bytes are not those that were written (their sha256 differs)")
-
-
-def read_checked(path: Path, digest: str | None) -> bytes:
-    """The bytes of a file."""
-    check_digest(path, digest)
-    return path.read_bytes()
