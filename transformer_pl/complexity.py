@@ -28,8 +28,7 @@ from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import command_console, say
-from transformer_pl.trials.names import as_folder
-from transformer_pl.trials.runs_folder import check_writable
+from transformer_pl.trials.runs_folder import as_folder, check_writable
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))

@@ -5,8 +5,8 @@ from helpers import ROOT, a_result, little_text
 
 from transformer_pl.config import Config
 from transformer_pl.data.batches import token_batches
-from transformer_pl.data.epoch import epoch
 from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import epoch
 from transformer_pl.experiments.regime import Regime, describe_regime, papers_regime, regime
 from transformer_pl.levels import Level, resolve
 from transformer_pl.schedule import learning_rate
@@ -68,30 +68,3 @@ def test_the_sentence_names_the_paper_and_the_range_of_rows():
     )
     unknown = describe_regime(Regime(None, None, 0.001), [])
     assert "0.001" in unknown and "target tokens" not in unknown and unknown.endswith("once the text is prepared")
-
-
-def test_a_damaged_text_has_no_epochs(text, tmp_path):
-    config = text[1]
-    prepared = prepare(config.data, tmp_path / "runs")
-    path = prepared.folder / "train.target.npy"
-    path.write_bytes(path.read_bytes()[:-7])
-    assert regime(config, Prepared(prepared.folder), 1).epochs is None
-
-
-def test_a_plan_and_a_table_say_it(text, tmp_path, capsys):
-    prepared, config = text
-    runs, file = prepared.folder.parents[1], ROOT / "sweeps" / "table3_A.yaml"
-    sets = {**{key: str(value) for key, value in KEYS.items()}, "data.path": str(config.data.path)}
-    words = ["--set", *(f"{key}={value}" for key, value in sets.items())]
-    assert sweep.main([str(file), "--plan", f"--runs={runs}", *words]) == 0
-    said = "".join(capsys.readouterr().out)
-    base = read_sweep(file, sets=sets).base
-    epochs = regime(base, prepared, 1).epochs
-    assert f"Training regime: {epochs:.2g} epochs" in said and "the paper's base: 38" in said
-    content = read_sweep(file, sets=sets, seeds=["1"])
-    for planned in plan_trials(content, runs):
-        planned.trial.make()
-        ended = {"fall": 0.02 if planned.name == "h=4 s1" else 0.0, "noise": None, "validations": 2}
-        planned.trial.finish(a_result(id=planned.identity.trial, params=1000, convergence=ended))
-    table = table_of(content, plan_trials(content, runs))
-    assert [row.results.still_falls for row in table.rows] == [row.name == "h=4" for row in content.rows]

@@ -12,7 +12,7 @@ from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import say
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
-from transformer_pl.trials.names import sweep_title
+from transformer_pl.trials.runs_folder import sweep_title
 
 
 @dataclass(frozen=True)

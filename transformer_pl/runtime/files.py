@@ -5,6 +5,8 @@ import json
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,26 @@ LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and abo
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never a part."""
-    unfinished = path.with_name(f".{path.name}.{secrets.randbits(62)}")  # processes of two machines may share an id
+    with unfinished(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """The path of a new file, which is renamed to `path` when it is written to its end, or else removed."""
+    part = path.with_name(f".{path.name}.{secrets.randbits(62)}")  # processes of two machines may share an id
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        put_in_place(unfinished, path)
+        yield part
+        put_in_place(part, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
-def put_in_place(unfinished: Path, path: Path) -> None:
+def put_in_place(part: Path, path: Path) -> None:
     """Give a file that was written to its end its name, once its bytes are on the disk."""
-    with unfinished.open("rb") as file:
+    with part.open("rb") as file:
         os.fsync(file.fileno())
-    unfinished.replace(path)
+    part.replace(path)
 
 
 def write_json(path: Path, value: object) -> None:

@@ -38,7 +38,7 @@ def install_handler(handler: Any) -> None:
 
 
 def expect_another() -> None:
-    """After a first signal, let Ctrl-C end the process at once, and ignore SIGTERM: SLURM and a sweep may both send it."""
+    """After a first signal, let Ctrl-C end the process at once. Ignore SIGTERM: SLURM and a sweep may both send it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which a program that is started would inherit
 
