@@ -19,7 +19,7 @@ def read(corpus: Corpus) -> dict[str, list]:
 
 
 def opened(folder, **changes) -> Corpus:
-    return open_corpus(Data(path=str(folder), **changes))
+    return open_corpus(Data(path=folder and str(folder), **changes))
 
 
 def mistake(folder, **changes) -> str:

@@ -31,11 +31,11 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
     return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60, every: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it has not come in time"
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 def little_text(folder: Path, train: int, val: int, test: int) -> Path:
@@ -60,9 +60,9 @@ def shared_text() -> Path:
 def a_result(**keys: object) -> dict:
     """What result.json says of a made-up trial; `keys` in the place of some of it."""
     result = {"id": "0123456789ab", "weights_id": "ba9876543210", "name": "base s1", "tags": ["demo"], "scale": "demo"}
-    result |= {"seed": 1, "config": {}, "metrics": {"val/ppl": 2.0, "val/bleu": 30.0}, "signature": "nrefs:1"}
-    result |= {"params": 1, "steps": 1, "flops": 1.0, "dropped": 0, "tokens_per_s": None, "wall_s": 1.0}
-    return result | {"finished": "2026-11-21 00:00:00"} | keys
+    result |= {"seed": 1, "config": {}, "metrics": {"val/ppl": 2.0, "val/bleu": 30.0}, "score": "bleu"}
+    result |= {"signature": "nrefs:1", "params": 1, "steps": 1, "flops": 1.0, "dropped": 0}
+    return result | {"tokens_per_s": None, "wall_s": 1.0, "finished": "2026-11-21 00:00:00"} | keys
 
 
 def flip(path: Path, at: float = 0.5) -> None:

@@ -12,9 +12,8 @@ PACKAGE = ROOT / "transformer_pl"
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 DOORS = {
     "wandb": "transformer_pl.training.wandb_process",
-    "wandb_workspaces": "transformer_pl.reporting.wandb_report",
     "datasets": "transformer_pl.data.hub",
-    "pyarrow": "transformer_pl.data.tables",
+    "pyarrow": "transformer_pl.data.files",
     "sacrebleu": "transformer_pl.evaluation.score",
     "sacremoses": "transformer_pl.evaluation.score",
     "sentencepiece": "transformer_pl.data.tokenizer",

@@ -101,7 +101,7 @@ SWEEPS = {  # the parameters of a sweep
 }
 TEXTS = {  # what is said of a text, whose mistake is made below
     "length": ({}, ["train.en, ", "train.de"]),
-    "empty": ({}, ["val.en"]),
+    "empty": ({}, ["val "]),
     "utf-8": ({}, ["test.de line 2"]),
     "large": ({"data.vocab_size": 9000}, ["data.vocab_size = 9000"]),
     "small": ({"data.vocab_size": 100}, ["data.vocab_size = 100"]),
@@ -109,14 +109,13 @@ TEXTS = {  # what is said of a text, whose mistake is made below
 }
 ABSENT = {  # the same, where the plan finds it already
     "val": ["folder HERE/val"],
-    "language": ["folder HERE/language: a split must have en and de, but de is missing beside train.en; add it"],
+    "language": ["folder HERE/language", "train.en"],
     "nosuch": ["folder HERE/nosuch", "give another with data.path=FOLDER"],
 }
 NO_GPU = ["trainer.precision = 16-mixed"]
 NO_NETWORK = [
     "data.hub = bentrevett/multi30k",
-    "no multi30k in TRANSFORMER_PL_DATA=HERE",
-    "set data.path=FOLDER, or TRANSFORMER_PL_DATA to the folder that holds a folder `",
+    "TRANSFORMER_PL_DATA (now HERE)",
 ]
 
 

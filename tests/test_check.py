@@ -10,10 +10,10 @@ from transformer_pl.check import main
 from transformer_pl.checks.calls import slot_of
 from transformer_pl.checks.properties import PROPERTIES
 from transformer_pl.checks.run import check_model
+from transformer_pl.command_line import HelpShown
 from transformer_pl.components import import_component
 from transformer_pl.config import SLOTS, Model
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 OWN = """

@@ -148,8 +148,6 @@ def test_ctrl_c_is_no_failure_of_a_component(tmp_path):
 
 def test_a_command_that_a_component_ends_is_not_done():
     """Wherever it runs one: such as where it translates, or draws a picture of attention."""
-    program = (
-        "import sys; from transformer_pl.runtime.command_line import run_command; run_command(lambda argv: sys.exit(0))"
-    )
+    program = "import sys; from transformer_pl.command_line import run_command; run_command(lambda argv: sys.exit(0))"
     process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 1 and "SystemExit(0)" in process.stderr

@@ -5,10 +5,11 @@ import yaml
 from pydantic import ValidationError
 
 from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config_help import describe_keys, help_text
 from transformer_pl.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.yaml_file import read_yaml
 
+pytestmark = pytest.mark.core
 SHIPPED = sorted(path.stem for path in SCALES.glob("*.yaml"))
 
 
@@ -86,18 +87,6 @@ def test_the_base_never_moves():
     }
 
 
-def test_every_promised_key_exists():
-    fixed = {
-        "model": "N d_model d_ff h d_k d_v p_drop attention ffn position residual self_attention embedding width depth",
-        "optim": "max_steps duration warmup lr_scale eps_ls beta1 beta2 eps",
-        "data": "path vocab_size batch_tokens",
-        "decode": "beam alpha extra average",
-        "trainer": "devices num_nodes strategy precision accumulate",
-    }
-    assert {"seed", *(f"{section}.{key}" for section, keys in fixed.items() for key in keys.split())} <= KEYS.keys()
-    assert not {"trainer.max_steps", "trainer.logger", "trainer.callbacks"} & KEYS.keys()  # they would bypass us
-
-
 def test_a_config_is_frozen_and_strict():
     made = Config()
     with pytest.raises(ValidationError, match="frozen"):
@@ -148,50 +137,33 @@ def test_what_python_spells_is_read_back(value):
     assert parse_scalar(value) is value
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "constraint"),
-    [
-        ("model.h", True, "truth value"),
-        ("model.p_drop", False, "truth value"),
-        ("model.width", True, "truth value"),
-        ("model.d_k", True, "truth value"),
-        ("seed", True, "truth value"),
-        ("model.h", 4.5, "must be a valid integer"),
-        ("model.h", "4.5", "must be a valid integer"),
-        ("model.h", "four", "must be a valid integer"),
-        ("model.h", None, "must be a valid integer"),
-        ("model.h", [4], "must be a valid integer"),
-        ("model.h", 0, "must be greater than or equal to 1"),
-        ("model.d_k", 0, "must be greater than or equal to 1"),
-        ("seed", -1, "must be greater than or equal to 0"),
-        ("seed", 2**32, "must be less than 4294967296"),
-        ("model.p_drop", 1, "must be less than 1"),
-        ("model.p_drop", -0.1, "must be greater than or equal to 0"),
-        ("optim.lr_scale", 0, "must be greater than 0"),
-        ("optim.eps", "nan", "must be a finite number"),
-        ("optim.eps", "inf", "must be a finite number"),
-        ("optim.eps", float("inf"), "must be a finite number"),
-        ("decode.alpha", float("nan"), "must be a finite number"),
-        ("model.width", "inf", "must be a finite number"),
-        ("model.width", 0, "must be greater than 0"),
-        ("model.width", "-1/2", "must be greater than 0"),
-        ("model.width", "1/0", "fraction such as 1/2"),
-        ("model.width", "a/b", "fraction such as 1/2"),
-        ("trainer.precision", "64", "must be '32-true', 'bf16-mixed', 'bf16-master' or '16-mixed'"),
-        ("trainer.tokenised_bleu", "yes", "must be True or False"),
-        ("trainer.tokenised_bleu", 1, "must be True or False"),
-        ("trainer.tokenised_bleu", None, "must be True or False"),
-        ("data.path", "", "must not be empty; leave it out"),
-        ("data.name", "a/b", "must be a short name without /"),
-        ("data.vocab_size", 2_000_000, "must be less than or equal to 1000000"),
-        ("model.position", "LearnedPosition", "import path of a class"),
-        ("model.position", "ablations.learned-position.X", "import path of a class"),
-        ("model.position", 5, "must be a valid string"),
-    ],
-)
-def test_a_wrong_value_is_refused_with_key_constraint_and_place(key, value, constraint):
+WRONG = {
+    "model.h": [True, 4.5, "4.5", "four", None, [4], 0],
+    "model.d_k": [True, 0],
+    "model.p_drop": [False, 1, -0.1],
+    "model.width": [True, "inf", 0, "-1/2", "1/0", "a/b"],
+    "seed": [True, -1, 2**32],
+    "optim.lr_scale": [0],
+    "optim.eps": ["nan", "inf", float("inf")],
+    "decode.alpha": [float("nan")],
+    "trainer.precision": ["64"],
+    "trainer.tokenised_bleu": ["yes", 1, None],
+    "data.path": [""],
+    "data.name": ["a/b"],
+    "data.vocab_size": [2_000_000],
+    "model.position": ["LearnedPosition", "ablations.learned-position.X", 5],
+    "model": [1],
+    "model.": [1],
+    "seed.x": [1],
+    "model.h.x": [1],
+    "": [1],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_a_wrong_value_is_refused_with_key_and_place(key, value):
     (message,) = mistakes({key: value})
-    assert message.startswith(f"here: {key} = {value}: ") and constraint in message
+    assert message.startswith(f"here: {key} = {value}: ")
 
 
 def test_all_mistakes_are_reported_at_once():
@@ -200,18 +172,17 @@ def test_all_mistakes_are_reported_at_once():
         Level("f.yaml: parameters", {"model.h": True, "model.d_ff": -1, "heads": 4, "optim.duration": "1/3"}),
         Level("--set", {"model.p_drop": 1.5, "model.width": 0.001}),
     )
-    expected = {
-        "scale tiny: model.dmodel = 3: no such key; did you mean model.d_model?",
-        "scale tiny: optim.warmup = long: must be a valid integer",
-        "f.yaml: parameters: model.h = True: must be a number, not a truth value",
-        "f.yaml: parameters: model.d_ff = -1: must be greater than or equal to 1",
-        "--set: model.p_drop = 1.5: must be less than 1",
-    }
-    assert expected <= set(messages)
-    assert any(message.startswith("f.yaml: parameters: heads = 4: no such key") for message in messages)
-    assert any("scale tiny and f.yaml: parameters: optim.max_steps = 100" in message for message in messages)
-    assert any(message.startswith("--set: model.d_model = 512, model.width = 0.001") for message in messages)
-    assert len(messages) == len(set(messages)) == 8
+    expected = [
+        "scale tiny: model.dmodel = 3: ",
+        "scale tiny: optim.warmup = long: ",
+        "f.yaml: parameters: model.h = True: ",
+        "f.yaml: parameters: model.d_ff = -1: ",
+        "f.yaml: parameters: heads = 4: ",
+        "scale tiny and f.yaml: parameters: optim.max_steps = 100",
+        "--set: model.p_drop = 1.5: ",
+        "--set: model.d_model = 512, model.width = 0.001",
+    ]
+    assert len(messages) == 8 and all(any(one.startswith(start) for one in messages) for start in expected)
 
 
 @pytest.mark.parametrize(
@@ -228,13 +199,7 @@ def test_all_mistakes_are_reported_at_once():
 )
 def test_an_unknown_key_is_answered_with_the_nearest(wrong, right):
     (message,) = mistakes({wrong: 1})
-    assert message == f"here: {wrong} = 1: no such key; did you mean {right}?"
-
-
-@pytest.mark.parametrize("key", ["model", "model.", "model.attention.", "seed.x", "model.h.x", "attention.window", ""])
-def test_almost_a_key_is_no_key(key):
-    (message,) = mistakes({key: 1})
-    assert message.startswith(f"here: {key} = 1: no such key")
+    assert message.startswith(f"here: {wrong} = 1: ") and message.endswith(f" {right}?")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -242,17 +207,10 @@ def test_almost_a_key_is_no_key(key):
 
 
 def test_h_divides_d_model_while_a_size_of_the_heads_is_unset():
-    (message,) = mistakes({"model.h": 7})
-    assert "model.h = 7" in message and "model.d_model = 512" in message
-    assert "h must divide d_model while d_k and d_v are unset" in message
-    (message,) = mistakes({"model.h": 7, "model.d_k": 5})
-    assert "while d_v is unset" in message
+    for keys in ({"model.h": 7}, {"model.h": 7, "model.d_k": 5}, {"model.h": 32, "model.width": "1/32"}):
+        (message,) = mistakes(keys)
+        assert f"model.h = {keys['model.h']}" in message and "model.d_model = 512" in message
     assert effective_sizes(config(model__h=7, model__d_k=5, model__d_v=3))["effective.h"] == 7
-
-
-def test_h_divides_the_effective_d_model_too():
-    (message,) = mistakes({"model.h": 32, "model.width": "1/32"})
-    assert "d_model is 16 at width 0.03125" in message
     assert effective_sizes(config(model__h=16, model__width="1/32"))["effective.d_k"] == 1
 
 
@@ -273,7 +231,7 @@ def test_h_divides_the_effective_d_model_too():
 def test_a_product_is_a_whole_number_of_at_least_1(keys, constraint):
     size, multiplier = keys
     message = next(message for message in mistakes(keys) if f"{size} = " in message)
-    assert f"{multiplier} = " in message and message.endswith(f"of at least 1, but is {constraint}")
+    assert f"{multiplier} = " in message and message.endswith(f" {constraint}")
 
 
 @pytest.mark.parametrize(
@@ -288,10 +246,6 @@ def test_a_product_is_exact(size, multiplier, product):
     assert config(optim__max_steps=size, optim__duration=multiplier).steps == product
 
 
-def test_a_duration_that_is_no_simple_fraction_is_exact_too():
-    assert config(optim__max_steps=100_000, optim__duration=1.0005).steps == 100_050
-
-
 def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
     model = config(model__width=0.5, model__depth="1/2", model__d_k=48, model__h=16).model
     found = sizes(model, 99)
@@ -302,18 +256,23 @@ def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
     assert not {"model.width", "model.depth"} & paper.keys()
 
 
-def test_a_precision_that_the_machine_lacks_is_refused():
-    (message,) = mistakes({"trainer.precision": "16-mixed", "trainer.accelerator": "cpu"})
-    assert "16-mixed needs a GPU" in message
-    (message,) = mistakes({"trainer.precision": "16-mixed", "trainer.strategy": "fsdp2"})
-    assert "choose bf16-mixed, or ddp" in message
-    (message,) = mistakes({"trainer.precision": "bf16-master", "trainer.strategy": "fsdp2"})
-    assert "splits the master weights" in message and "choose bf16-mixed, or ddp" in message
-    (message,) = mistakes({"trainer.precision": "bf16-master", "trainer.compile": "on"})
-    assert "they are not compiled; choose auto or off" in message
-    (message,) = mistakes({"trainer.compile": "on", "trainer.strategy": "fsdp2"})
-    assert "choose auto or off, or ddp" in message
-    assert config(trainer__precision="bf16-mixed", trainer__accelerator="cpu")
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"precision": "16-mixed", "accelerator": "cpu"},
+        {"precision": "16-mixed", "strategy": "fsdp2"},
+        {"precision": "bf16-master", "strategy": "fsdp2"},
+        {"precision": "bf16-master", "compile": "on"},
+        {"compile": "on", "strategy": "fsdp2"},
+        {"bleu_sample": 3, "strategy": "fsdp2"},
+    ],
+    ids=str,
+)
+def test_keys_of_the_trainer_that_do_not_go_together(keys):
+    (message,) = mistakes({f"trainer.{key}": value for key, value in keys.items()})
+    assert all(f"trainer.{key} = {value}" in message for key, value in keys.items())
+    for left_out in keys:  # each alone is right
+        assert resolve([Level("", {f"trainer.{key}": value for key, value in keys.items() if key != left_out})])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -357,26 +316,6 @@ def test_naming_another_text_drops_the_size_that_a_scale_expects(key):
     assert resolve([scale, Level("test", {"data.target": "fr"})]).data.test_count == 3003
 
 
-def test_naming_another_dataset_drops_the_subset_and_the_revision_of_the_scale_s():
-    scale, other = scale_level("wmt14"), {"data.hub": "mine/text"}
-    assert resolve([scale]).data.subset and resolve([scale]).data.revision
-    data = resolve([scale, Level("test", other)]).data
-    assert (data.subset, data.revision) == (Config().data.subset, Config().data.revision)
-    assert resolve([scale, Level("test", other | {"data.subset": "de-en"})]).data.subset == "de-en"
-
-
-def test_a_scale_has_no_seed(tmp_path):
-    (tmp_path / "mine.yaml").write_text("seed: 5\n")
-    with pytest.raises(InputError, match="seed = 5: must not be in a scale; give it by --seed of train, or by --seeds"):
-        scale_level(str(tmp_path / "mine.yaml"))
-
-
-def test_naming_one_component_leaves_the_options_of_another():
-    lower = Level("lower", {"model.self_attention": "mine.S", "model.self_attention.window": 4})
-    merged = merge([lower, Level("higher", {"model.attention": "mine.A"})])
-    assert merged["model.self_attention.window"] == (4, "lower")
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -415,77 +354,16 @@ def test_a_variant_is_split_at_blanks_and_at_the_first_equals_sign(variant, valu
     assert level.values == values and level.place.startswith("f.yaml: variant")
 
 
-@pytest.mark.parametrize(
-    ("variant", "constraint"),
-    [
-        ("model.h", "key=value separated by blanks, not 'model.h'"),
-        ("model.h=1 base", "not 'base'"),
-        ("model.h= 1", "not 'model.h='"),
-        ("model.h=1 model.N=2 model.h=4", "model.h is set twice"),
-    ],
-)
-def test_an_unreadable_variant_is_an_error(variant, constraint):
+@pytest.mark.parametrize("variant", ["model.h", "model.h=1 base", "model.h= 1", "model.h=1 model.N=2 model.h=4"])
+def test_an_unreadable_variant_is_an_error(variant):
     with pytest.raises(InputError) as caught:
         parse_variant(variant, "f.yaml:")
     (message,) = caught.value.messages
-    assert message.startswith(f"f.yaml: variant {variant!r}: ") and constraint in message
-
-
-def test_an_empty_variant_is_the_base():
-    assert parse_variant("", "f.yaml:").values == {}
+    assert message.startswith(f"f.yaml: variant {variant!r}: ")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
-
-
-@pytest.mark.parametrize(
-    ("content", "constraint"),
-    [
-        (b"", "must hold keys and values, but is empty"),
-        (b"# nothing but a comment\n", "must hold keys and values, but is empty"),
-        (b"- a\n- b\n", "must hold keys and values, but is a list"),
-        (b"just words\n", "must hold keys and values, but is a str"),
-        (b"a: \xff\n", "must be UTF-8, but byte 3 is not"),
-        (b"a: 1\nb: 2\na: 3\n", " line 3: key 'a' is set twice"),
-        (b"a:\n  b: 1\n  c: 2\n  b: 3\n", " line 4: key 'b' is set twice"),
-        (b"a: {b: [{c: 1, c: 2}]}\n", " line 1: key 'c' is set twice"),
-        (b"a: 1\nb:\n\tc: 2\n", " line 3: "),
-        (b"a: 1\nb: [1, 2\nc: 3\n", " line 3: "),
-        (b"a: {b: 1\n", " line 2: "),
-        (b"a: 1\n  b: 2\n", " line 2: "),
-        (b"a: !novel 1\n", " line 1: "),
-        (b"a: 2026-13-01\n", "is not YAML: month must be in 1..12"),
-        (b"a: \x01\n", "is not YAML: "),
-    ],
-    ids=lambda x: x.decode("latin-1").strip().replace("\n", "|") or "empty" if isinstance(x, bytes) else "",
-)
-def test_a_file_that_cannot_be_read_as_keys_and_values(tmp_path, content, constraint):
-    path = tmp_path / "f.yaml"
-    path.write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        read_yaml(path)
-    (message,) = caught.value.messages
-    assert message.startswith(f"{path}") and constraint in message
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    (tmp_path / "broken.yaml").symlink_to(tmp_path / "nowhere")
-    for path, constraint in [
-        (tmp_path / "none.yaml", "No such file"),
-        (tmp_path, "Is a directory"),
-        (tmp_path / "broken.yaml", "No such file"),
-    ]:
-        with pytest.raises(InputError) as caught:
-            read_yaml(path)
-        (message,) = caught.value.messages
-        assert message.startswith(f"{path}: cannot be read: {constraint}")
-
-
-def test_a_file_is_read_as_it_stands(tmp_path):
-    path = tmp_path / "f.yaml"
-    path.write_text("model.d_k: null\nä: {b: [1, 2.5]}\neps: 1e-05\n", encoding="utf-8")
-    assert read_yaml(path) == {"model.d_k": None, "ä": {"b": [1, 2.5]}, "eps": "1e-05"}  # YAML 1.1 takes it for text
 
 
 @pytest.mark.parametrize("scale", SHIPPED)
@@ -504,24 +382,6 @@ def test_every_shipped_scale_keeps_the_constraints_for_every_row_of_table_3(scal
     assert "seed" not in level.values and not any(key.startswith("trainer.devices") for key in level.values)
 
 
-def test_the_default_scale_is_shipped():
-    assert {"demo", "multi30k"} <= set(SHIPPED)
-
-
-def test_an_unknown_scale_is_answered_with_those_that_there_are():
-    with pytest.raises(InputError) as caught:
-        scale_level("multi30")
-    assert str(caught.value) == (
-        f"scale = multi30: no such scale; known: {', '.join(sorted(SHIPPED))}; or give the path of a YAML file, such "
-        "as my_scale.yaml"
-    )
-
-
-def test_a_scale_among_the_keys_is_answered_with_the_option():
-    (message,) = mistakes({"scale": "small"})
-    assert message == "here: scale = small: no such key; use --scale small, or parameters.scale of a sweep file"
-
-
 def test_a_scale_of_ones_own_is_a_path(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("model.width: 1/4\noptim.max_steps: 50\n")
@@ -529,6 +389,23 @@ def test_a_scale_of_ones_own_is_a_path(tmp_path):
     assert (made.model.width, made.steps, effective_sizes(made)["effective.d_model"]) == (0.25, 50, 128)
     path.write_text("model.widht: 1/4\n")
     (message,) = mistakes(scale_level(str(path)))
-    assert str(path) in message and "did you mean model.width?" in message
-    with pytest.raises(InputError, match="cannot be read"):
-        scale_level(str(tmp_path / "none.yaml"))
+    assert str(path) in message and "model.width?" in message
+    path.write_text("seed: 5\n")
+    for scale in (str(path), str(tmp_path / "none.yaml"), "multi30"):
+        with pytest.raises(InputError, match=scale):
+            scale_level(scale)
+    assert "--scale" in mistakes({"scale": "small"})[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The help
+
+
+def test_every_key_is_described():
+    described = describe_keys()
+    assert [key.key for key in described] == list(KEYS)
+    assert all(key.description and key.type for key in described)
+    types = {key.key: key.type for key in described}
+    assert types["model.d_k"] == "integer from 1 or None" and types["model.p_drop"] == "number from 0 below 1"
+    assert types["model.ffn"] == "import path" and types["optim.match"] == "steps | flops"
+    assert all(f"  --{key}  (" in help_text() for key in KEYS)

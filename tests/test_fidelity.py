@@ -12,7 +12,7 @@ from torch import nn
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.levels import Level, resolve
 from transformer_pl.loss import smoothed_loss
-from transformer_pl.model import Transformer
+from transformer_pl.model import SharedEmbedding, Transformer
 from transformer_pl.training.fit import build_trainer
 from transformer_pl.training.module import TransformerModule
 
@@ -89,11 +89,12 @@ def test_the_embedding_is_drawn_with_deviation_d_model_to_the_minus_half(model):
 def test_smoothing_over_the_others_is_smoothing_over_all_with_another_eps():
     torch.manual_seed(1)
     V, eps = 7, 0.1
-    logits, target = torch.randn(2, 3, V), torch.tensor([[5, 4, 3], [6, 2, PAD]])
+    embedding = SharedEmbedding(small_models.small(vocab_size=V), None)
+    x, target = torch.randn(2, 3, 24), torch.tensor([[5, 4, 3], [6, 2, PAD]])
     others = torch.full((2, 3, V), eps / (V - 1)).scatter(-1, target[..., None], 1 - eps)
-    expected = -(others * logits.log_softmax(-1)).sum(-1)[target != PAD].sum()
-    assert smoothed_loss(logits, target, eps * V / (V - 1)).item() == pytest.approx(expected.item(), rel=1e-5)
-    assert smoothed_loss(logits, target, eps).item() != pytest.approx(expected.item(), rel=1e-3)
+    expected = -(others * embedding.logits(x).log_softmax(-1)).sum(-1)[target != PAD].sum()
+    assert smoothed_loss(embedding, x, target, eps * V / (V - 1)).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert smoothed_loss(embedding, x, target, eps).item() != pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_adam_s_epsilon_is_added_to_the_corrected_moment():

@@ -11,7 +11,6 @@ from helpers import ROOT
 from packaging.requirements import Requirement
 
 from transformer_pl import train
-from transformer_pl.runtime.passwords import PASSWORD
 
 SOURCES = [path for folder in ("transformer_pl", "ablations") for path in sorted((ROOT / folder).rglob("*.py"))]
 
@@ -117,7 +116,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd, fails):
     """They are variables of the process that trains it. W&B's own files: tests/training/test_logger.py."""
-    secrets = {"WANDB_API_KEY": "k3y" + "0123456789" * 4, PASSWORD: "s3cret-of-the-storage", "HF_TOKEN": "hf_t0ken"}
+    secrets = {"WANDB_API_KEY": "k3y" + "0123456789" * 4, "PGPASSWORD": "s3cret-of-the-storage", "HF_TOKEN": "hf_t0ken"}
     for name, secret in secrets.items():
         monkeypatch.setenv(name, secret)
     if fails:

@@ -4,15 +4,11 @@ Commands run in this process, in a folder that holds `sweeps` and a few tiny tri
 `multi30k`. A command that would start trials runs with `--plan`, unless its trials are there already.
 """
 
-import argparse
 import io
 import itertools
 import re
-import runpy
 import shlex
-import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -22,11 +18,8 @@ from helpers import ROOT, little_text
 from tiny_trials import in_a_command
 
 from transformer_pl import check, complexity, report, sweep, train, translate
-from transformer_pl.__main__ import COMMANDS
-from transformer_pl.checks.properties import PROPERTIES
+from transformer_pl.command_line import HelpShown
 from transformer_pl.data import synthetic
-from transformer_pl.reporting import table_1
-from transformer_pl.runtime.command_line import HelpShown
 from transformer_pl.runtime.errors import InputError
 
 READMES = sorted(
@@ -44,16 +37,8 @@ NAMES = {path: str(path.relative_to(ROOT)) for path in READMES}
 # ---------------------------------------------------------------------------------------------------------------------
 # The commands of a README
 
-PROGRAMS = ("python ", "transformer-pl ", "wandb ", "optuna-dashboard ", "pytest", "pip install ", "taskset ", "echo ")
-MENTIONED = (
-    "wandb login",
-    "wandb sync",
-    "wandb sweep",
-    "wandb agent",
-    "python -m transformer_pl.complexity",
-    "python -m transformer_pl.report",
-    "python -m transformer_pl.check",
-)
+OURS = ("python -m transformer_pl.", "transformer-pl ", "echo ")
+ALONE = {f"python -m transformer_pl.{name}" for name in ("complexity", "report", "check")}  # mentioned without words
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?: {4}\S.*(?:\n|\Z))+)")
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
@@ -72,8 +57,7 @@ def code_lines(text):
         yield from (line for line in lines if not line.startswith(("runs/", "export ")))
     for code in INLINE.findall(INDENTED.sub("", without_fences(text))):
         line = " ".join(code.split())
-        if line.startswith(PROGRAMS) and line not in MENTIONED:
-            yield line
+        yield line
 
 
 def simple_commands(line):
@@ -96,7 +80,8 @@ def commands():
     for path in READMES:
         for line in code_lines(path.read_text(encoding="utf-8")):
             for command in simple_commands(line.replace("FILE", example_file(path, line))):
-                found.setdefault(command, path)
+                if command.startswith(OURS) and command not in ALONE:
+                    found.setdefault(command, path)
     return [pytest.param(command, id=f"{NAMES[path]}: {command}") for command, path in found.items()]
 
 
@@ -186,10 +171,6 @@ def with_tiny_scale(words, default="--scale demo.yaml"):
 # What each command comes to here
 
 
-class Parsed(Exception):
-    """The command's own parser took the options. The rest of the command cannot run here."""
-
-
 def run_sweep(words):
     if words[0].startswith("--"):  # --list, --clean (which is answered with no), --schema
         return sweep.main(words)
@@ -210,98 +191,13 @@ def run_train(words):
         with pytest.raises(HelpShown):
             train.main(words)
         return 0
-    repeats = any(word.startswith("--from") for word in words)
-    return train.main(words if repeats else with_tiny_scale(words, "--scale=demo.yaml"))
+    return train.main(with_tiny_scale(words, "--scale=demo.yaml"))
 
 
 def run_complexity(words):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_1, "RUN_S", 0.01)
+        patch.setattr(complexity, "RUN_S", 0.01)
         return complexity.main([*words, "--scale", "demo.yaml", "--n", "8"])
-
-
-def parse_benchmark(words, monkeypatch):
-    """They take minutes, and need results of many minutes: their parser alone."""
-    script = ROOT / words[0]
-    original = argparse.ArgumentParser.parse_args
-
-    def parse(parser, *args):
-        original(parser, *args)
-        raise Parsed
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
-    monkeypatch.setattr(sys, "argv", [str(script), *words[1:]])
-    with pytest.raises(Parsed):
-        runpy.run_path(str(script), run_name="__main__")
-    return 0
-
-
-def parse_wandb(words):
-    """It needs a server, or an account: its parser alone."""
-    from wandb.cli.cli import cli
-
-    name, *arguments = words
-    cli.commands[name].make_context(name, arguments)
-    return 0
-
-
-def open_study(words):
-    """The dashboard is a server that does not end. The path must be the one that the search names."""
-    (path,) = words
-    with pytest.raises(InputError, match=re.escape(path)):
-        report.main(["sweeps/search_regularisation.yaml"])
-    return 0
-
-
-def copy_trials(words):
-    """From another runs folder into this one."""
-    source, target = words
-    Path(source).mkdir(parents=True)
-    return subprocess.run(["cp", "-a", source, target]).returncode
-
-
-def make_folder(words):
-    (folder,) = words
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return 0
-
-
-def list_archive(words):
-    """Its trials would be among those of the other commands: their names alone."""
-    archive, folder, target = words
-    names = subprocess.run(["tar", "tf", archive], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert folder == "-C" and target == "runs" and all(name.startswith("trials/") for name in names)
-    return 0
-
-
-def parse_pip(words):
-    """It needs a network: its parser, the constraints file and the extra."""
-    with warnings.catch_warnings():  # pip's own
-        warnings.simplefilter("ignore")
-        from pip._internal.commands import create_command
-
-        options, requirements = create_command("install").parse_args(words)
-    assert all((ROOT / file).exists() for file in options.constraints)
-    extras = re.findall(r"\[(\w+)\]", " ".join(one for one in requirements + options.editables if one.startswith(".")))
-    pyproject = (ROOT / "pyproject.toml").read_text()
-    assert all(f"\n{extra} = [" in pyproject for extra in extras)
-    return 0
-
-
-def parse_pytest(words):
-    """The suite cannot run in itself: its parser, and the files that it is given."""
-    config = pytest.Config.fromdictargs({}, words)
-    assert all((ROOT / name).exists() for name in config.args if name.startswith("tests/"))
-    return 0
-
-
-def parse_coverage(words):
-    """An extra that may not be here: the pytest that it runs, and the packages that it reports."""
-    if words[:3] == ["run", "-m", "pytest"]:
-        return parse_pytest(words[3:])
-    folders = [word.partition("=")[2].removesuffix("/*") for word in words if word.startswith("--include=")]
-    assert words[0] in ("combine", "report") and all((ROOT / folder).is_dir() for folder in folders)
-    return 0
 
 
 def run_piped(words):
@@ -315,49 +211,30 @@ def run_check(words):
     return check.main(["my_ablation.NoPosition" if words == ["my_ablation.MyAttention"] else words[0], *words[1:]])
 
 
-RULES = {  # the first words of a command: what it comes to here
-    "python -m transformer_pl.sweep": run_sweep,
-    "python -m transformer_pl.train": run_train,
-    "python -m transformer_pl.report": run_report,
-    "python -m transformer_pl.translate": translate.main,
-    "python -m transformer_pl.complexity": run_complexity,
-    "python -m transformer_pl.check": run_check,
-    "echo": run_piped,
-    "wandb": parse_wandb,
-    "optuna-dashboard": open_study,
-    "pip install": parse_pip,
-    "pytest": parse_pytest,
-    "coverage": parse_coverage,
-    "cp -a": copy_trials,
-    "mkdir -p": make_folder,
-    "tar xf": list_archive,
-}
-NEEDS = {  # what may be missing here; then the command says so
-    "--sampler cma-es": "pip install cmaes",
-    "--format wandb": "--format wandb: ",  # the package, or an account
+RULES = {
+    "sweep": run_sweep,
+    "train": run_train,
+    "report": run_report,
+    "translate": translate.main,
+    "complexity": run_complexity,
+    "check": run_check,
 }
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")  # of some samplers
 @pytest.mark.parametrize("command", commands())
-def test_a_command_of_a_readme_works(command, here, monkeypatch):
+def test_a_command_of_a_readme_works(command, here):
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]
     for name in ("NAME@SCALE", "FOLDER"):  # parts of words
         words = [word.replace(name, PLACEHOLDERS[name]) for word in words]
-    if words[0] == "transformer-pl" and words[1] in COMMANDS:
-        words = ["python", "-m", f"transformer_pl.{words[1]}", *words[2:]]
-    if words[0] == "taskset":
-        words = words[words.index("python") :]
-    if words[0] == "python" and words[1].startswith("tests/benchmarks/"):
-        assert parse_benchmark(words[1:], monkeypatch) == 0
+    if words[0] == "echo":
+        assert run_piped(words[1:]) == 0
         return
-    rule = next((rule for rule in RULES if words[: len(rule.split())] == rule.split()), None)
-    assert rule, f"no rule for {command!r}: add one to RULES"
-    remedy = next((remedy for option, remedy in NEEDS.items() if option in command), None)
+    name, *words = words[1:] if words[0] == "transformer-pl" else [words[2].partition(".")[2], *words[3:]]
     try:
-        assert RULES[rule](words[len(rule.split()) :]) == 0
+        assert (0 if name.startswith("-") else RULES[name](words)) == 0
     except InputError as error:
-        if not remedy or remedy not in str(error):
+        if "cma-es" not in words or "cmaes" not in str(error):  # a package that may be missing
             raise
 
 
@@ -384,11 +261,6 @@ def test_the_worked_example_is_broken_without_start(here, monkeypatch, capsys):
     Path("forgetful.py").write_text(right.replace("torch.arange(start, start + Q", "torch.arange(Q"))
     assert check.main(["forgetful.Alibi"]) == 2
     assert "BROKEN  decoding_step_by_step_equals_decoding_at_once" in capsys.readouterr().out
-
-
-def test_the_table_of_properties_is_whole():
-    named = re.findall(r"^\| `(\w+)` \|", SLOTS.read_text(encoding="utf-8").partition("## The properties")[2], re.M)
-    assert named == list(PROPERTIES)
 
 
 def test_the_search_of_the_search_readme_is_a_search(here):

@@ -6,15 +6,16 @@ import signal
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-import wmt_corpus
 from forked import command, running
-from helpers import wait_for
+from helpers import little_text, wait_for
 
 # As tests/benchmarks/README.md has it for 8 GPUs, but for the sizes
 REAL = ["--set", "trainer.devices=2", "trainer.strategy=ddp"]
 SMALL = ["trainer.accelerator=cpu", "trainer.threads=1", "trainer.log_every=5", "model.width=1/32", "model.depth=1/3"]
-SMALL += ["optim.max_steps=50", "trainer.val_every=5", "data.vocab_size=2000", "data.batch_tokens=1000"]
+SMALL += ["optim.max_steps=50", "trainer.val_every=5", "data.vocab_size=300", "data.batch_tokens=1000"]
 SMALL += ["data.val_count=30", "data.test_count=33", "decode.beam=2", "decode.extra=3"]
 SWEEP = """
 program: transformer_pl/train.py
@@ -29,10 +30,21 @@ command: ["${env}", "${interpreter}", "-m", "transformer_pl.train", "${args}"]
 """
 
 
+def write_corpus(folder: Path) -> None:
+    """Made-up pairs as the hub lays out WMT 2014: parquet files with the column `translation`."""
+    place = folder / "wmt14" / "de-en"
+    place.mkdir(parents=True)
+    little_text(folder, 2000, 30, 33)
+    for split, name in (("train", "train"), ("val", "validation"), ("test", "test")):
+        sides = [(folder / f"{split}.{language}").read_text().splitlines() for language in ("de", "en")]
+        pairs = [{"de": de, "en": en} for de, en in zip(*sides, strict=True)]
+        pq.write_table(pa.table({"translation": pairs}), place / f"{name}-00000-of-00001.parquet")
+
+
 @pytest.mark.slow
 def test_a_training_of_two_processes_is_killed_continued_averaged_decoded_and_reported(tmp_path):
     pytest.importorskip("sacremoses", reason="sacremoses is not installed: pip install -e '.[wmt]'")
-    wmt_corpus.write_corpus(tmp_path, 2000, words=3000, evaluation={"validation": 30, "test": 33})
+    write_corpus(tmp_path)
     file, runs = tmp_path / "rehearsal.yaml", tmp_path / "runs"
     file.write_text(SWEEP)
     words = [file, *REAL, *SMALL, "--runs", runs]
@@ -58,5 +70,5 @@ def test_a_training_of_two_processes_is_killed_continued_averaged_decoded_and_re
     assert validated() == list(range(5, 51, 5))
     assert (trial / "metrics.jsonl").read_text().splitlines()[:6] == before[:6], "it has not begun anew"
     assert len((trial / "hyp.test.txt").read_text().splitlines()) == 33
-    report = command("report", file, "--cost", "9.5", "--runs", runs, *REAL, *SMALL)
+    report = command("report", file, "--runs", runs, *REAL, *SMALL)
     assert report.returncode == 0 and "base" in report.stdout, report.stdout + report.stderr

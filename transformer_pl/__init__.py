@@ -1,5 +1,1 @@
 """A PyTorch Lightning framework for ablation studies of the Transformer (arXiv:1706.03762)."""
-
-from transformer_pl.runtime import passwords
-
-passwords.hide()

@@ -27,16 +27,16 @@ Each command is also a module: transformer-pl sweep is python -m transformer_pl.
 def main() -> NoReturn:
     """Replace this process by the one that `python -m` starts for the command; or explain the commands."""
     name, *words = sys.argv[1:] or ["--help"]
-    if name in COMMANDS:  # at once: a password among the words is seen until the command hides it (`passwords`)
+    if name in COMMANDS:
         os.execv(sys.executable, [sys.executable, "-m", f"transformer_pl.{name}", *words])
-    from transformer_pl.runtime.command_line import run_command
+    from transformer_pl.command_line import run_command
 
     run_command(lambda _: explain(name))
 
 
 def explain(word: str) -> int:
     """Print the help or the version. Raises an InputError for a word that is no command."""
-    from transformer_pl.runtime.command_line import CommandParser
+    from transformer_pl.command_line import CommandParser
     from transformer_pl.runtime.errors import InputError, shown, suggestion
 
     commands = "\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())

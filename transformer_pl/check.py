@@ -11,10 +11,10 @@ from typing import Any
 
 from transformer_pl.checks.calls import slot_of
 from transformer_pl.checks.run import exempt, measure_model
+from transformer_pl.command_line import CommandParser, run_command, text
 from transformer_pl.components import check_components, import_component
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.levels import DEFAULT_SCALE, Level, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, run_command, text
 from transformer_pl.runtime.errors import InputError
 
 LINE = 100  # characters

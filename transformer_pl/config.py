@@ -34,7 +34,7 @@ SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
 CLEANING = ("most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
-ROUNDED_DIGITS = 8  # decimals that a multiplier has at least, to be read as the fraction that was rounded to it
+CLOSE = Fraction(1, 10**8)  # how far a multiplier is, at most, from the fraction that it stands for
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
@@ -348,23 +348,19 @@ def nominal_sizes(model: Model) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in ("model.width", "model.depth")}
 
 
-@lru_cache(maxsize=4096)
 def _multiplied(size: int, multiplier: float) -> int:
     return round(exact_product(size, multiplier))
 
 
 @lru_cache(maxsize=4096)
 def exact_product(size: int, multiplier: float) -> Fraction:
-    """The exact product. A float that stands for a simple fraction is read as that: 0.33333333 is 1/3, 0.3333 is not.
+    """The exact product. A float close to a simple fraction is read as that: 0.33333333 is 1/3, 0.3333 is not.
 
     One that was rounded is read as a fraction only where the product is not whole otherwise.
     """
     simple, written = Fraction(multiplier).limit_denominator(1024), Fraction(repr(multiplier))
-    digits = len(repr(multiplier).partition(".")[2])
-    is_rounded = digits >= ROUNDED_DIGITS and abs(simple - written) < Fraction(1, 10**digits)
-    if float(simple) == multiplier or (is_rounded and (size * written).denominator != 1):
-        return size * simple
-    return size * written
+    rounded = abs(simple - written) <= CLOSE * simple and (size * written).denominator != 1
+    return size * (simple if rounded or float(simple) == multiplier else written)
 
 
 KEYS = Config().flat()  # every key with its default; only a component knows its own options

@@ -1,10 +1,12 @@
 """The constraints between keys of the configuration: what no type of a single key can say."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from transformer_pl.config import Config, exact_product
 from transformer_pl.key_types import LARGEST
+
+BY_WIDTH = ("d_model", "d_ff", "d_k", "d_v")  # the sizes that model.width multiplies
 
 
 class Broken(NamedTuple):
@@ -14,23 +16,54 @@ class Broken(NamedTuple):
     constraint: str  # what must hold, and the remedy
 
 
-Check = Callable[[Config], Iterator[Broken]]
+NEVER_TOGETHER = (  # values of the trainer's keys, and why they do not go together
+    (
+        {"precision": "16-mixed", "accelerator": "cpu"},
+        "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
+    ),
+    (
+        {"precision": "16-mixed", "strategy": "fsdp2"},
+        "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
+    ),
+    (
+        {"precision": "bf16-master", "strategy": "fsdp2"},
+        "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
+    ),
+    (
+        {"precision": "bf16-master", "compile": "on"},
+        "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
+    ),
+    (
+        {"compile": "on", "strategy": "fsdp2"},
+        "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
+    ),
+)
+
+
+def broken_constraints(config: Config) -> Iterator[Broken]:
+    """Every constraint that this config breaks."""
+    yield from _products_are_whole(config)
+    yield from _heads_divide_d_model(config)
+    trainer = config.trainer
+    for values, constraint in NEVER_TOGETHER:
+        if all(getattr(trainer, name) == value for name, value in values.items()):
+            yield Broken(tuple(f"trainer.{name}" for name in values), constraint)
+    if trainer.bleu_sample and trainer.strategy == "fsdp2":
+        keys = "trainer.bleu_sample", "trainer.strategy"
+        yield Broken(keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0")
 
 
 def _products_are_whole(config: Config) -> Iterator[Broken]:
     """A size times its multiplier is a whole number."""
     model, optim = config.model, config.optim
-    by_width = ("d_model", "d_ff", "d_k", "d_v")
     products = [
         ("model.N", model.N, "model.depth", model.depth),
-        *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in by_width),
+        *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in BY_WIDTH),
         ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
     ]
     for key, size, multiplier_key, multiplier in products:
-        if size is None:
-            continue
-        product = exact_product(size, multiplier)
-        if product.denominator != 1 or not 1 <= product <= LARGEST:
+        product = exact_product(size or 1, multiplier)
+        if size and (product.denominator != 1 or not 1 <= product <= LARGEST):
             constraint = f"at most {LARGEST:,}" if product > LARGEST else "a whole number of at least 1"
             yield Broken((key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}")
 
@@ -42,57 +75,5 @@ def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
     d_model = exact_product(model.d_model, model.width)
     if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
         effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
-        are, them = ("are", "them") if len(unset) > 1 else ("is", "it")
-        constraint = f"h must divide d_model{effective} while {' and '.join(unset)} {are} unset"
-        yield Broken(("model.h", "model.d_model", "model.width"), f"{constraint}; set {them}, or choose another h")
-
-
-def _never_together(values: Mapping[str, str], constraint: str) -> Check:
-    """The check that keys of the trainer do not all have these values. constraint: why, and the remedy."""
-
-    def check(config: Config) -> Iterator[Broken]:
-        if all(getattr(config.trainer, name) == value for name, value in values.items()):
-            yield Broken(tuple(f"trainer.{name}" for name in values), constraint)
-
-    return check
-
-
-def _translation_has_the_whole_model(config: Config) -> Iterator[Broken]:
-    if config.trainer.bleu_sample and config.trainer.strategy == "fsdp2":
-        yield Broken(
-            ("trainer.bleu_sample", "trainer.strategy"),
-            "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or a sample of 0",
-        )
-
-
-CONSTRAINTS: tuple[Check, ...] = (
-    _products_are_whole,
-    _heads_divide_d_model,
-    _never_together(
-        {"precision": "16-mixed", "accelerator": "cpu"},
-        "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
-    ),
-    _never_together(
-        {"precision": "16-mixed", "strategy": "fsdp2"},
-        "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
-    ),
-    _never_together(
-        {"precision": "bf16-master", "strategy": "fsdp2"},
-        "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
-    ),
-    _never_together(
-        {"precision": "bf16-master", "compile": "on"},
-        "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
-    ),
-    _translation_has_the_whole_model,
-    _never_together(
-        {"compile": "on", "strategy": "fsdp2"},
-        "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
-    ),
-)
-
-
-def broken_constraints(config: Config) -> Iterator[Broken]:
-    """Every constraint that this config breaks."""
-    for check in CONSTRAINTS:
-        yield from check(config)
+        constraint = f"h must divide d_model{effective} while {' and '.join(unset)} are unset; set them"
+        yield Broken(("model.h", "model.d_model", "model.width"), f"{constraint}, or choose another h")

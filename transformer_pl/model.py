@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_pl.components import build
 from transformer_pl.config import Sizes
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.kernels import VECTOR, Dropout, product, softmax
+from transformer_pl.kernels import Dropout, fused_where_faster, product, softmax
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
 
@@ -186,29 +186,18 @@ class ScaledDotProductAttention(nn.Module):
     def __init__(self, config: Sizes, site: str):
         super().__init__()
 
+    @fused_where_faster
     def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """Q (B, h, Lq, d_k), K (B, h, Lk, d_k), V (B, h, Lk, d_v) to (B, h, Lq, d_v).
 
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
-        Lq, Lk = Q.shape[-2], K.shape[-2]
-        # A CPU's fused kernel is slower than the equation as it stands for short sentences, and in bfloat16.
-        if not Q.is_cuda and (Lk < VECTOR or Q.dtype != torch.float32):
-            return product(_scaled_dot_product(Q, K, mask.dense(Q, K, start)), V)
-        causal = mask.causal if Lq > 1 else False  # one query alone is the last position, and sees the whole prefix
-        if mask.keys is None and (not causal or Lq == Lk):  # without a mask tensor, a GPU has faster kernels
-            return F.scaled_dot_product_attention(Q, K, V, is_causal=causal)
-        seen = mask.dense(Q, K, start)
-        heads = F.scaled_dot_product_attention(Q, K, V, seen)
-        return heads.masked_fill(~seen.any(-1, keepdim=True), 0) if Q.is_cuda else heads  # a CPU's yields zeros itself
+        d_k, seen = Q.shape[-1], mask.dense(Q, K, start)
+        return product(softmax(product(Q * d_k**-0.5, K.mT), seen), V)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        """The attention weights, (B, h, Lq, Lk)."""
-        return _scaled_dot_product(Q, K, mask.dense(Q, K, start))
-
-
-def _scaled_dot_product(Q: Tensor, K: Tensor, seen: Tensor) -> Tensor:
-    return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), seen)
+        """softmax(Q K^T / sqrt(d_k)), the attention weights: (B, h, Lq, Lk)."""
+        return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), mask.dense(Q, K, start))
 
 
 class MultiHeadAttention(nn.Module):

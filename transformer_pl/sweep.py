@@ -14,20 +14,22 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
-from transformer_pl.experiments import measure
-from transformer_pl.experiments.cli import (
+from transformer_pl.command_line import (
+    CommandParser,
+    Options,
     add_beside_option,
-    add_retune_options,
-    add_storage_option,
     add_sweep_options,
     complete_retune_options,
     kept_options,
     make_folder,
     other_table,
     refuse_options,
+    run_command,
     sweep_file,
     sweep_folder,
+    whole_number,
 )
+from transformer_pl.experiments import measure
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import (
     CostEstimate,
@@ -38,8 +40,7 @@ from transformer_pl.experiments.plan import (
     longest_first,
     plan_trials,
 )
-from transformer_pl.experiments.plan_notes import long_note, plan_notes
-from transformer_pl.experiments.plan_table import print_plan
+from transformer_pl.experiments.plan_table import plan_notes, print_plan
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
@@ -50,7 +51,6 @@ from transformer_pl.launchers.local import LocalLauncher
 from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
-from transformer_pl.runtime.command_line import CommandParser, Options, run_command, whole_number
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import write_json
@@ -58,7 +58,7 @@ from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, counted, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
-from transformer_pl.trials.runs_folder import check_writable, finished_results, runs_lock
+from transformer_pl.trials.runs_folder import check_writable, finished_results
 
 LAUNCHERS = ("local", "slurm")
 # Options that are for a sweep file.
@@ -90,8 +90,7 @@ def main(words: list[str]) -> int:
         cleaning.list_runs(options.runs, console)
         return 0
     if options.clean:
-        with runs_lock(options.runs, alone=True):
-            return cleaning.clean(options.runs, console)
+        return cleaning.clean(options.runs, console)
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if options.measure and not options.plan:
@@ -109,7 +108,7 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
-    sweep = read_sweep(options.file, options.scale, options.seeds, options.set)
+    sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content)
     folder = sweep_folder(sweep, options)
     launcher = LocalLauncher(options.parallel, options.devices, options.per_device)
     command = GridCommand(options, folder, console, launcher)
@@ -128,16 +127,15 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
             command.show_plan(retuning.best(sweep, plan.trials))
         return 0
     check_writable(options.runs)
-    with runs_lock(options.runs):
-        exit_code = command.train(plan)
-        if retuning:
-            if exit_code not in (0, 1) or command.others_train(plan):  # the best point of a row is not known yet
-                return exit_code
-            plan = command.show_plan(retuning.best(sweep, plan.trials))
-            exit_code = max(exit_code, command.train(plan))
-        if command.others_train(plan):  # the last worker prints the table
+    exit_code = command.train(plan)
+    if retuning:
+        if exit_code not in (0, 1) or command.others_train(plan):  # the best point of a row is not known yet
             return exit_code
-        exit_code = command.publish(plan, exit_code)
+        plan = command.show_plan(retuning.best(sweep, plan.trials))
+        exit_code = max(exit_code, command.train(plan))
+    if command.others_train(plan):  # the last worker prints the table
+        return exit_code
+    exit_code = command.publish(plan, exit_code)
     trial_folders = [planned.trial.folder for planned in plan.trials]
     mention_offline_runs([*trial_folders, command.folder], options.runs, console)
     return exit_code
@@ -176,10 +174,8 @@ class GridCommand:
             estimates = self.measured(sweep, missing, estimates)
         plan = Plan(sweep, trials, estimates)
         at_once, cores = (self.launcher.workers.count, self.launcher.workers.cpu_cores) if here else (1, 0)
-        print_plan(plan, missing, self.console, at_once=at_once, here=here)
-        for line in [*plan_notes(plan, bool(self.options.retune)), *lines]:
-            say(self.console, line)
-        for line in long_note(plan, missing, cores, at_once):
+        print_plan(plan, missing, self.console, at_once)
+        for line in [*plan_notes(plan, missing, cores, at_once), *lines]:
             say(self.console, line)
         if self.options.plan and missing and here:
             say(self.console, self.launcher.workers.describe(missing))
@@ -263,8 +259,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "file", metavar="FILE", type=sweep_file, nargs="?", help="a sweep file, or the name of one that ships: table3_A"
     )
-    trials = add_sweep_options(parser)
-    add_retune_options(trials)
+    add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
     run.add_argument(
@@ -299,7 +294,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
         metavar=("NAME", "KEY=VALUE"),
         help="none, median, halving or hyperband, with its options (the file's early_terminate, or none)",
     )
-    add_storage_option(search)
     folder = parser.add_argument_group("without a FILE")
     folder.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")

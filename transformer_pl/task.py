@@ -3,14 +3,12 @@
 `data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
 """
 
-import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from numbers import Real
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from transformer_pl.components import described, import_component
 from transformer_pl.runtime.errors import InputError, shown
@@ -54,7 +52,6 @@ class Task(ABC):
     described: ClassVar[str]  # what the measure is, for the note under a table
     text: ClassVar[str] = "the task's own text"  # what is read where the data keys name nothing, for that note
     published: ClassVar[str | None] = None  # the paper's rows: a file of reporting/published
-    costs: ClassVar[str | None] = None  # the paper's rows with training costs: a file there, by languages
 
     @abstractmethod
     def corpus(self, data: "Data") -> "Corpus":
@@ -108,40 +105,27 @@ def check_task(data: "Data") -> list[str]:
 
 def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
     """What the task's `score` returns, in Python's own numbers. Raises an InputError if it is not as `Scores` says."""
-    task = task_of(config.data)
-    scores = task.score(hypotheses, references, config)
-    place, name = f"data.task = {config.data.task}: score must return", task.measure.name
-    if not (isinstance(scores, Scores) and isinstance(scores.metrics, Mapping)):
-        raise InputError(f"{place} Scores with a dict of metrics, but returns {shown(repr(scores))}; fix score")
-    mistakes = []
-    if name not in scores.metrics:
-        mistakes.append(f"{place} the metric {name}, its measure, but returns {shown(dict(scores.metrics))}; add it")
-    if wrong := {metric: value for metric, value in scores.metrics.items() if not _is_metric(metric, value)}:
-        mistakes.append(f"{place} metrics that are finite numbers by name, but returns {shown(wrong)}; fix score")
-    statistics = _whole_numbers(scores.statistics)
-    if [len(row) for row in statistics] != [task.measure.numbers] * len(references):
-        mistakes.append(
-            f"{place} statistics of {task.measure.numbers} whole numbers from 0 for each of {len(references)} lines, "
-            f"but returns {shown(scores.statistics)}; fix score or measure"
-        )
-    if not isinstance(scores.signature, str):
-        mistakes.append(f"{place} a signature that is text, but returns {shown(scores.signature)}; fix score")
-    if mistakes:
-        raise InputError(*mistakes)
-    return Scores({metric: float(value) for metric, value in scores.metrics.items()}, statistics, scores.signature)
-
-
-def _is_metric(name: object, value: object) -> bool:
-    return isinstance(name, str) and isinstance(value, Real) and math.isfinite(value)
-
-
-def _whole_numbers(rows: Any) -> list[list[int]]:
-    """Rows of whole numbers from 0, as Python's own; nothing if they are anything else."""
+    measure = task_of(config.data).measure
+    scores = task_of(config.data).score(hypotheses, references, config)
     try:
-        numbers = [[index(number) for number in row] for row in rows]
-    except TypeError:
-        return []
-    return [] if any(number < 0 for row in numbers for number in row) else numbers
+        metrics = {name: float(value) for name, value in scores.metrics.items()}
+        statistics = [[index(number) for number in row] for row in scores.statistics]
+        is_right = (
+            measure.name in metrics
+            and all(isinstance(name, str) and math.isfinite(value) for name, value in metrics.items())
+            and [len(row) for row in statistics] == [measure.numbers] * len(references)
+            and all(number >= 0 for row in statistics for number in row)
+            and isinstance(scores.signature, str)
+        )
+    except (AttributeError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise InputError(
+            f"data.task = {config.data.task}: score must return Scores: finite metrics with {measure.name} among them, "
+            f"{measure.numbers} whole numbers from 0 for each of {len(references)} lines, and a text, but returns "
+            f"{shown(repr(scores))}; fix score"
+        )
+    return Scores(metrics, statistics, scores.signature)
 
 
 @cache
@@ -152,26 +136,17 @@ def _task_at(path: str) -> Task:
         raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
     if not issubclass(task, Task):
         raise InputError(f"data.task = {path}: must be a class derived from transformer_pl.task.Task, but is not")
-    if missing := sorted(task.__abstractmethods__):
-        raise InputError(f"data.task = {path}: must have the method {missing[0]}, but has not; add it")
-    for name in ("measure", "described"):
-        if not hasattr(task, name):
-            raise InputError(f"data.task = {path}: must have the attribute {name}, but has not; add it")
+    missing = [
+        *sorted(task.__abstractmethods__),
+        *(name for name in ("measure", "described") if not hasattr(task, name)),
+    ]
+    if missing:
+        raise InputError(f"data.task = {path}: must define {', '.join(missing)}, but does not; add what is missing")
     if not isinstance(task.measure, Measure):
-        raise InputError(
-            f"data.task = {path}: measure must be a transformer_pl.task.Measure, but is {shown(repr(task.measure))}"
-        )
+        value = shown(repr(task.measure))
+        raise InputError(f"data.task = {path}: measure must be a transformer_pl.task.Measure, but is {value}; fix it")
     try:
-        made = task()
+        return task()
     except Exception as error:
-        raise InputError(
-            f"data.task = {path}: must be made without arguments, but fails at {described(error)}"
-        ) from None
-    try:
-        inspect.signature(made.score_one).bind("hypothesis", "reference", "config")
-    except TypeError:
-        raise InputError(
-            f"data.task = {path}: must have the method score_one(self, hypothesis, reference, config), but it takes "
-            f"{inspect.signature(made.score_one)}"
-        ) from None
-    return made
+        place = f"data.task = {path}: must be made without arguments"
+        raise InputError(f"{place}, but fails at {described(error)}; fix __init__") from None

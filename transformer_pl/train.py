@@ -1,7 +1,5 @@
 """Train one trial:  python -m transformer_pl.train [--scale=demo] [--variant="model.h=4"] [--seed=1] [--model.h=4 ...]
 
-Or repeat one:  python -m transformer_pl.train --from=TRIAL --runs=FOLDER
-
 The config alone decides which trial it is. A finished trial is not trained again; an interrupted one continues from
 its last checkpoint. One that diverged keeps its last good checkpoint and is not trained again either.
 """
@@ -11,7 +9,7 @@ import os
 import sys
 import time
 import traceback
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -20,23 +18,23 @@ import yaml
 
 from transformer_pl import components
 from transformer_pl.checks.run import check_model
+from transformer_pl.command_line import CommandParser, folder_name, run_command, text
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.cost import Cost, training_cost
+from transformer_pl.experiments.cost import training_cost
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, scale_level, scale_names
-from transformer_pl.runtime.command_line import CommandParser, folder_name, run_command, text
-from transformer_pl.runtime.energy import EnergyMeter
 from transformer_pl.runtime.environment import (
     TRIAL,
     avoid_spinning_threads,
     code_state,
     describe_environment,
+    project_version,
     under_wandb_agent,
 )
 from transformer_pl.runtime.errors import InputError
@@ -44,14 +42,12 @@ from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
 from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
 from transformer_pl.runtime.terminal import command_console
-from transformer_pl.runtime.version import project_version
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.lock import Lost
-from transformer_pl.trials.repeat import Earlier
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, runs_lock, why_unwritable
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, why_unwritable
 from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
@@ -71,28 +67,19 @@ def main(argv: list[str]) -> int:
     options, levels = read_argv(argv)
     end_with_parent()
     avoid_spinning_threads()
-    if options.earlier:
-        earlier = Earlier.named(options.earlier, options.runs)
-        levels, scale, difference = [earlier.level], earlier.result["scale"], earlier.difference
-    else:
-        earlier, scale = None, Path(options.scale).stem
-        difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
+    scale = Path(options.scale).stem
+    difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
     config = trial_config(levels)
     check_writable(options.runs)
-    with runs_lock(options.runs):
-        run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data), earlier)
-        if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
-            raise InputError(
-                f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its text or the code of "
-                "its components has changed since; run the sweep again"
-            )
-        if not options.rerun and (code := _report_ended(run)) is not None:
-            return code
-        try:
-            return train(run, options.rerun)
-        except Lost as lost:
-            print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
-            return 1
+    run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data))
+    if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
+        raise InputError(
+            f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its text or the code of "
+            "its components has changed since; run the sweep again"
+        )
+    if not options.rerun and (code := _report_ended(run)) is not None:
+        return code
+    return train(run, options.rerun)
 
 
 def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
@@ -102,8 +89,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     """
     parser = CommandParser(
         prog="python -m transformer_pl.train",
-        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]\n'
-        "       %(prog)s --from=TRIAL --runs=DIR",
+        usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]',
         description="Train one trial, unless it has finished or diverged; an interrupted one continues. Defaults are\n"
         "in parentheses.",
         epilog=f"{EXAMPLES}\n{help_text()}",
@@ -111,6 +97,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     parser.add_argument(
         "--scale",
         type=text,
+        default=DEFAULT_SCALE,
         metavar="S",
         help=f"{', '.join(scale_names())} or your own YAML ({DEFAULT_SCALE})",
     )
@@ -120,23 +107,10 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         help="a row of a sweep: `base`, or what differs from it; wins over --key=value",
     )
     parser.add_argument(
-        "--from",
-        type=text,
-        dest="earlier",
-        metavar="TRIAL",
-        help="repeat a finished trial with all of its keys, in another runs folder, and tell what differs from then: "
-        f"its folder, or in {DEFAULT_RUNS} its id or a part of its name",
-    )
-    parser.add_argument(
         "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
     )
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
     options, rest = parser.parse_known_args(argv)
-    if options.earlier:
-        given = {"--scale": options.scale, "--variant": options.variant, " ".join(rest): rest or None}
-        if others := [name for name, value in given.items() if value is not None]:
-            raise InputError(f"--from: takes every key from the trial, but {' '.join(others)} is given; leave that out")
-    options.scale = options.scale or DEFAULT_SCALE
     levels = [scale_level(options.scale), Level("command line", _read_keys(rest))]
     if options.variant is not None:
         levels.append(parse_variant(options.variant, "command line"))
@@ -164,31 +138,21 @@ def _report_ended(run: TrialRun) -> int | None:
     """Report a trial that has finished (exit code 0) or diverged (1), also to W&B's agent; None for any other."""
     if run.trial.needs_training():
         return None
-    if result := run.trial.result():
+    result, step = run.trial.result(), run.trial.diverged_at()
+    if result:
         print(f"{run.trial.folder}: finished already")
-        _print_differences(run)
         _print_metrics(result)
-        _print_comparison(run)
-        if under_wandb_agent():
-            from transformer_pl.training.logger import log_finished_trial
-
-            log_finished_trial(run.trial.folder, result)
-        return 0
-    step = run.trial.diverged_at()
-    assert step is not None
-    print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
+    else:
+        print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
     if under_wandb_agent():
-        from transformer_pl.training.logger import log_diverged_trial
+        from transformer_pl.training.logger import log_ended_trial
 
-        log_diverged_trial(run, step)
-    return 1
+        log_ended_trial(run, result, step)
+    return 0 if result else 1
 
 
 def train(run: TrialRun, rerun: bool = False) -> int:
-    """Train and evaluate a trial, record how it ended, and return the exit code.
-
-    Raises Lost where another process has taken the trial over meanwhile.
-    """
+    """Train and evaluate a trial, record how it ended, and return the exit code."""
     if not sys.modules.get("lightning"):  # not yet: that takes seconds
         print(f"{run.trial.folder}: importing torch", flush=True)
     from lightning.pytorch.utilities import rank_zero_only
@@ -201,93 +165,102 @@ def train(run: TrialRun, rerun: bool = False) -> int:
         prepared = prepare(run.config.data, run.runs, run.corpus, on_progress)
     fit.start_libraries()
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
-        fit.use_threads(run.config, run.trial)
-        if fit.trained_elsewhere(run, rerun):  # rank 0 does not train either
-            return 0
-        with suppress(Stopped, Diverged):  # rank 0 reports these; it would be killed if this process ended in error
-            fit.fit(run, prepared, EnergyMeter())
-        return 0
+        return _help_to_train(run, prepared, rerun)
     trial = run.trial
     check_writable(run.runs)  # the text may have filled the disk
-    with ExitStack() as stack:
-        stack.enter_context(trial.lock())
+    with trial.lock():
         if not rerun and (code := _report_ended(run)) is not None:  # another process had it until now
             return code
         if not prints_to(trial.log):
             trial.begin_log()
-        stack.enter_context(logged(trial.log))
-        try:
-            if rerun and not trial.needs_training():
-                trial.clear()
-            trial.set_aside_damaged()
-            trial.set_status("running")
-            with component_code(), closing(fit.energy_meter(run.config)) as meter:
-                result = _train_and_evaluate(run, prepared, rerun, meter)
-        except Stopped:
-            with suppress(OSError):  # a full disk must not change the exit code
-                trial.set_status("stopped")
+        with logged(trial.log):
+            return _train_and_record(run, prepared, rerun)
+
+
+def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
+    """The part of a process that is not rank 0. It does not train where rank 0 does not either."""
+    from transformer_pl.training.fit import fit, trained_elsewhere, use_threads
+    from transformer_pl.training.logger import MetricsFile
+
+    use_threads(run.config, run.trial)
+    if not trained_elsewhere(run, rerun):
+        # Rank 0 reports how it ended; it would be killed if this process ended in error.
+        with suppress(Stopped, Diverged):
+            fit(run, prepared, MetricsFile(run.trial.folder, run.config.steps))
+    return 0
+
+
+def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
+    """Train and evaluate a trial that this process has the lock of, record how it ended, and return the exit code."""
+    trial = run.trial
+    try:
+        if rerun and not trial.needs_training():
+            trial.clear()
+        trial.set_status("running")
+        with component_code():
+            result = _train_and_evaluate(run, prepared, rerun)
+    except Stopped:
+        with suppress(OSError):  # a full disk must not change the exit code
+            trial.set_status("stopped")
+        raise
+    except Diverged as error:
+        trial.set_status("diverged", step=error.step)
+        print(f"{trial.folder}: {error}; --rerun trains it anew")
+        return 1
+    except Lost as lost:  # another process records how the trial ends
+        print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
+        return 1
+    except Exception as error:
+        _record_failure(run, error)
+        if isinstance(error, InputError):
             raise
-        except Diverged as error:
-            with suppress(OSError):
-                trial.set_status("diverged", step=error.step)
-                print(f"{trial.folder}: {error}; --rerun trains it anew")
-            return 1
-        except Lost:
-            raise
-        except Exception as error:
-            _record_failure(run, error)
-            if isinstance(error, InputError):
-                raise
-            return 1
-        _print_metrics(result)
-        print(f"trial: {trial.folder}")
-        _print_comparison(run)
-        return 0
+        return 1
+    _print_metrics(result)
+    print(f"trial: {trial.folder}")
+    return 0
 
 
 def _record_failure(run: TrialRun, error: Exception) -> None:
     """Record why a training failed, and print it unless the command prints the error."""
     from transformer_pl.training.fit import ran_out_of_memory
 
-    trial, accumulate, details = run.trial, run.config.trainer.accumulate, dict[str, Any]()
-    # A full disk and a folder that has vanished have many obscure symptoms.
-    reason = trial.why_gone() or why_unwritable(run.runs) or components.described(error)
-    if ran_out_of_memory(error) and not (trial.folder / "weights.pt").exists():  # while it trained
-        details["out_of_memory"] = accumulate
+    trial, accumulate = run.trial, run.config.trainer.accumulate
+    reason = why_unwritable(run.runs) or components.described(error)  # a full disk has many obscure symptoms
+    if ran_out_of_memory(error):
         reason += f"; increase trainer.accumulate, now {accumulate}, which splits the batch"
-        if trial.parts_begun() is not None:  # a checkpoint counts parts of batches
-            reason += f". Delete {trial.folder / 'checkpoints'} first: the trial begins again"
+        if (checkpoints := trial.folder / "checkpoints").exists():  # they count parts of batches
+            reason += f", and remove {checkpoints}: the trial begins again"
     with suppress(OSError):
-        trial.drop_unfinished()
-        trial.set_status("failed", why=reason, **details)
+        trial.set_status("failed", why=reason)
     if not isinstance(error, InputError):
-        with suppress(OSError):
-            traceback.print_exception(error)
-            print(f"error: {reason}", file=sys.stderr)
+        traceback.print_exception(error)
+        print(f"error: {reason}", file=sys.stderr)
 
 
-def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: EnergyMeter) -> dict[str, Any]:
+def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
-    from transformer_pl.evaluation.evaluate_trial import evaluate_trial
+    from transformer_pl.evaluation.evaluate import evaluate_trial
     from transformer_pl.training.fit import fit, reuse_weights, trained_elsewhere
+    from transformer_pl.training.logger import trial_loggers, wandb_summary
 
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
-    _print_differences(run)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     keep_sources(config.model, trial.sources)
-    cost = _cost(run, prepared)
+    mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
+    model_sizes = sizes(config.model, len(prepared.tokenizer))
+    cost = training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
     earlier = trained_elsewhere(run, rerun)
-    logger, training = reuse_weights(run, earlier) if earlier else fit(run, prepared, meter)
-    try:
+    with trial_loggers(run) as (file, wandb):
+        training = reuse_weights(run, earlier, file) if earlier else fit(run, prepared, file, wandb)
         evaluation = evaluate_trial(config, trial, prepared)
-        metrics = evaluation.metrics
-        sample = task_of(config.data).sample_metric
-        sampled = [line[sample] for line in trial.metrics() if sample in line]
-        metrics |= {sample: sampled[-1]} if sampled else {}
+        metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
+        if sampled := [line[sample] for line in trial.metrics() if sample in line]:
+            metrics[sample] = sampled[-1]
         converged = convergence(trial.metrics(), config.steps)
-        logger.log_metrics(metrics, config.steps)
-        logger.log_translations(evaluation.examples)
+        for logger in (file, wandb):
+            logger.log_metrics(metrics, config.steps)
+        wandb.run.tell(tables={"translations": evaluation.examples})
         result = {
             "version": project_version(),
             "id": run.identity.trial,
@@ -307,17 +280,13 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, meter: E
             "dropped": training.dropped,
             "tokens_per_s": training.tokens_per_s,
             "wall_s": round(training.earlier_s + time.perf_counter() - started, 1),
-            "energy_j": None if (joules := meter.joules()) is None else round(joules, 1),
             "exempt": exempt,
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
-    except BaseException as error:
-        logger.fail(error)
-        raise
-    logger.finish(0, result)
+        wandb.run.tell(summary=wandb_summary(result))
     return result
 
 
@@ -330,34 +299,9 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
     environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
-    tokenizer = prepared.meta.get("digests", {}).get("tokenizer.model")
-    environment |= {"accumulate": trial.parts_begun() or config.trainer.accumulate}
-    environment |= {"data": prepared.folder.name, "tokenizer": tokenizer} | code_state()
+    environment |= {"data": prepared.folder.name} | code_state()
     environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
     write_json(trial.folder / "env.json", environment)
-
-
-def _cost(run: TrialRun, prepared: Prepared) -> Cost:
-    """Parameters and training FLOPs."""
-    config = run.config
-    mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
-    model_sizes = sizes(config.model, len(prepared.tokenizer))
-    return training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
-
-
-def _print_differences(run: TrialRun) -> None:
-    """Of a repetition: what differs from then."""
-    if run.repeats:
-        differences = run.repeats.differences(run.trial)
-        what = "what differs from then:" if differences else "nothing that was recorded differs from then"
-        print(f"repeats {run.repeats.trial.folder}; {what}")
-        print("".join(f"  {line}\n" for line in differences), end="", flush=True)
-
-
-def _print_comparison(run: TrialRun) -> None:
-    """Of a repetition that has finished: whether the results are equal."""
-    if run.repeats and (result := run.trial.result()):
-        print("\n".join(run.repeats.compared(result)), flush=True)
 
 
 def _print_metrics(result: dict[str, Any]) -> None:

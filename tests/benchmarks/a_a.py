@@ -1,11 +1,10 @@
 """Seeds of one config, held against each other: how often a table would call rows of them different.
 
-    python -m transformer_pl.sweep sweeps/a_a.yaml [--seeds 1,2,...,15]
-    python tests/benchmarks/a_a.py [--seeds 1,2,...,15] [--runs DIR]
+    python -m transformer_pl.sweep sweeps/a_a.yaml
+    python tests/benchmarks/a_a.py [--seeds 1,2,...] [--runs DIR]
 
-All 35 ways to split eight seeds in two. With at least 15 seeds also tables of five rows of three seeds, drawn at
-random, by the rows' own variances and by moderated ones. All share their trainings, so this is an illustration; the
-proof is a simulation (tests/benchmarks/chance.py).
+All 35 ways to split eight seeds in two. They share their trainings, so this is an illustration; the proof is a
+simulation (tests/benchmarks/chance.py).
 """
 
 import argparse
@@ -16,13 +15,12 @@ import numpy as np
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.stats import difference, holm, of_measure, randomisation, sample, seed_prior
+from transformer_pl.reporting.stats import difference, of_measure, randomisation, sample
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
 BLEU = of_measure(Translation.measure)
 SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
-ROWS, SEEDS = 5, 3  # of a table
 
 
 def main() -> None:
@@ -35,9 +33,7 @@ def main() -> None:
     sentences = np.stack([one.trial.sentences("val", Translation.measure)[..., BLEU.columns] for one in planned])
     scores = sample(sentences, BLEU.score).scores
     print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")
-    compare_halves(sentences[:8])
-    if len(sentences) >= ROWS * SEEDS:
-        compare_tables(sentences)
+    compare_halves(sentences)
 
 
 def compare_halves(sentences: np.ndarray) -> None:
@@ -52,21 +48,6 @@ def compare_halves(sentences: np.ndarray) -> None:
     gaps, by_t, by_random = np.array(found).T
     print(f"{len(found)} splits, differences of {abs(gaps).min():.1f} to {abs(gaps).max():.1f} BLEU")
     print(f"p < 0.05: t-test {(by_t < 0.05).mean():.0%}, randomisation {(by_random < 0.05).mean():.0%}")
-
-
-def compare_tables(sentences: np.ndarray) -> None:
-    """The share of tests that find a difference in a table, and of tables with a star. sentences (seeds, n, 10)."""
-    rng, tables = np.random.default_rng(1), 500
-    alarms, stars = np.zeros(2), np.zeros(2)
-    for _ in range(tables):
-        drawn = rng.permutation(len(sentences))[: ROWS * SEEDS].reshape(ROWS, SEEDS)
-        base, *rows = samples = [sample(sentences[seeds], BLEU.score) for seeds in drawn]
-        for i, prior in enumerate((None, seed_prior(samples))):
-            p_values = [difference(row, base, prior).p_value for row in rows]
-            alarms[i] += np.mean(np.array(p_values) < 0.05)
-            stars[i] += min(holm(p_values)) < 0.05
-    for name, alarm, star in zip(("own variances", "moderated"), alarms / tables, stars / tables, strict=True):
-        print(f"{tables} tables of {ROWS} rows of {SEEDS} seeds, {name}: p < 0.05 {alarm:.1%}, any star {star:.1%}")
 
 
 if __name__ == "__main__":

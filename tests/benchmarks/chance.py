@@ -7,24 +7,21 @@
 Corpora of which everything is known (tests/chance.py). Alone: by the seeds of a row and by how far seeds spread, the
 t-test and approximate randomisation stratified by seed, both at 5 %. In tables: by the seeds and by the factor by which
 rows differ in their spread (the standard deviation of its logarithm is the factor's), the t-test with each row's own
-variance, with Smyth's moderated variances, and with those of moderation.py, which tables use.
+variance and with those of moderation.py, which tables use.
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy import special
 from scipy.stats import rankdata, spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from chance import drawn
 
 from transformer_pl.reporting.agreement import rank_correlation
-from transformer_pl.reporting.moderation import inverse_trigamma
 from transformer_pl.reporting.stats import (
     Estimate,
     Sample,
@@ -96,29 +93,7 @@ def moderated(rows: Sequence[Sample]) -> list[tuple[Estimate, Estimate]]:
     return [(estimate(row, prior), difference(row, rows[0], prior)) for row in rows[1:]]
 
 
-def smyth(rows: Sequence[Sample]) -> list[tuple[Estimate, Estimate]]:
-    """Smyth's moderated variances as they are, with Satterthwaite's degrees of freedom. All rows have as many seeds."""
-    seeds = len(rows[0].scores)
-    own_variances = np.array([row.scores.var(ddof=1) for row in rows])
-    logs, d = np.log(own_variances), seeds - 1
-    d0 = 2 * inverse_trigamma(logs.var(ddof=1) - float(special.polygamma(1, d / 2)))
-    centre = logs.mean() - special.digamma(d / 2) + math.log(d / 2)
-    s0 = math.exp(centre + special.digamma(d0 / 2) - math.log(d0 / 2))
-    by_seeds = (d0 * s0 + d * own_variances) / (d0 + d) / seeds
-
-    def with_variances(alone: Estimate, *variances: float) -> Estimate:
-        total = sum(variances) + alone.variance_by_sentences
-        rest = alone.variance_by_sentences**2 / (SENTENCES - 1)
-        freedom = total**2 / (sum(one**2 for one in variances) / (d0 + d) + rest)
-        return alone._replace(variance_by_seeds=sum(variances), degrees_of_freedom=freedom)
-
-    return [
-        (with_variances(mean, variance), with_variances(between, variance, by_seeds[0]))
-        for (mean, between), variance in zip(own(rows), by_seeds[1:], strict=True)
-    ]
-
-
-VARIANCES: dict[str, Callable] = {"own": own, "Smyth": smyth, "moderated": moderated}
+VARIANCES: dict[str, Callable] = {"own": own, "moderated": moderated}
 
 
 def simulate_tables(tables: int, rows: int, numbers_of_seeds: Sequence[int]) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from rounds import compare, warm_up
+from rounds import compare, torch_loss, warm_up
 from torch import Tensor, nn
 
 from transformer_pl.config import Model, sizes
 from transformer_pl.kernels import Dropout, product, softmax
 from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.loss import projected_loss, smoothed_loss
+from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
 from transformer_pl.runtime import memory
 
@@ -52,8 +52,8 @@ def main() -> None:
         "dropout": (lambda: F.dropout(x, model.p_drop), lambda: dropout(x)),
         "FFN, ReLU in place or not": (lambda: ffn.W_2(ffn.W_1(x).relu_()), lambda: ffn(x)),
         "projection and loss": (
-            lambda: smoothed_loss(embedding.logits(x), target, config.optim.eps_ls),
-            lambda: projected_loss(embedding, x, target, config.optim.eps_ls),
+            lambda: torch_loss(embedding.logits(x), target, config.optim.eps_ls),
+            lambda: smoothed_loss(embedding, x, target, config.optim.eps_ls),
         ),
     }
     print(f"{B} sentences of {length} tokens, sizes of base at scale {options.scale}")

@@ -12,21 +12,28 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokenizer import PAD
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.metrics import read_metrics
 from transformer_pl.trials.runs_folder import finished_results
-from transformer_pl.trials.trial import Trial
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
 Clock = Callable[[], float]  # in seconds
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 CLOCK_HELP = "rates by this time (%(default)s); cpu: what other work on the machine takes is left out"
+
+
+def torch_loss(logits: torch.Tensor, target: torch.Tensor, eps_ls: float) -> torch.Tensor:
+    """Torch's own smoothed loss of logits (B, L, V), summed over tokens."""
+    options = {"ignore_index": PAD, "reduction": "sum", "label_smoothing": eps_ls}
+    return F.cross_entropy(logits.flatten(0, 1).float(), target.flatten(), **options)
 
 
 @contextmanager
@@ -69,14 +76,11 @@ def spread(values: list[float], digits: int) -> str:
     return f"{median} ({lowest} to {highest})"
 
 
-def train_command(
-    tree: Path, runs: Path, keys: dict[str, object], steps: int, threads: int, clock: str
-) -> Callable[[], float]:
-    """The train command of the sources in `tree`: a function that returns its target tokens a second.
+def train_command(runs: Path, keys: dict[str, object], steps: int, threads: int, clock: str) -> Callable[[], float]:
+    """The train command: a function that returns its target tokens a second.
 
     Each call trains a new trial (the next seed) in a process of its own, through everything that a trial has. The rate
-    is that of the steps from `steps` to 2 `steps`: the first ones are its warm-up. Then the process is ended. The
-    command line and metrics.jsonl are all that is used of the sources, so that they may be of any age.
+    is that of the steps from `steps` to 2 `steps`: the first ones are its warm-up. Then the process is ended.
     runs: an empty folder. keys: of the config, `scale` among them. clock: of CLOCKS; the time of the processor is that
     of the training process alone, without W&B's.
     """
@@ -90,9 +94,9 @@ def train_command(
         arguments = [f"--{key}={value}" for key, value in (once | keys | {"seed": next(seeds), "runs": runs}).items()]
         command = [sys.executable, "-m", "transformer_pl.train", *arguments]
         known = set(runs.glob("trials/*/metrics.jsonl"))
-        environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": str(threads)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
         with (runs / "log.txt").open("wb") as log:
-            process = subprocess.Popen(command, cwd=tree, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         warm: tuple[float, float] | None = None  # the times of the clock and of the processor after the warm-up
         try:
             while True:
@@ -108,7 +112,7 @@ def train_command(
                         return lines[-1]["tokens_per_s"] / share
                 if ended:
                     said = (runs / "log.txt").read_text(errors="replace").strip()[-2000:]
-                    raise InputError(f"{' '.join(command)} in {tree} must train {2 * steps} steps, but said:\n{said}")
+                    raise InputError(f"{' '.join(command)} must train {2 * steps} steps, but said:\n{said}")
                 time.sleep(POLL_S)
         finally:
             process.terminate()
@@ -131,9 +135,15 @@ def trained_model(config: Config, prepared: Prepared, runs: Path) -> Transformer
     for result in finished_results(runs):
         if same.items() <= result["config"].items():
             model = Transformer(sizes(config.model, len(prepared.tokenizer))).eval()
-            model.load_state_dict(torch.load(Trial(result["folder"]).intact("weights.pt")))
+            model.load_state_dict(torch.load(result["folder"] / "weights.pt"))
             return model
     return None
+
+
+def torch_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
+    """The smoothed loss of logits (B, L, V) by torch, summed over the tokens of target (B, L)."""
+    options = {"ignore_index": PAD, "label_smoothing": eps_ls, "reduction": "sum"}
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), **options)
 
 
 def first(split: Split, count: int) -> Split:

@@ -21,7 +21,6 @@ from transformer_pl.data.tokenizer import PAD
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment
@@ -74,8 +73,8 @@ def training(config: Config, prepared: Prepared, precision: str, steps: int) -> 
         for _ in range(steps):
             batch = next(stream)
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
-                logits = model(batch.source, batch.target_in)
-                loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
+                states = model.states(batch.source, batch.target_in)
+                loss = smoothed_loss(model.embedding, states, batch.target_out, config.optim.eps_ls) / batch.tokens
             loss.backward()
             adam.step()
             adam.zero_grad()

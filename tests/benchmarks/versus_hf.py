@@ -35,16 +35,17 @@ from peers import (
 from rounds import (
     CLOCK_HELP,
     CLOCKS,
-    ROOT,
     Clock,
     compare,
     errors_of,
     first,
     sentences_per_s,
+    torch_loss,
     train_command,
     trained_model,
 )
 
+from transformer_pl.command_line import names
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, padded
 from transformer_pl.data.prepare import prepare
@@ -52,10 +53,8 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import EOS, PAD
 from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
-from transformer_pl.runtime.command_line import names
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
@@ -109,9 +108,7 @@ def compare_training(config: Config, prepared: Prepared, options: argparse.Names
             (runs / "data").symlink_to(prepared.folder.parent.resolve())
             keys = {"scale": options.scale, "data.batch_tokens": config.data.batch_tokens}
             keys |= {"trainer.precision": precision, "trainer.accelerator": "cpu"}
-            settings[f"ours, {precision}"] = train_command(
-                ROOT, runs, keys, options.steps, options.threads, options.clock
-            )
+            settings[f"ours, {precision}"] = train_command(runs, keys, options.steps, options.threads, options.clock)
         what = f"training, batches of {config.data.batch_tokens} tokens, target tokens/s ({options.clock} time)"
         compare(what, settings, options.rounds, (shipped, best))
 
@@ -142,7 +139,7 @@ def marian_training(
                 tokens, began = 0, clock()
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 logits = marian_logits(peer, batch.source, batch.target_in)
-                loss = smoothed_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
+                loss = torch_loss(logits, batch.target_out, config.optim.eps_ls) / batch.tokens
             loss.backward()
             adam.step()
             adam.zero_grad()

@@ -1,3 +1,5 @@
+"""Batches: every pair that fits once an epoch, within the budget; the stream of a training, which goes on exactly."""
+
 import itertools
 
 import numpy as np
@@ -5,9 +7,8 @@ import pytest
 import torch
 
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, token_batches
-from transformer_pl.data.epoch import pairs_that_fit
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
-from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
 from transformer_pl.runtime.errors import InputError
 
 BUDGET, LIMIT = 2048, 60
@@ -36,35 +37,26 @@ def cells(batches, sources, targets) -> int:
     return sum(len(batch) * int(sources[batch].max() + targets[batch].max()) for batch in batches)
 
 
-def test_every_fitting_pair_comes_once_an_epoch():
+# Batches of lengths
+
+
+def test_every_fitting_pair_comes_once_an_epoch_and_both_sides_keep_the_budget_padding_included():
     sources, targets = skewed(5000)
     batches = token_batches(sources, targets, BUDGET, LIMIT, seed=1, epoch=0)
     fits = np.flatnonzero((sources <= LIMIT) & (targets <= LIMIT))
     assert 0 < len(fits) < 5000
     assert np.array_equal(np.sort(np.concatenate(batches)), fits)
+    assert all(len(batch) * max(sources[batch].max(), targets[batch].max()) <= BUDGET for batch in batches)
 
 
-def test_both_sides_keep_the_budget_padding_included():
-    sources, targets = skewed(5000)
-    for batch in token_batches(sources, targets, BUDGET, LIMIT, seed=1, epoch=0):
-        assert len(batch) * sources[batch].max() <= BUDGET
-        assert len(batch) * targets[batch].max() <= BUDGET
-
-
-def test_a_batch_is_as_large_as_the_budget_allows():
-    sources = targets = np.full(100, 10)
-    sizes = [len(batch) for batch in token_batches(sources, targets, 205, 256, seed=1, epoch=0)]
-    assert sorted(sizes) == [20] * 5
-
-
-def test_little_is_padding():
+def test_a_batch_is_as_large_as_the_budget_allows_and_little_is_padding():
+    same = np.full(100, 10)
+    assert sorted(map(len, token_batches(same, same, 205, 256, seed=1, epoch=0))) == [20] * 5
     sources, targets = skewed(20_000)
     batches = token_batches(sources, targets, BUDGET, 200, seed=1, epoch=0)
     real = int((sources + targets).sum())
-    shuffled = np.random.default_rng(0).permutation(len(sources))
-    random = cells(np.array_split(shuffled, len(batches)), sources, targets)
-    assert 1 - real / cells(batches, sources, targets) < 0.05
-    assert 1 - real / random > 0.4
+    random = np.array_split(np.random.default_rng(0).permutation(len(sources)), len(batches))
+    assert 1 - real / cells(batches, sources, targets) < 0.05 and 1 - real / cells(random, sources, targets) > 0.4
 
 
 def test_the_plan_follows_from_seed_and_epoch():
@@ -95,17 +87,11 @@ def test_the_order_is_by_the_longer_sentence_then_by_the_difference_back_and_for
     assert np.concatenate(batches).tolist() == sorted(drawn, key=key)
 
 
-def test_a_pair_beyond_the_limit_on_one_side_does_not_fit():
-    fits = pairs_that_fit(np.array([5, 6, 5, 4]), np.array([5, 5, 6, 3]), batch_tokens=100, max_length=5)
-    assert fits.tolist() == [True, False, False, True]
-
-
-def test_a_pair_beyond_a_whole_batch_does_not_fit():
-    assert pairs_that_fit(np.array([8, 9]), np.array([8, 8]), batch_tokens=8, max_length=256).tolist() == [True, False]
-
-
-def test_when_nothing_fits_the_error_names_the_keys_and_the_shortest():
-    with pytest.raises(InputError, match=r"data\.max_length = 4, data\.batch_tokens = 100: .* of 2 has 7 tokens"):
+def test_a_pair_beyond_the_limit_or_a_whole_batch_on_one_side_does_not_fit():
+    sources, targets = np.array([5, 6, 5, 4]), np.array([5, 5, 6, 3])
+    for limits in ({"batch_tokens": 100, "max_length": 5}, {"batch_tokens": 5, "max_length": 100}):
+        assert pairs_that_fit(sources, targets, **limits).tolist() == [True, False, False, True]
+    with pytest.raises(InputError, match=r"data\.max_length = 4, data\.batch_tokens = 100"):
         token_batches(np.array([9, 7]), np.array([8, 7]), 100, 4, seed=1, epoch=0)
 
 
@@ -117,14 +103,7 @@ def test_evaluation_keeps_every_sentence_sorted_within_the_budget():
     assert np.all(np.diff(longest[np.concatenate(batches)]) >= 0)
     assert any(longest[batch].max() > 60 for batch in batches)
     assert all(len(batch) == 1 or len(batch) * longest[batch].max() <= 60 for batch in batches)
-
-
-def test_evaluation_without_targets_counts_sources():
-    batches = eval_batches(np.array([9, 3, 3, 5]), None, 10)
-    assert [batch.tolist() for batch in batches] == [[1, 2], [3], [0]]
-
-
-def test_no_sentences_make_no_batches():
+    assert [batch.tolist() for batch in eval_batches(np.array([9, 3, 3, 5]), None, 10)] == [[1, 2], [3], [0]]
     assert eval_batches(np.array([], dtype=int), None, 10) == []
 
 
@@ -137,8 +116,10 @@ def test_a_batch_holds_the_sentences_with_their_marks():
     assert batch.source.tolist() == [[EOS, PAD, PAD, PAD], [11, 12, 13, EOS]]
     assert batch.target_in.tolist() == [[BOS, 22, 23], [BOS, 21, PAD]]
     assert batch.target_out.tolist() == [[22, 23, EOS], [21, EOS, PAD]]
-    assert batch.tokens == 5
-    assert {tensor.dtype for tensor in batch[:3]} == {torch.int64}
+    assert batch.tokens == 5 and {tensor.dtype for tensor in batch[:3]} == {torch.int64}
+
+
+# The stream of a training
 
 
 def stream(split, **changes) -> TrainStream:
@@ -155,20 +136,16 @@ def targets(batches) -> list[tuple]:
     return sorted(row for row in rows if row)
 
 
-def test_a_stream_is_as_long_as_it_says(split):
-    assert len(list(stream(split))) == len(stream(split)) == 60
-    assert len(list(stream(split, accumulate=3))) == len(stream(split, accumulate=3)) == 180
+def plan(split, epoch: int) -> list[np.ndarray]:
+    return token_batches(split.source.lengths_with_special, split.target.lengths_with_special, 40, 12, 3, epoch)
 
 
-def test_a_stream_follows_the_plan_epoch_by_epoch(split):
-    sizes = split.source.lengths_with_special, split.target.lengths_with_special
-    plan = [b for epoch in range(9) for b in token_batches(*sizes, 40, 12, 3, epoch)]
-    assert listed(stream(split)) == listed(collate(split, batch) for batch in plan[:60])
-
-
-def test_a_stream_counts_the_pairs_that_it_leaves_out(split):
+def test_a_stream_follows_the_plan_epoch_by_epoch_and_counts_what_it_leaves_out(split):
+    planned = itertools.chain.from_iterable(plan(split, epoch) for epoch in range(9))
+    assert listed(stream(split)) == listed(collate(split, batch) for batch in itertools.islice(planned, 60))
     longest = np.maximum(split.source.lengths_with_special, split.target.lengths_with_special)
     assert stream(split).dropped == (longest > 12).sum() > 0
+    assert [len(stream(split, accumulate=n)) for n in (1, 3)] == [60, 180]
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 2), (2, 1), (3, 2), (2, 50)])
@@ -185,34 +162,24 @@ def test_the_parts_of_a_global_batch_are_the_whole(split, world, accumulate):
 
 def test_a_part_without_a_sentence_predicts_nothing(split):
     part = next(iter(stream(split, rank=49, world=50)))
-    assert len(part.source) == 1
-    assert (part.target_out == PAD).all()
-    assert (part.target_in != PAD).any()
+    assert len(part.source) == 1 and (part.target_out == PAD).all() and (part.target_in != PAD).any()
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_resumed_stream_yields_what_was_left(split, accumulate):
-    whole = listed(stream(split, accumulate=accumulate))
-    epoch = len(stream(split)._epoch(0)) * accumulate
+    whole, epoch = listed(stream(split, accumulate=accumulate)), len(plan(split, 0)) * accumulate
     assert 2 < epoch < len(whole) - 2
     for done in (0, 1, 2, epoch - 1, epoch, epoch + 1, len(whole) - 1, len(whole)):
-        first = stream(split, accumulate=accumulate)
+        first, second = stream(split, accumulate=accumulate), stream(split, accumulate=accumulate)
         begun = listed(itertools.islice(first, done))
-        second = stream(split, accumulate=accumulate)
+        if done == epoch:  # the next epoch's beginning
+            assert first.state_dict() == {"step": len(plan(split, 0)), "epoch": 1, "batch": 0, "part": 0}
         second.load_state_dict(first.state_dict())
         assert begun + listed(second) == whole
 
 
-def test_the_state_at_an_epochs_end_is_the_next_epochs_beginning(split):
-    one = stream(split)
-    epoch = len(one._epoch(0))
-    list(itertools.islice(one, epoch))
-    assert one.state_dict() == {"step": epoch, "epoch": 1, "batch": 0, "part": 0}
-
-
 def test_a_stream_resumes_on_another_number_of_parts(split):
-    first = stream(split, accumulate=2)
+    first, second = stream(split, accumulate=2), stream(split)
     list(itertools.islice(first, 2 * 7))
-    second = stream(split)
     second.load_state_dict(first.state_dict())
     assert listed(second) == listed(stream(split))[7:]

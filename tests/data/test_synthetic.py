@@ -1,12 +1,8 @@
 """The synthetic corpus: laws of the splits, and of the German, checked against tables written here anew."""
 
 import hashlib
-import os
 import re
-import subprocess
-import sys
 from random import Random
-from statistics import mean
 
 import pytest
 
@@ -27,11 +23,10 @@ WITH_EIN = {"m": [" er", "en en", "em en"], "f": ["e e", "er en"], "n": [" es", 
             "p": ["e en"], "d": ["en en"], "pd": ["e en", "en en"]}  # fmt: skip
 
 
-def share(pattern, sentences=GERMAN):
-    return mean(bool(re.search(pattern, sentence)) for sentence in sentences)
-
-
-def test_sizes():
+def test_the_corpus_is_the_same_everywhere():
+    """Results at scale demo are comparable as long as no sentence changes. Another text is another VERSION."""
+    digest = hashlib.sha256(repr([synthetic.pairs(split) for split in synthetic.SIZES]).encode()).hexdigest()
+    assert (synthetic.VERSION, digest[:16]) == (2, "14ae88647acd235f")
     assert {split: len(synthetic.pairs(split)) for split in synthetic.SIZES} == synthetic.SIZES
 
 
@@ -40,29 +35,10 @@ def test_no_sentence_occurs_twice_on_either_side():
         assert len(set(side)) == len(EVERY)
 
 
-def test_the_caller_may_change_the_list():
-    synthetic.pairs("val").clear()
-    assert len(synthetic.pairs("val")) == synthetic.SIZES["val"]
-
-
-def test_another_process_generates_the_same():
-    code = "import hashlib; from transformer_pl.data import synthetic as s; " \
-           "print(hashlib.sha256(repr([s.pairs(n) for n in s.SIZES]).encode()).hexdigest())"  # fmt: skip
-    here = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "7"}, check=True,
-                          capture_output=True, text=True).stdout.strip()  # fmt: skip
-    assert here == hashlib.sha256(repr([synthetic.pairs(s) for s in synthetic.SIZES]).encode()).hexdigest()
-
-
 def test_the_source_determines_the_target():
     rng, target = Random(3), {}
-    for english, german in (synthetic.sentence(rng) for _ in range(20_000)):
+    for english, german in (synthetic.sentence(rng) for _ in range(5_000)):
         assert target.setdefault(english, german) == german, english
-
-
-def test_the_splits_have_one_distribution():
-    lengths = [mean(len(german.split()) for _, german in synthetic.pairs(split)) for split in synthetic.SIZES]
-    assert max(lengths) - min(lengths) < 0.5
-    assert 4 < min(lengths) < max(lengths) < 10
 
 
 def test_orthography():
@@ -72,30 +48,6 @@ def test_orthography():
             assert "  " not in sentence and " ," not in sentence
     assert all(english[-1] == german[-1] for english, german in EVERY)
     assert not any(re.search(rf"[^,] {CONJUNCTION} ", german) for german in GERMAN)
-
-
-@pytest.mark.parametrize(
-    "pattern, least",
-    {
-        rf"(?i)\b{CONJUNCTION} ": 0.25,  # a subordinate clause
-        rf"^(?i:{CONJUNCTION}) .*, \w+ ": 0.03,  # in front of its main clause
-        r"^(Heute|Gestern|Morgen|Jetzt|Nachts|Sonntags|Jeden Tag|Am|Letztes|Nächstes) ": 0.02,  # inversion
-        r"\?$": 0.05,
-        r" (an|aus|auf|mit|weg|zu|zurück)[.?,]": 0.04,  # separable verbs: split, joined at the end, with a participle
-        r", .* (an|aus|auf|mit|weg|zu|zurück)(ruf|mach|zieh|pass|n[ie][hm]m|steh|sieh|w[ie]rf|hör|komm)\w*\.$": 0.01,
-        r"\b(an|aus|auf|mit|weg|zu|zurück)ge\w+": 0.02,
-        r"\b(hat|haben)\b.* \w+(t|en)[.,?]": 0.1,  # perfect
-        r"\b(ist|sind)\b.*(gekommen|gelaufen|gegangen|gefahren|gefolgt|gestanden)": 0.01,
-        r"(?i)\b(dem|einem|diesem) \w+": 0.03,  # dative
-        r"(?i)\b(den|einen|diesen) \w+": 0.05,  # accusative
-        r"(?i)\w+und(zwan|drei|vier|fünf|sech|sieb|acht|neun)(z|ß)ig": 0.005,
-        r"(Garten|Schul|Winter|Küchen|Stadt|Silber)[a-zäöü]{2}": 0.02,  # compounds
-        r"\b(im|zum|zur|vom|ins)\b": 0.01,
-        r", \w+ (er|sie|es) \w+ (ist|war)\.$": 0.01,  # `it`
-    }.items(),
-)
-def test_every_phenomenon_is_frequent(pattern, least):
-    assert share(pattern) >= least
 
 
 @pytest.mark.parametrize("article, table", [("(d(?:er|ie|as|en|em))", WITH_DER), ("(?:m|s)?ein(e[rnm]?|)", WITH_EIN)])
@@ -110,23 +62,6 @@ def test_determiner_adjective_and_noun_agree(article, table):
     assert seen > 150
 
 
-@pytest.mark.parametrize("governor, endings", [("mit|hinter|von|zu", "r|m|n"), ("für|ohne", "e|n|s|ein|ihr")])
-def test_prepositions_govern_their_case(governor, endings):
-    determiner = r"(d(?:er|ie|as|en|em)|(?:dies|jed)e\w|(?:[ms]?ein|ihr)(?:e\w?)?)"
-    rng = Random(5)
-    drawn = [synthetic.sentence(rng)[1] for _ in range(20_000)]  # the corpus is too small for rare ones
-    found = [match for german in drawn for match in re.findall(rf"\b(?:{governor}) {determiner} \w+ ", german)]
-    assert len(found) > 20
-    assert all(re.search(f"({endings})$", word) for word in found), set(found)
-
-
-def test_dative_verbs_and_accusative_verbs():
-    objects = {verb: [re.search(rf"^\w+ {verb} (\w+)\.$", german) for german in GERMAN] for verb in ("hilft", "sieht")}
-    pronouns = {verb: {match.group(1) for match in matches if match} for verb, matches in objects.items()}
-    assert {"ihm", "ihr", "ihnen"} <= pronouns["hilft"] and not pronouns["hilft"] & {"ihn", "sie"}
-    assert {"ihn", "sie"} <= pronouns["sieht"] and not pronouns["sieht"] & {"ihm", "ihr", "ihnen"}
-
-
 def test_the_finite_verb_is_last_in_subordinate_clauses_and_second_in_main_ones():
     for english, german in EVERY:
         if re.match(r"\w+ (says|believes|hopes) that ", english):
@@ -134,20 +69,6 @@ def test_the_finite_verb_is_last_in_subordinate_clauses_and_second_in_main_ones(
             assert finite in ("sagt", "glaubt", "hofft"), german
             last = re.search(r", dass .* (\w+)\.$", german).group(1)
             assert last.endswith(("t", "en", "ist", "sind", "muss", "kann", "will", "wird", "war")), german
-
-
-def test_words_that_hang_on_the_context():
-    for english, german in EVERY:
-        if re.match(r"(Anna|Peter) knows? that ", english):
-            assert " weiß, dass " in german
-        if re.match(r"(Anna|He|She) (eats|ate) ", english):
-            assert re.search("isst|gegessen", german)
-        if re.match(r"(Why did )?(The|Every) (dog|cat)s? (eats|ate) ", english):
-            assert re.search("fr[ie]ss|frisst|gefressen", german)
-        if re.match(r"When (does|do|did|is|are|was|were) ", english):
-            assert german.startswith("Wann ")
-    assert share(r"(?i)\bwenn ") > 0.005 and share(r"(?i)\bals ") > 0.005
-    assert share(r"\bzu[mr]? ") > 0.005 and share(r"\bnach ") > 0.005
 
 
 def test_it_takes_the_gender_of_its_antecedent():

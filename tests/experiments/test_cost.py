@@ -1,14 +1,20 @@
-"""What a model costs: the formulas against the model as it is built and counted."""
+"""What a model costs: the formulas against the model as it is built and counted; and rows that cost the same."""
 
 import pytest
 import torch
+from forked import command
+from helpers import ROOT, shared_text
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.config import SLOTS, is_papers, sizes
-from transformer_pl.experiments.cost import forward_cost, short_number, short_numbers, training_cost
+from transformer_pl.experiments.cost import forward_cost, short_numbers, training_cost
+from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.experiments.trial_config import match_flops
 from transformer_pl.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.runs_folder import finished_results
 
 BASE = {"model.N": 6}
 # Rows of Table 3, and what none of them shows: d_k apart from d_v, sizes without a common factor.
@@ -48,15 +54,6 @@ def test_the_formula_is_what_is_built_and_counted(keys):
     found = forward_cost(config, **SHAPE)
     assert found.params == params
     assert found.flops == pytest.approx(flops, rel=1e-3)
-
-
-def test_a_training_costs_about_the_same_whatever_its_mean_length_is_rounded_to():
-    """A batch has as many tokens, whether the mean length is just above a half or just below."""
-    for length in range(10, 14):
-        below, above = (
-            training_cost(built_from(BASE), 10, 512, mean, mean).flops for mean in (length + 0.4, length + 0.6)
-        )
-        assert above == pytest.approx(below, rel=0.01)
 
 
 # The column of Table 3 in millions, where it prints a number.
@@ -102,10 +99,6 @@ def test_the_paper_s_column_of_parameters(keys, millions):
     assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6) == millions
 
 
-def test_without_them_the_base_counts_63_million():
-    assert round(forward_cost(built_from(BASE, 37_000), 1, 1, 1).params / 1e6, 2) == 63.05
-
-
 @pytest.mark.parametrize(("larger", "of"), [("sentences", 3), ("source", 37), ("target", 23)])
 def test_longer_costs_more_and_weighs_the_same(larger, of):
     config = built_from(BASE)
@@ -140,14 +133,6 @@ def test_a_recurrent_layer_is_counted_with_all_its_steps():
     )
 
 
-def test_a_paper_s_part_in_another_s_place_is_counted():
-    """An equation of the core where it does not belong is no longer the paper's model."""
-    small = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4}
-    config = built_from(small | {"model.ffn": "transformer_pl.model.SinusoidalPosition"})
-    assert forward_cost(config, **SHAPE) == counted(config, **SHAPE)
-    assert forward_cost(config, **SHAPE).params < forward_cost(built_from(small), **SHAPE).params
-
-
 @rows
 def test_training_is_three_forward_passes_over_every_token(keys):
     config = built_from(keys)
@@ -173,16 +158,59 @@ def test_counting_leaves_no_trace():
     assert torch.ones(1).device.type == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("number", "completed"),
-    [(0, "0"), (999, "999"), (412_345, "412K"), (999_600, "1M"), (63_082_496, "63.1M"), (1e9, "1G")],
-)
-def test_a_count_is_reported_in_three_digits(number, completed):
-    assert short_number(number) == completed
-
-
 def test_counts_that_differ_look_different():
     assert short_numbers([430_976, 430_976, 431_040]) == ["430.98K", "430.98K", "431.04K"]
     assert short_numbers([430_976, 199_000]) == ["431K", "199K"]
     assert short_numbers([213_000_001, 213_000_000]) == ["213.000001M", "213M"]
     assert short_numbers([7, 9]) == ["7", "9"] and short_numbers([]) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Equal budgets
+
+
+def spent(config):
+    return training_cost(sizes(config.model, config.data.vocab_size), config.steps, 512, 25, 25).flops
+
+
+@pytest.mark.parametrize("name", ["table3", "layers"])
+def test_rows_of_a_matched_sweep_cost_the_same(name):
+    path = ROOT / "sweeps" / f"{name}.yaml"
+    rows = read_sweep(path, seeds=["1"], sets={"optim.match": "flops"}).rows
+    costs = [spent(row.configs[0]) for row in rows]
+    assert max(costs) / min(costs) < 1.01  # steps are whole
+    plain = read_sweep(path)
+    assert [row.name for row in rows] == [row.name for row in plain.rows]
+    assert max(map(spent, (row.configs[0] for row in plain.rows))) > 1.05 * min(costs)
+
+
+def test_a_matched_row_is_the_trial_that_has_so_many_steps():
+    keys = {"model.N": 2, "optim.duration": 3, "optim.max_steps": 1000}
+    row = match_flops(resolve([Level("test", keys | {"optim.match": "flops"})]))
+    assert row.steps > 1000
+    assert row == resolve([Level("test", {"model.N": 2, "optim.max_steps": row.steps})])
+    assert match_flops(row) == row
+    base = resolve([Level("test", {"optim.match": "flops"})])
+    assert match_flops(base) == resolve([])
+
+
+def test_a_matched_trial_trains_for_its_budget(tmp_path):
+    """Through the command: what the sweep planned is what train does."""
+    sets = ["optim.match=flops", "optim.max_steps=8", "trainer.val_every=100", "model.width=0.25", "decode.beam=1"]
+    sets += ["decode.extra=2", f"data.path={shared_text()}", "data.vocab_size=400"]
+    printed = command("sweep", "sweeps/table3_B.yaml", "--seeds", 1, "--set", *sets, "--runs", tmp_path)
+    assert printed.returncode == 0, printed.stdout + printed.stderr
+    rows = read_sweep(ROOT / "sweeps" / "table3_B.yaml", sets=dict(pair.split("=") for pair in sets)).rows
+    planned = [row.configs[0].steps for row in rows]
+    assert len(set(planned)) > 1
+    assert sorted(result["steps"] for result in finished_results(tmp_path)) == sorted(planned)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("data.batch_tokens", "2048"), ("model.width", "1.0"), ("optim.max_steps", "3000")]
+)
+def test_rows_of_other_batches_or_another_budget_cannot_be_matched(tmp_path, key, value):
+    path = tmp_path / "sweep.yaml"
+    path.write_text((ROOT / "sweeps" / "table3_B.yaml").read_text().replace("model.d_k=16", f"{key}={value}"))
+    with pytest.raises(InputError, match=f"{key} = {value}"):
+        read_sweep(path, sets={"optim.match": "flops"})

@@ -10,19 +10,17 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import GRIDS, ROOT, SEARCHES, SHIPPED
-from wandb import Settings
-from wandb.errors import UsageError
 
+from transformer_pl.command_line import sweep_folder
 from transformer_pl.config import KEYS
-from transformer_pl.experiments.cli import sweep_folder
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, TOP_LEVEL, read_sweep
 from transformer_pl.levels import SCALES, Level, parse_variant, resolve, scale_level
 from transformer_pl.reporting.published import read_published
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.train import read_argv
-from transformer_pl.trials.names import as_folder
 
 TABLE3 = read_published().rows
+pytestmark = pytest.mark.core
 SCALE_NAMES = sorted(path.stem for path in SCALES.glob("*.yaml"))
 shipped = pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 
@@ -148,10 +146,11 @@ def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
     assert all(config in ours for config in agents) and len(agents) == len(ours)
 
 
-@shipped
+@pytest.mark.parametrize("name", ["table3", "attention"])
 @pytest.mark.parametrize("form", ["--key=value", "--key value"])
-def test_the_arguments_of_train_give_the_whole_config(path, form):
-    sweep = read_sweep(path, sets={"trainer.threads": "None", "optim.eps": "1e-05", "data.path": "a b=c"})
+def test_the_arguments_of_train_give_the_whole_config(name, form):
+    sets = {"trainer.threads": "None", "optim.eps": "1e-05", "data.path": "a b=c"}
+    sweep = read_sweep(ROOT / "sweeps" / f"{name}.yaml", seeds=["1"], sets=sets)
     for row in sweep.rows:
         for config in row.configs:
             keys = {"scale": sweep.scale, **row.keys, "seed": config.seed}
@@ -262,8 +261,7 @@ def test_an_option_at_its_default_makes_no_other_row(sweep_file):
         {"window": 8},
     ]
     file["variant"]["values"][2] = f"{local} model.attention.window=16"
-    (message,) = mistakes(sweep_file(file))
-    assert "have the same settings; rows must differ: leave one out" in message
+    assert len(mistakes(sweep_file(file))) == 1
 
 
 def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
@@ -278,213 +276,54 @@ def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Mistakes
+# Mistakes. Each is one message, which names what it is about.
+
+H = {"model.h": {"values": [4, 8]}}
+RAGGED = {"values": ["data.path=a/fr", "data.path=b/fr"]}
+MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and words of the only message
+    (H, {"metrc": 1}, {}, ["f.yaml: metrc", "metric?"]),
+    (H, {"model.d_ff": 4}, {}, ["f.yaml: model.d_ff", "parameters"]),
+    *((H, {"name": name}, {}, ["f.yaml: name", repr(name)]) for name in ["", "..", "a/b", "x" * 129]),
+    *((H, {"project": name}, {}, ["f.yaml: project", name]) for name in ("a#b", "a?b", "a%b", "a:b")),
+    *((H, {"method": method}, {}, ["f.yaml: method", str(method)]) for method in ("random", "gird", None)),
+    *((parameters, {}, {}, ["f.yaml: parameters", str(parameters)]) for parameters in (None, {}, [1], "model.h")),
+    ({"model": {"h": {"value": 4}}}, {}, {}, ["parameters.model", "model.h"]),
+    *(({"model.h": entry}, {}, {}, ["parameters.model.h"]) for entry in ({}, 4, [4], {"min": 1}, {"values": []})),
+    *(({"model.h": entry}, {}, {}, ["parameters.model.h"]) for entry in ({"value": [4]}, {"value": 4, "values": [4]})),
+    ({"model.dmodel": {"values": [1, 2]}}, {}, {}, ["parameters.model.dmodel", "model.d_model?"]),
+    ({"seeds": {"values": [1, 2]}}, {}, {}, ["parameters.seeds", "seed?"]),
+    (H | {"scale": {"values": ["demo", "multi30k"]}}, {}, {}, ["parameters.scale", "multi30k"]),
+    (H | {"scale": {"value": "dmo"}}, {}, {}, ["scale = dmo", "demo"]),
+    ({"model.d_k": {"values": ["None", 64]}}, {}, {}, ["model.d_k=None", "model.d_k=64"]),
+    ({"variant": {"values": ["base", "base"]}}, {}, {}, ["`base` and `base`"]),
+    ({"variant": {"values": ["model.N=6", "model.h=8"]}}, {}, {}, ["`model.N=6` and `model.h=8`"]),
+    ({"variant": {"values": ["base", "trainer.devices=2"]}}, {}, {}, ["`base` and `trainer.devices=2`"]),
+    ({"variant": {"values": ["optim.duration=2", "optim.max_steps=3000"]}}, {}, {}, ["duration=2", "max_steps=3000"]),
+    ({"variant": {"values": ["model.width=1/4", "model.d_model=1024 model.d_ff=4096"]}}, {}, {}, ["1/4", "d_ff=4096"]),
+    ({"variant": {"values": ["base", "model.h=4"]}}, {}, {"sets": {"model.h": "4"}}, ["--set model.h=4"]),
+    ({"data.path": {"values": ["a/fr", "b/fr"]}}, {}, {}, ["`data=fr`", "data.name"]),
+    ({"variant": RAGGED}, {}, {}, ["`data=fr`", "data.name"]),
+    (H | {"seed": {"values": [1, "1"]}}, {}, {}, ["seed = [1, 1]"]),
+    (H, {}, {"seeds": ["3", "3"]}, ["seed = [3, 3]"]),
+    ({"variant": {"values": ["base", "seed=3"]}}, {}, {}, ["variant", "seed = 3", "--seeds"]),
+    (H, {}, {"sets": {"seed": "3"}}, ["--set", "seed = 3", "--seeds"]),
+    ({"model.d_ff": {"values": [*range(8, 80_016, 8)]}}, {}, {}, ["10,001"]),
+]
 
 
-def test_an_unknown_top_level_key_is_an_error(sweep_file):
-    assert mistakes(sweep_file({"model.h": {"value": 4}}, metrc={"name": "val/bleu"}, variant=3)) == [
-        "f.yaml: metrc: no key of a W&B sweep; did you mean metric?",
-        f"f.yaml: variant: no key of a W&B sweep; known: {', '.join(TOP_LEVEL)}",
-    ]
+@pytest.mark.parametrize(("parameters", "top_level", "arguments", "words"), MISTAKES, ids=lambda x: repr(x)[:60])
+def test_a_mistake_is_named(sweep_file, parameters, top_level, arguments, words):
+    (message,) = mistakes(sweep_file(parameters, **top_level), **arguments)
+    assert all(word in message for word in words), message
 
 
-WRONG_NAMES = ["", ".", "..", "../up", "/tmp/x", "a/b", "a\\b", "a\nb", "a\tb", "\ud800", "x" * 129]
-
-
-@pytest.mark.parametrize("name", WRONG_NAMES, ids=ascii)
-def test_a_name_that_is_no_plain_file_name_is_an_error(sweep_file, name):
-    rule = "must be a plain name: 1 to 128 printable characters, none of / \\"
-    path = sweep_file({"model.h": {"value": 4}}, name=name, project=name)
-    assert mistakes(path) == [
-        f"f.yaml: name = {name!r}: {rule}, not . or ..; choose another",
-        f"f.yaml: project = {name!r}: {rule} # ? % :, not . or ..; choose another",
-    ]
-
-
-@pytest.mark.parametrize("name", ["Table 3: a | b", "x" * 128, "überall", "...", "-", "~", "$HOME"])
-def test_a_plain_name_stays_in_its_folder(sweep_file, name):
-    sweep = read_sweep(sweep_file({"model.h": {"value": 4}}, name=name))
-    folder = sweep_folder(sweep, Namespace(runs=Path("runs"), set={}, retune=None))
-    assert sweep.name == name and folder.parent == Path("runs/sweeps")
-    assert as_folder(name) not in ("", ".", "..") and "/" not in as_folder(name)
-
-
-def test_names_in_other_scripts_have_folders_of_their_own():
-    names = ["опыт", "тест", "实验一", "实验二", "a b", "a-b", "a_b"]
-    assert len({as_folder(name) for name in names}) == len(names)
-    assert [as_folder(name) for name in ("a-b", "table3_A@demo")] == ["a-b", "table3_A@demo"]
-
-
-@pytest.mark.parametrize("stem", [".", ".."])
-def test_a_file_name_that_is_no_plain_name_is_an_error(tmp_path, stem):
-    path = tmp_path / f"{stem}.yaml"
-    path.write_text("method: grid\nparameters: {model.h: {value: 4}}\n")
-    with pytest.raises(InputError, match=f"name = '{re.escape(stem)}': must be a plain name"):
-        read_sweep(path)
-
-
-@pytest.mark.parametrize("project", ["a#b", "a?b", "a%b", "a:b"])
-def test_a_project_that_wandb_refuses_is_an_error(sweep_file, project):
-    (message,) = mistakes(sweep_file({"model.h": {"value": 4}}, project=project))
-    assert message.startswith(f"f.yaml: project = {project!r}: must be a plain name")
-    with pytest.raises(UsageError, match="Invalid project name"):
-        Settings(project=project)
-
-
-@pytest.mark.parametrize("method", ["random", "bayes", "gird", None])
-def test_a_method_other_than_grid_is_an_error(sweep_file, method):
-    assert mistakes(sweep_file({"model.h": {"value": 4}}, method=method)) == [
-        f"f.yaml: method = {method}: must be grid (a table), or random, bayes or custom (a search)"
-    ]
-
-
-def test_nested_keys_are_refused_with_the_flat_spelling(sweep_file, tmp_path):
-    """In W&B's own nesting, too; in a scale; and for a key that stands above `parameters`."""
-    nested = {"model": {"h": {"value": 4}}, "optim": {"parameters": {"warmup": {"value": 4}}}}
-    assert mistakes(sweep_file(nested)) == [
-        "f.yaml: parameters.model: keys are flat, not nested; write them as `model.h: {'value': 4}`",
-        "f.yaml: parameters.optim: keys are flat, not nested; write them as `optim.warmup: {'value': 4}`",
-    ]
-    (message,) = mistakes(sweep_file({"seed": {"value": 1}}, **{"model.h": 4}))
-    assert message.endswith("no key of a W&B sweep; write it under `parameters`, as `model.h: {value: 4}`")
-    scale = tmp_path / "nested.yaml"
-    scale.write_text("model:\n  width: 0.5\n")
-    with pytest.raises(InputError, match=r"keys are flat, not nested; write them as `model\.width: 0\.5`"):
-        resolve([scale_level(str(scale))])
-
-
-def test_two_texts_of_one_name_are_told_apart_by_data_name(sweep_file):
-    paths = {"values": ["a/fr", "b/fr", "b/de"]}
-    (message,) = mistakes(sweep_file({"data.path": paths}))
-    assert message == "f.yaml: two rows have the name `data=fr`; tell their texts apart with data.name"
-    assert mistakes(sweep_file({"data.hub": {"values": ["a/fr", "b/fr"]}})) == [message]
-    named = {"values": ["data.path=a/fr", "data.path=b/fr data.name=other"]}
-    assert [row.name for row in read_sweep(sweep_file({"variant": named})).rows] == ["data=fr", "data=other"]
-
-
-@pytest.mark.parametrize("parameters", [None, {}, [1], "model.h"], ids=str)
-def test_parameters_must_be_a_mapping(sweep_file, parameters):
-    (message,) = mistakes(sweep_file(parameters))
-    assert message.startswith(f"f.yaml: parameters = {parameters}: must map keys to")
-
-
-@pytest.mark.parametrize(
-    ("entry", "rule"),
-    [
-        ({"value": 4, "values": [4]}, "must be {value: ...} or {values: [...]} in a grid"),
-        ({}, "must be {value: ...} or {values: [...]} in a grid"),
-        (4, "must be {value: ...} or {values: [...]} in a grid"),
-        ([4], "must be {value: ...} or {values: [...]} in a grid"),
-        (None, "must be {value: ...} or {values: [...]} in a grid"),
-        ({"min": 1, "max": 8}, "must be {value: ...} or {values: [...]} in a grid"),
-        ({"parameters": {"a": {"value": 1}}}, "must be {value: ...} or {values: [...]} in a grid"),
-        ({"values": []}, "must be a list with a value in it"),
-        ({"values": 4}, "must be a list with a value in it"),
-        ({"values": {"a": 4}}, "must be a list with a value in it"),
-        ({"value": [4]}, "model.h = [4]: must be a plain value"),
-        ({"values": [4, [8]]}, "model.h = [8]: must be a plain value"),
-        ({"value": {"a": 1}}, "must be a plain value"),
-    ],
-    ids=str,
-)
-def test_a_parameter_must_be_a_plain_value_or_a_list_of_them(sweep_file, entry, rule):
-    (message,) = mistakes(sweep_file({"model.h": entry}))
-    assert message.startswith("f.yaml: parameters.model.h") and rule in message
-
-
-def test_a_date_is_not_a_plain_value(tmp_path):
-    path = tmp_path / "f.yaml"
-    path.write_text("method: grid\nparameters: {model.ffn.since: {value: 2017-06-12}}\n")
-    assert mistakes(path) == ["f.yaml: parameters.model.ffn.since = 2017-06-12: must be a plain value"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"), [("model.dmodel", "model.d_model"), ("seeds", "seed"), ("scal", "scale"), ("h", "model.h")]
-)
-def test_the_message_for_an_unknown_parameter_names_the_nearest(sweep_file, wrong, right):
-    messages = mistakes(sweep_file({wrong: {"values": [1, 2]}}))
-    assert messages == [f"f.yaml: parameters.{wrong}: no such key; did you mean {right}?"]
-
-
-def test_several_scales_in_one_file_are_an_error(sweep_file):
-    messages = mistakes(sweep_file({"scale": {"values": ["demo", "multi30k"]}}))
-    assert messages == [
-        "f.yaml: parameters.scale = ['demo', 'multi30k']: must be one value; start the command once for each"
-    ]
-
-
-def test_an_unknown_scale_is_an_error(sweep_file):
-    assert mistakes(sweep_file({"scale": {"value": "dmo"}})) == [
-        f"scale = dmo: no such scale; known: {', '.join(SCALE_NAMES)}; or give the path of a YAML file, such as "
-        "my_scale.yaml"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "names", "why"),
-    [
-        ({"model.d_k": {"values": ["None", 64]}}, ("base", "d_k=64"), "have the same settings"),
-        (
-            {"variant": {"values": ["base", "trainer.devices=2"]}},
-            ("base", "trainer.devices=2"),
-            "have the same settings",
-        ),
-        (
-            {"variant": {"values": ["optim.duration=2", "optim.max_steps=2000"]}},
-            ("duration=2.0", "max_steps=2000"),
-            "have the same settings",
-        ),
-        (
-            {"variant": {"values": ["model.width=0.5", "model.d_model=1024 model.d_ff=4096"]}},
-            ("width=0.5", "d_model=1024 d_ff=4096"),
-            "have the same sizes at this scale's width and depth",
-        ),
-        (
-            {"variant": {"values": ["model.N=12", "model.depth=1"]}},
-            ("N=12", "depth=1.0"),
-            "have the same sizes at this scale's width and depth",
-        ),
-    ],
-    ids=str,
-)
-def test_two_rows_with_the_same_trials_are_an_error(sweep_file, quarter, parameters, names, why):
-    messages = mistakes(sweep_file(parameters), scale=quarter)
-    assert messages == [f"f.yaml: rows `{names[0]}` and `{names[1]}` {why}; rows must differ: leave one out"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"model.h": {"values": [4, 4]}}, "row `model.h=4` is given twice; rows must differ: leave one out"),
-        ({"model.h": {"values": [4, "4"]}}, "row `model.h=4` is given twice; rows must differ: leave one out"),
-        ({"variant": {"values": ["base", "base"]}}, "row `base` is given twice; rows must differ: leave one out"),
-        ({"variant": {"values": ["model.h=8", "base"]}}, "variant 'model.h=8' is base (8 is its value); leave it out"),
-        (
-            {"variant": {"values": ["base", "model.h=4 model.N=6"]}, "model.h": {"value": 4}},
-            "variant 'model.h=4 model.N=6' is base (4 and 6 are its values); leave it out",
-        ),
-        (
-            {"variant": {"values": ["model.N=6", "model.h=8"]}},
-            "rows `model.N=6` and `model.h=8` have the same settings; rows must differ: leave one out",
-        ),
-    ],
-    ids=str,
-)
-def test_equal_rows_of_one_name_are_told_as_the_file_has_them(sweep_file, parameters, message):
-    assert mistakes(sweep_file(parameters)) == [f"f.yaml: {message}"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sets", "named"),
-    [
-        ({"model.h": {"values": [1, 4, 8]}}, {"model.h": "4", "model.N": "2"}, "model.h=4"),
-        ({"variant": {"values": ["base", "model.h=4"]}}, {"model.h": "4"}, "model.h=4"),
-    ],
-)
-def test_rows_that_set_makes_equal_are_not_the_file_s_mistake(sweep_file, parameters, sets, named):
-    assert mistakes(sweep_file(parameters), sets=sets) == [
-        f"--set {named}: must leave rows different, but f.yaml tells rows apart by this key; leave it out"
-    ]
+def test_a_plain_name_stays_in_its_folder(sweep_file):
+    names = ["Table 3: a | b", "x" * 128, "überall", "...", "~", "опыт", "тест", "a b", "a-b", "a_b"]
+    folders = []
+    for name in names:
+        sweep = read_sweep(sweep_file(H, name=name))
+        folders.append(sweep_folder(sweep, Namespace(runs=Path("runs"), set={}, retune=None)))
+    assert {folder.parent for folder in folders} == {Path("runs/sweeps")} and len(set(folders)) == len(names)
 
 
 def test_multipliers_keep_distinct_rows_distinct(sweep_file, quarter):
@@ -494,77 +333,38 @@ def test_multipliers_keep_distinct_rows_distinct(sweep_file, quarter):
     assert [row.configs[0].model.d_ff for row in sweep.rows] == sizes
 
 
-@pytest.mark.parametrize("seeds", [[1, 2, 1], [1, "1"]], ids=str)
-def test_a_seed_given_twice_is_an_error(sweep_file, seeds):
-    messages = mistakes(sweep_file({"seed": {"values": seeds}, "model.h": {"values": [4, 8]}}))
-    assert messages == [f"f.yaml: seed = {[int(seed) for seed in seeds]}: must differ from each other"]
-    assert mistakes(sweep_file({"model.h": {"value": 4}}), seeds=["3", "3"]) == [
-        "f.yaml: seed = [3, 3]: must differ from each other"
-    ]
-
-
-def test_a_seed_in_a_variant_or_in_set_is_an_error(sweep_file):
-    """Otherwise parameters.seed would silently win over it."""
-    messages = mistakes(sweep_file({"variant": {"values": ["base", "seed=3"]}}))
-    assert messages == ["f.yaml: variant 'seed=3': seed = 3: must be given by parameters.seed or by --seeds"]
-    assert mistakes(sweep_file({"model.h": {"values": [4, 8]}}), sets={"seed": "3"}) == [
-        "--set: seed = 3: must be given by parameters.seed or by --seeds"
-    ]
-
-
 def test_all_mistakes_of_all_trials_are_reported_together_and_once(sweep_file, quarter):
-    path = sweep_file(
-        {
-            "scale": {"value": quarter},
-            "modl.h": {"value": 4},
-            "optim.warmup": {"value": "long"},
-            "model.N": {"values": [6, 5]},
-            "variant": {
-                "values": [
-                    "base",
-                    "model.h=3",
-                    "model.h",
-                    "model.dff=3",
-                    "model.position=ablations.no_position.NoPositions",
-                    "model.position=ablations.no_position.NoPosition model.position.most=3",
-                    "model.attention=transformer_pl.model.ScaledAttention",
-                ]
-            },
-            "seed": {"values": [1, -2]},
-        }
-    )
-    messages = mistakes(path, sets={"decode.beam": "0"}, seeds=[1, -2, 1])
-    assert sorted(message.replace(quarter, "quarter") for message in messages) == sorted(
-        [
-            "f.yaml: parameters.modl.h: no such key; did you mean model.h?",
-            "f.yaml: parameters: optim.warmup = long: must be a valid integer",
-            "f.yaml: parameters: seed = -2: must be greater than or equal to 0",
-            "f.yaml: seed = [1, 1]: must differ from each other",
-            "--set: decode.beam = 0: must be greater than or equal to 1",
-            "f.yaml: parameters and scale quarter: model.N = 5, model.depth = 0.5: "
-            "their product must be a whole number of at least 1, but is 2.5",
-            "f.yaml: variant 'model.h=3' and scale quarter: model.h = 3, model.d_model = 512, model.width = 0.25: "
-            "h must divide d_model (d_model is 128 at width 0.25) while d_k and d_v are unset; "
-            "set them, or choose another h",
-            "f.yaml: variant 'model.h': must be `base` or key=value separated by blanks, not 'model.h'",
-            "f.yaml: variant 'model.dff=3': model.dff = 3: no such key; did you mean model.d_ff?",
-            "f.yaml: model.position = ablations.no_position.NoPositions: ablations.no_position holds no class "
-            "NoPositions; did you mean NoPosition?",
-            "f.yaml: model.position = ablations.no_position.NoPosition: option most = 3: no such option; it takes none",
-            "f.yaml: model.attention = transformer_pl.model.ScaledAttention: transformer_pl.model holds no class "
-            "ScaledAttention; did you mean ScaledDotProductAttention?",
-        ]
-    )
-
-
-def test_equal_rows_are_reported_with_the_other_mistakes(sweep_file):
-    assert mistakes(sweep_file({"variant": {"values": ["base", "model.hh=4", "model.h=4", "model.h=4"]}})) == [
-        "f.yaml: variant 'model.hh=4': model.hh = 4: no such key; did you mean model.h?",
-        "f.yaml: row `model.h=4` is given twice; rows must differ: leave one out",
+    variants = [
+        "base",
+        "model.h=3",
+        "model.h",
+        "model.dff=3",
+        "model.h=4",
+        "model.h=4",
+        "model.position=ablations.no_position.NoPositions",
+        "model.position=ablations.no_position.NoPosition model.position.most=3",
     ]
+    parameters = {"scale": {"value": quarter}, "modl.h": {"value": 4}, "model.N": {"values": [6, 5]}}
+    path = sweep_file(parameters | {"optim.warmup": {"value": "long"}, "variant": {"values": variants}})
+    messages = mistakes(path, sets={"decode.beam": "0"}, seeds=[1, -2, 1])
+    keys = [
+        "parameters.modl.h: ",
+        "optim.warmup = long: ",
+        "seed = -2: ",
+        "seed = [1, 1]: ",
+        "--set: decode.beam = 0: ",
+        "model.N = 5, model.depth = 0.5: ",
+        "model.h = 3, model.d_model = 512, model.width = 0.25: ",
+        "variant 'model.h': ",
+        "model.dff = 3: ",
+        "NoPositions: ",
+        "option most = 3: ",
+    ]
+    assert len(messages) == len(keys)
+    assert all(sum(key in message for message in messages) == 1 for key in keys)
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
-    assert "cannot be read" in mistakes(tmp_path / "none.yaml")[0]
+    assert len(mistakes(tmp_path / "none.yaml")) == 1
     (tmp_path / "f.yaml").write_text("method: grid\nmethod: grid\n")
-    assert mistakes(Path(tmp_path / "f.yaml")) == ["f.yaml line 2: key 'method' is set twice; correct the YAML"]
+    assert "line 2" in mistakes(Path(tmp_path / "f.yaml"))[0]

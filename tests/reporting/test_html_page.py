@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from helpers import a_result
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.html_page import _translations, render_page
 from transformer_pl.reporting.page_files import write_page_files
 from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Column, Table
@@ -25,45 +23,35 @@ from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_results
 
 WIDTH = {"a desk": 1200, "a phone": 390}
-FIRST = ["row", "what differs", "BLEU", "Δ BLEU", "p", "seeds", "params"]  # columns that are always shown
-# The contrast of an element's text with the page, by WCAG 2: the ratio of their relative luminances plus 0.05.
-CONTRAST = """element => {
-    const light = (colour) => {
-        const linear = colour.match(/[\\d.]+/g).slice(0, 3).map((channel) => channel / 255)
-            .map((channel) => channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4);
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
-    };
-    const style = getComputedStyle(element), inSvg = element instanceof SVGElement;
-    const text = light(inSvg ? style.fill : style.color), page = light(getComputedStyle(document.body).backgroundColor);
-    return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
-}"""
+FIRST = ["row", "BLEU", "Δ BLEU", "p", "seeds", "params"]  # columns that are always shown
 
 
-def test_a_row_whose_translations_cannot_stand_beside_the_others_says_why():
-    sweep = read_sweep(Path("sweeps/table3_A.yaml"))
-
-    def planned(row, sources, hypotheses):
-        texts = (sources, [f"Ein {source}" for source in sources])
-        trial = SimpleNamespace(hypotheses=lambda split: hypotheses)
-        return SimpleNamespace(row=row, prepared=SimpleNamespace(text=lambda split: texts), trial=trial)
-
-    two = ["dog", "cat"]
-    shown = [planned(0, two, ["Ein dog", "cat"]), planned(1, two, ["Ein dog"]), planned(3, ["a", "b"], ["x", "y"])]
-    samples, why = _translations(sweep, shown)
-    assert [[name for name, _, _ in one["rows"]] for one in samples] == [["h=1"], ["h=1"]]
-    assert why == {"h=4": "it has 1 translations of 2 sentences", "h=16": "it was evaluated on other text"}
+def page_of(sweep, planned, table, folder):
+    """The address of the page, with the translations and the attention of all trials."""
+    figures = draw_sweep_plots(sweep, planned, table) if planned else {}
+    write_page_files(sweep, planned, planned, table, figures, folder)
+    return (folder / "report.html").as_uri()
 
 
-def test_rows_that_lack_the_same_share_a_line(tmp_path):
+def watched(page):
+    """A list of all that a page must not do: console messages, errors, dialogs and requests of other addresses."""
+    problems = []
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
+    return problems
+
+
+def test_a_row_whose_texts_are_not_here_is_left_out(tmp_path):
     sweep = read_sweep(Path("sweeps/table3_A.yaml"), seeds=["1"])
     for one in plan_trials(sweep, tmp_path):
         one.trial.make()
         one.trial.finish(a_result(id=one.identity.trial))
     planned = plan_trials(sweep, tmp_path)  # none has its text
-    text = render_page(sweep, planned, planned, table_of(sweep, planned), [])
-    names = ", ".join(row.name for row in sweep.rows)
-    for what in ("translations by", "attention of"):
-        assert text.count(f"No {what}") == 1 and f"No {what} {names}: " in text
+    page_of(sweep, planned, table_of(sweep, planned), tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Results" in text and "<h2>Attention" not in text and "<h2>Translations" not in text
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +71,7 @@ def table3():
         config, nats = row.configs[0], rng.normal(20, 1, (3, 100))
         sentences = np.concatenate([counts, np.stack([nats, counts[..., 8]], -1)], -1)
         metrics = [{"val/ppl": 3.0, "val/bleu": float(bleu(one[:, :10].sum(0)))} for one in sentences]
-        about = {"params": 1_490_000, "signature": "nrefs:1", "steps": config.steps}
+        about = {"params": 1_490_000, "signature": "nrefs:1", "steps": config.steps, "flops": 1e15}
         rows.append(RowResults(config, [about | {"metrics": one} for one in metrics], ["done"] * 3, sentences))
     rows[7] = RowResults(rows[7].config, [None] * 3, ["diverged", "new", "new"])
     return sweep, build_table(rows, sweep.base)
@@ -92,19 +80,14 @@ def table3():
 @pytest.fixture(scope="module")
 def table3_page(table3, tmp_path_factory):
     sweep, table = table3
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render_page(sweep, [], [], table, []), encoding="utf-8")
-    return path.as_uri()
+    return page_of(sweep, [], table, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(params=WIDTH)
 def page(request, report, browser):
     """The open page. Console messages, errors and network requests fail the test."""
-    problems = []
     page = browser.new_page(viewport={"width": WIDTH[request.param], "height": 800})
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
+    problems = watched(page)
     page.goto(report.as_uri())
     yield page
     assert not problems
@@ -147,12 +130,6 @@ def test_choosing_an_attention_head_shows_it(page):
     assert heat.locator("rect").count() > heat.locator("text").count() > 4 and page.locator("#head svg").count() == 2
 
 
-def test_page_fits_the_screen(page):
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    page.locator("details summary").last.click()
-    assert page.locator("pre").last.is_visible()
-
-
 # --- The results table
 
 
@@ -162,19 +139,11 @@ def test_what_is_compared_comes_first(table3):
     assert [title for title, column in columns.items() if not column.folded] == FIRST == list(columns)[: len(FIRST)]
     assert {"h", "d_k", "PPL", "P(better)", "paper BLEU"} <= set(columns)
     assert all(columns[title].meaning for title in FIRST)
-    h1 = [columns[title].cells[1] for title in FIRST]
-    assert h1[0] == ("h=1", "(A)") and "h 8\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}1, d_k 64" in h1[1].text
-    assert "±" in h1[2].text and " to " in h1[2].below and " to " in h1[3].below and 0 <= float(h1[4].text) <= 1
-    assert [columns[title].cells[0].text for title in ("row", "what differs", "Δ BLEU")] == ["base", "nothing", ""]
+    row, bleu, difference, p = (columns[title].cells[1] for title in FIRST[:4])
+    assert row == ("h=1", "(A)") and "±" in bleu.text and " to " in bleu.below and " to " in difference.below
+    assert 0 <= float(p.text) <= 1
+    assert [columns[title].cells[0].text for title in ("row", "Δ BLEU")] == ["base", ""]
     assert columns["BLEU"].cells[7].text == columns["PPL"].cells[7].text == "diverged"
-
-
-def test_without_a_base_row_all_settings_are_told(table3):
-    sweep, table = table3
-    results = [row.results for row in table.rows][1:4]
-    columns = page_columns(build_table(results), [row.name for row in sweep.rows[1:4]])
-    assert columns[1].cells[0].text == "h 1, d_k 512, d_v 512"
-    assert "Δ BLEU" not in [column.heading.text for column in columns]
 
 
 def test_the_page_of_a_search_has_its_scores_before_its_settings():
@@ -208,14 +177,11 @@ def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable_in_light_and_dark(report, browser, scheme):
+def test_the_page_and_its_figures_follow_the_scheme(report, browser, scheme):
     page = browser.new_page(color_scheme=scheme)
     page.goto(report.as_uri())
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    for place in ("h1", "td", "small", ".notes li", "figcaption", ".figures svg text", "#head text", ".heads span"):
-        contrasts = [element.evaluate(CONTRAST) for element in page.locator(place).element_handles()[:5]]
-        assert contrasts and min(contrasts) >= 4.5, place
     figure = page.locator(".figures svg").first
     assert background in figure.locator("path").first.evaluate("path => getComputedStyle(path).fill")
 
@@ -298,19 +264,14 @@ def test_no_text_becomes_code(tmp_path, browser):
         rows=[row._replace(name=f"{row.name} {AS_CODE[i]} {AS_CODE[-1]}") for i, row in enumerate(sweep.rows)]
     )
     planned = plan_trials(sweep, runs)
-    table = table_of(sweep, planned)
-    figures = draw_sweep_plots(sweep, planned, table)
-    write_page_files(sweep, planned, planned, table, figures, tmp_path / "page")
-    problems, page = [], browser.new_page()
-    page.on("dialog", lambda dialog: problems.append(dialog.message))
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
-    page.goto((tmp_path / "page" / "report.html").as_uri())
+    address = page_of(sweep, planned, table_of(sweep, planned), tmp_path / "page")
+    page = browser.new_page()
+    problems = watched(page)
+    page.goto(address)
     assert not problems and page.evaluate("typeof pwned") == "undefined" and page.locator("img").count() == 0
     shown = page.locator("body").inner_text()
     hidden = page.locator("body").evaluate("body => body.textContent")
-    assert "<b>x at scale demo" in shown and "No translations by " in shown and str(trial.folder.parent) in hidden
+    assert "<b>x at scale demo" in shown and str(trial.folder.name) in hidden
     assert all(words in hidden for words in AS_CODE)
     page.select_option("#sentence", "1")
     assert page.evaluate("typeof pwned") == "undefined" and not problems

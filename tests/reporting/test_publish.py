@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from transformer_pl.reporting.publish import Publisher, forget_other_table
+from transformer_pl.reporting.publish import Publisher
 from transformer_pl.reporting.render import Column, Table
 
 
@@ -12,8 +12,8 @@ def table(cell):
     return Table([Column("row", [cell])], [{"row": cell}], [])
 
 
-def test_a_page_of_another_table_is_drawn_anew(tmp_path, monkeypatch):
-    """`report --seeds 1 --format html` writes over the page of a sweep with three seeds."""
+def test_a_page_is_drawn_for_another_table_alone(tmp_path, monkeypatch):
+    """`report --seeds 1 --format html` writes its page and table over those of a sweep with three seeds."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
     ours, others = table("three seeds"), table("one seed")
     publisher, pages = Publisher("rows", "demo", tmp_path, Console(file=io.StringIO())), []
@@ -23,13 +23,11 @@ def test_a_page_of_another_table_is_drawn_anew(tmp_path, monkeypatch):
         pages.append("page")
         return {}
 
-    def drawn():
-        assert publisher.publish(ours, draw, 0) == 0
+    def drawn(exit_code=0):
+        assert publisher.publish(ours, draw, exit_code) == exit_code
         assert (tmp_path / "table.md").read_text() == ours.markdown()
         return len(pages)
 
-    assert drawn() == 1 and drawn() == 1
-    forget_other_table(tmp_path, ours)
-    assert drawn() == 1
-    forget_other_table(tmp_path, others)
-    assert drawn() == 2
+    assert drawn(143) == 0 and drawn() == 1 and drawn() == 1
+    (tmp_path / "table.md").write_text(others.markdown())
+    assert drawn() == 2 and (tmp_path / "results.csv").read_text() == ours.csv()

@@ -9,7 +9,6 @@ from chance import drawn
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 from scipy.stats import t as student
-from scipy.stats import ttest_ind
 
 from transformer_pl.evaluation.score import sentence_statistics
 from transformer_pl.reporting import stats
@@ -23,7 +22,6 @@ from transformer_pl.reporting.stats import (
     randomisation,
     sample,
     seed_prior,
-    seeds_to_resolve,
 )
 from transformer_pl.tasks.translation import Translation, bleu
 
@@ -47,10 +45,6 @@ def test_bleu_from_sums_equals_sacrebleu(count, noise):
         outputs, references = sentences(count, noise, seed)
         sums = np.array(sentence_statistics(outputs, references)).sum(0)
         assert bleu(sums) == pytest.approx(BLEU().corpus_score(outputs, [references]).score, abs=1e-9)
-
-
-def test_empty_outputs_score_zero():
-    assert bleu(np.array([0] * 9 + [7])) == 0
 
 
 def test_randomisation_with_one_seed_equals_sacrebleu():
@@ -79,16 +73,6 @@ def test_pseudo_values_of_a_mean_are_the_values_themselves():
     assert np.allclose(result.pseudo, numbers) and np.allclose(result.scores, numbers.mean(1))
 
 
-def test_variation_between_seeds_only_gives_the_interval_of_student_s_t():
-    """All sentences are alike, so the interval is the textbook's."""
-    scores = np.array([30.0, 31.0, 33.0])
-    result = estimate(Sample(scores, np.repeat(scores[:, None], 100, 1)))
-    assert result.standard_error == pytest.approx(scores.std(ddof=1) / math.sqrt(3))
-    assert result.degrees_of_freedom == pytest.approx(2)
-    reach = 4.302653 * result.standard_error  # the 0.975 quantile at 2 degrees of freedom
-    assert result.interval() == pytest.approx((scores.mean() - reach, scores.mean() + reach), rel=1e-6)
-
-
 def test_an_interval_ends_where_the_score_does():
     """BLEU at 0 and 100, perplexity at 1, and a difference of two scores at 100 in either direction."""
     good = np.array([[9, 9, 8, 8, 7, 7, 6, 6, 9, 9]] * 3)
@@ -103,22 +87,6 @@ def test_an_interval_ends_where_the_score_does():
     assert high.row_mean.within(-math.inf, math.inf).interval()[1] > 100
     assert low.difference.interval()[0] == -100 and low.difference.within(-math.inf, 0).interval()[0] < -100
     assert compare_rows([row], 0, stats.LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
-
-
-def test_equal_seeds_give_the_standard_error_of_a_mean_over_sentences():
-    """All seeds are alike, so the error is that of a mean over sentences."""
-    numbers = np.random.default_rng(2).normal(size=400)
-    result = estimate(Sample(np.full(3, numbers.mean()), np.tile(numbers, (3, 1))))
-    assert result.standard_error == pytest.approx(numbers.std(ddof=1) / 20)
-    assert result.degrees_of_freedom == pytest.approx(399)
-
-
-def test_sentence_effects_shared_by_both_rows_cancel_in_the_difference():
-    rng = np.random.default_rng(3)
-    shared, seeds = 40 * rng.normal(size=500), rng.normal(size=(2, 3, 1))
-    rows = [Sample((shared + s).mean(1), shared + s) for s in seeds]
-    assert estimate(rows[0]).standard_error > 1.5
-    assert difference(*rows).standard_error == pytest.approx(math.sqrt(sum(s.var(ddof=1) / 3 for s in seeds)), rel=1e-6)
 
 
 def test_one_seed_has_no_variance_by_seeds():
@@ -187,32 +155,6 @@ def test_the_probability_of_a_gain_is_the_other_side_of_the_test():
 
 
 @pytest.mark.parametrize(
-    ("gap", "between_seeds", "between_sentences", "expected"),
-    [
-        (1.0, 0.5, 0.0, 6),  # what textbooks give for d = 2, two-sided 5 %, power 0.8
-        (0.5, 0.5, 0.0, 17),  # for d = 1
-        (0.2, 0.5, 0.0, 100),  # for d = 0.4
-        (0.1, 0.5, 0.5, None),
-        (1.0, 0.5, 0.25, 9),  # by 200,000 drawn differences: power 0.79 with eight seeds, 0.82 with nine
-        (0.1, 0.0, 0.0, 2),  # nothing varies, for example where every seed scores zero
-    ],
-)
-def test_seeds_to_resolve_a_difference(gap, between_seeds, between_sentences, expected):
-    assert seeds_to_resolve(gap, between_seeds, between_sentences) == (expected and pytest.approx(expected, rel=0.02))
-
-
-def test_seeds_to_resolve_a_difference_among_many():
-    """By drawn t-tests: the first of 19 rows needs a p-value of 5 % / 19."""
-    rng, seeds = np.random.default_rng(1), seeds_to_resolve(1.0, 0.8, 0.0, tests=19)
-
-    def power(n):
-        found = ttest_ind(rng.normal(1, 0.8, (n, 20_000)), rng.normal(0, 0.8, (n, 20_000))).pvalue
-        return (found < 0.05 / 19).mean()
-
-    assert power(seeds - 1) < 0.8 <= power(seeds) + 0.01
-
-
-@pytest.mark.parametrize(
     ("given", "expected"),
     [([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.5, 0.9], [1.0, 1.0]), ([0.02], [0.02]), ([], [])],
 )
@@ -245,7 +187,8 @@ def test_every_row_but_base_is_compared_wherever_base_stands():
             if i != base:
                 apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
                 assert one.difference == difference(*apart).within(-100, 100)
-    for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:]):
+    of_other_text = compare_rows(table, 0, METRIC, same_text=[True, False, False])
+    for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:], of_other_text):
         assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
 
 
@@ -262,11 +205,6 @@ def test_rows_on_other_references_are_not_compared():
     assert compare_rows([base, row], 0, stats.LOSS)[1] is not None
     two_sentences = [one[:, :2] for one in a_table(2, 2)]
     assert all(compare_rows(two_sentences, 0, METRIC))
-
-
-def test_two_seeds_are_enough_to_moderate():
-    rows = [sample(row[..., :10], bleu) for row in a_table(5, 2)]
-    assert seed_prior(rows) and seed_prior([*rows[:4], *rows[:3]]) and not seed_prior(rows[:4])
 
 
 def test_rows_of_a_table_moderate_each_other_s_variance():
@@ -304,13 +242,12 @@ def true_score(spread):
     return bleu(drawn(np.random.default_rng(1), 1, 50, 20_000, spread)[0].sum(1)).mean()
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
-@pytest.mark.parametrize("spread", [0.015, 0.05], ids=["little", "much"])
+@pytest.mark.parametrize(("seeds", "spread"), [(2, 0.05), (3, 0.015), (5, 0.05)])
 def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
     """Where rows do not differ, 5 % of tests are significant, and 95 % of the rows' intervals contain the true BLEU."""
     rng = np.random.default_rng(seeds)
     truth = true_score(spread)
-    false_positives, covered, trials = 0, 0, 1200
+    false_positives, covered, trials = 0, 0, 600
     for _ in range(trials):
         row, base = (sample(s, bleu) for s in drawn(rng, 2, seeds, 250, spread))
         false_positives += difference(row, base).p_value < 0.05
@@ -331,4 +268,3 @@ def test_no_spread_and_one_sentence_are_no_errors():
     assert stats.compare_rows([constant, np.full((2, 4, 12), 3.0)], 0, METRIC)[1].p_value == 0
     for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
         assert stats.compare_rows(rows, 0, METRIC) == [None, None]
-    assert stats.seeds_to_resolve(1.0, 1e-300, 0.0) == 2

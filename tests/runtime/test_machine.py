@@ -1,33 +1,21 @@
 """What this machine can train on, and what is refused because it cannot."""
 
 import itertools
-import json
-import os
-import shutil
-import subprocess
 import sys
 
 import lightning as L
 import pytest
 import tiny_trials
 import torch
-from helpers import ROOT, a_result, command
+from helpers import ROOT
 
 from transformer_pl import sweep
-from transformer_pl.experiments.plan import plan_trials
-from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.environment import keep_compiled_products
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.training import fit
 
 NAMES = [None, "", "0", "1", "0,1", "1,0", "3,0", "-1", "0,-1,1", "0,0", "1,2,7", "GPU-8d2a,GPU-11aa", "MIG-1", "none"]
-DRIVER = """
-static int started = 0;
-int nvmlInit_v2(void) { started = 1; return FAILS; }
-int nvmlDeviceGetCount_v2(unsigned *count) { if (!started) return 1; *count = 3; return 0; }
-"""
 
 
 def config(**keys):
@@ -53,22 +41,6 @@ def test_gpus_are_counted_as_torch_counts_them(monkeypatch, names):
     assert len(machine.gpus()) == torch.cuda.device_count()
 
 
-@pytest.mark.parametrize(("fails", "count"), [(0, 3), (9, 0)])
-def test_the_driver_is_asked_how_many_gpus_there_are(tmp_path, fails, count):
-    """A library in the place of NVIDIA's, which starts or does not."""
-    if not shutil.which("cc"):
-        pytest.skip("no C compiler")
-    (tmp_path / "driver.c").write_text(DRIVER.replace("FAILS", str(fails)))
-    library = str(tmp_path / "libnvidia-ml.so.1")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "driver.c")], check=True)
-    program = (
-        "import sys; from transformer_pl.runtime import machine; print(machine.nvidia_gpus(), 'torch' in sys.modules)"
-    )
-    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
-    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert ran.stdout.split() == [str(count), "False"], ran.stderr
-
-
 @pytest.mark.parametrize(
     ("keys", "gpus", "expected"),
     [
@@ -89,28 +61,24 @@ def test_a_trial_is_trained_on_gpus_where_there_are_some(keys, gpus, expected):
 
 
 @pytest.mark.parametrize(
-    ("keys", "gpus", "messages"),
+    ("keys", "gpus", "named"),
     [
-        (
-            {"precision": "16-mixed"},
-            0,
-            ["trainer.precision = 16-mixed: needs a GPU, but torch finds none here; choose bf16-mixed or 32-true"],
-        ),
+        ({"precision": "16-mixed"}, 0, ["trainer.precision = 16-mixed"]),
         (
             {"accelerator": "gpu", "precision": "16-mixed"},
             0,
-            ["trainer.accelerator = gpu: needs a GPU", "trainer.precision = 16-mixed: needs a GPU"],
+            ["trainer.accelerator = gpu", "trainer.precision = 16-mixed"],
         ),
-        ({"devices": 8}, 2, ["trainer.devices = 8: must be at most the number of GPUs that torch finds here, 2"]),
-        ({"devices": 2, "accelerator": "gpu"}, 1, ["trainer.devices = 2: must be at most", "accelerator=cpu"]),
+        ({"devices": 8}, 2, ["trainer.devices = 8"]),
+        ({"devices": 2, "accelerator": "gpu"}, 1, ["trainer.devices = 2"]),
     ],
     ids=str,
 )
-def test_what_the_machine_cannot_do_is_refused(keys, gpus, messages):
+def test_what_the_machine_cannot_do_is_refused(keys, gpus, named):
     with pytest.raises(InputError) as refused:
         machine.accelerator(config(**keys).trainer, gpus)
-    for message in messages:
-        assert message in str(refused.value)
+    assert len(refused.value.messages) == len(named)
+    assert all(key in message for key, message in zip(named, refused.value.messages, strict=True))
 
 
 def test_the_paper_s_bleu_needs_its_package(monkeypatch):
@@ -140,58 +108,6 @@ def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision)
         assert isinstance(trainer.accelerator, L.pytorch.accelerators.CUDAAccelerator) == (chosen == "cuda")
         trained += 1
     assert trained or (precision == "16-mixed" and not torch.cuda.is_available())
-
-
-def test_fp32_is_fp32_on_a_gpu_too(monkeypatch):
-    """By default torch rounds what enters convolutions and LSTMs there to 10 bits."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    fit.start_libraries()
-    assert not torch.backends.cudnn.allow_tf32
-
-
-def test_more_compiled_products_are_kept_than_onednn_keeps_by_default():
-    """It would compile the first of 1,200 shapes anew."""
-    script = """
-import torch
-from transformer_pl.training import fit
-fit.start_libraries()
-for rows in [*range(1, 1201), 1]:
-    torch.zeros(rows, 8).to_mkldnn()
-"""
-    variables = {**os.environ, "ONEDNN_VERBOSE": "profile_create"}
-    variables.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY", None)
-    run = subprocess.run([sys.executable, "-c", script], env=variables, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    created = [line for line in run.stdout.splitlines() if ",create:" in line]
-    assert len(created) == 1201
-    assert "create:cache_hit" in created[-1]
-
-
-def test_a_chosen_number_of_compiled_products_stays(monkeypatch):
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
-    keep_compiled_products()
-    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
-
-
-def test_what_is_finished_needs_no_gpu(tmp_path):
-    """It may have been trained elsewhere; only what is missing is refused."""
-    keys = {"trainer.precision": "16-mixed"}
-    words = ["sweep", "sweeps/table3_A.yaml", "--plan", "--seeds=1", "--set", "trainer.precision=16-mixed"]
-    words += ["--runs", tmp_path]
-    trials = [
-        one.trial
-        for one in plan_trials(read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets=keys), tmp_path)
-    ]
-    result = a_result()
-    for trial in trials[1:]:
-        trial.folder.mkdir(parents=True)
-        (trial.folder / "result.json").write_text(json.dumps(result))
-    refused = command(*words, CUDA_VISIBLE_DEVICES="")
-    assert refused.returncode == 2 and "trainer.precision = 16-mixed: needs a GPU" in refused.stderr
-    trials[0].folder.mkdir()
-    (trials[0].folder / "result.json").write_text(json.dumps(result))
-    planned = command(*words, CUDA_VISIBLE_DEVICES="")
-    assert planned.returncode == 0 and "0 to train" in planned.stdout, planned.stderr
 
 
 @pytest.mark.parametrize("program", ["grid", "grid --plan", "grid --retune optim.lr_scale", "search --plan", "search"])

@@ -68,5 +68,5 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch):
     monkeypatch.setattr(fit, "accelerator", lambda config: "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert not fit.compiles(config())
-    with pytest.raises(InputError, match=r"trainer\.compile = on: needs a C\+\+ compiler, .* choose auto or off"):
+    with pytest.raises(InputError, match=r"trainer\.compile = on"):
         fit.compiles(config(compile="on"))

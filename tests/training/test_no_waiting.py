@@ -5,28 +5,13 @@ from unittest import mock
 
 import pytest
 import torch
-from helpers import ROOT
+from shipped_components import components
 from tiny_trials import TINY
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from transformer_pl.config import SLOTS
 from transformer_pl.data.batches import Batch
-from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.training.module import TransformerModule
-
-
-def components():
-    """By name, the keys of every component that a shipped sweep names."""
-    found = {"base": {}}
-    for path in sorted((ROOT / "sweeps").glob("*.yaml")):
-        if "\nmethod: grid\n" in path.read_text():
-            for row in read_sweep(path, None, None, {}).rows:
-                slots = {f"model.{slot}" for slot in SLOTS}
-                flat = row.configs[0].flat()
-                keys = {key: value for key, value in flat.items() if key in slots or key.count(".") == 2}
-                found[" ".join(str(value).rpartition(".")[2] for value in keys.values())] = keys
-    return found
 
 
 def step(keys):
@@ -46,12 +31,9 @@ def step(keys):
         adam.step()
 
 
-COMPONENTS = components()
-
-
-@pytest.mark.parametrize("name", COMPONENTS)
-def test_a_training_step_waits_for_nothing(name):
-    step(COMPONENTS[name])
+@pytest.mark.parametrize("keys", components().values(), ids=components())
+def test_a_training_step_waits_for_nothing(keys):
+    step(keys)
 
 
 def test_waiting_is_noticed(monkeypatch):

@@ -4,11 +4,11 @@ import pytest
 import small_models
 import tiny_trials
 import torch
-from checks.test_properties import every_component
+from shipped_components import components
 from torch import nn
 from torch.func import functional_call
 
-from transformer_pl.loss import projected_loss
+from transformer_pl.loss import smoothed_loss
 from transformer_pl.training.precision import MasterWeights
 
 
@@ -23,7 +23,7 @@ class Loss(nn.Module):
     def forward(self):
         states = self.model.states(self.source, self.target)
         self.dtype = states.dtype
-        return projected_loss(self.model.embedding, states, self.target, 0.1) / self.target.count_nonzero()
+        return smoothed_loss(self.model.embedding, states, self.target, 0.1) / self.target.count_nonzero()
 
 
 def gradients(loss: Loss, value: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -93,7 +93,7 @@ def test_what_a_step_changes_in_a_buffer_stays():
     assert [loss.added.dtype, loss.assigned.dtype, loss.whole.dtype] == [torch.float32, torch.float32, torch.int64]
 
 
-@every_component
+@pytest.mark.parametrize("keys", components().values(), ids=components())
 def test_every_component_learns_about_the_same(keys):
     loss = Loss(keys)
     value, expected = stepped(loss), loss()

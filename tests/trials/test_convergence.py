@@ -1,17 +1,15 @@
 """Whether a training had converged: on made curves, of which the answer is known, and of real trials."""
 
-import json
 import math
 
 import numpy as np
 import pytest
-from helpers import flip
 from scipy.stats import linregress
 from tiny_trials import train
 
-from transformer_pl.runtime.errors import warn
 from transformer_pl.training.logger import wandb_summary
 from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
+from transformer_pl.trials.trial import Trial
 
 STEPS = 1000
 # The loss at a share u of the steps, the noise of a validation in nats, and whether it still falls at the end.
@@ -144,21 +142,5 @@ def test_a_trial_keeps_how_it_ended(trial):
     assert summary["val/loss.fall"] == ended.fall and summary["val/loss.fall_noise"] == ended.noise
 
 
-def test_an_older_result_is_told_by_its_metrics(trial, capsys):
-    warn.cache_clear()
-    path, metrics = trial.folder / "result.json", trial.folder / "metrics.jsonl"
-    result, content = path.read_bytes(), metrics.read_bytes()
-    older = {key: value for key, value in json.loads(result).items() if key not in ("convergence", "digest")}
-    try:
-        path.write_text(json.dumps(older))
-        assert of_trial(trial) == convergence(trial.metrics(), 10)
-        assert "val/loss.fall" not in wandb_summary(trial.result())
-        flip(metrics)
-        assert of_trial(trial) is None and "metrics.jsonl" in capsys.readouterr().err
-        path.write_text(json.dumps(older | {"convergence": None}))
-        assert of_trial(trial) is None and not capsys.readouterr().err
-    finally:
-        path.write_bytes(result)
-        metrics.write_bytes(content)
-    (trial.folder / "result.json").unlink()
-    assert of_trial(trial) is None
+def test_of_a_trial_without_a_result_nothing_is_known(trial, tmp_path):
+    assert of_trial(Trial(tmp_path)) is None

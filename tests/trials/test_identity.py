@@ -139,15 +139,9 @@ def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
 def test_a_trial_is_refused_that_is_another_than_its_sweep_has_planned(tmp_path, monkeypatch):
     """A component may be edited while the trial waits. The sweep would wait for a result that does not come."""
     monkeypatch.setenv(TRIAL, "0123456789ab")
-    with pytest.raises(InputError, match="must be the trial that the sweep has planned, but its text or the code of"):
+    with pytest.raises(InputError):
         tiny_trials.train(tmp_path / "runs", {})
     assert not list((tmp_path / "runs").glob("trials/*"))
-
-
-def test_the_distance_of_validations_makes_other_weights():
-    for average in (1, 5):
-        validated = [of({"decode.average": average, "trainer.val_every": every}) for every in (10, 20)]
-        assert validated[0].weights != validated[1].weights and validated[0].trial != validated[1].trial
 
 
 def test_the_name_of_the_scale_does_not_count(tmp_path):
@@ -164,10 +158,6 @@ def test_the_order_in_which_things_are_said_does_not_count():
     assert there == back
 
 
-def test_an_identity_can_be_part_of_a_file_s_name():
-    assert of({}).trial.isalnum() and len(of({}).trial) == 12
-
-
 def test_a_row_is_the_same_for_all_its_seeds_and_another_for_another_text():
     assert row_identity(config({"seed": 1})) == row_identity(config({"seed": 9})) == row_identity(config({"seed": 0}))
     assert row_identity(config({})) != row_identity(config({"model.h": 4}))
@@ -175,7 +165,6 @@ def test_a_row_is_the_same_for_all_its_seeds_and_another_for_another_text():
     assert row_identity(config({"data.path": "a"})) != row_identity(config({"data.path": "b"}))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # In words
 
 

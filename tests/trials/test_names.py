@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_pl.trials.names import TRIAL_FOLDER_AS_MADE, trial_folder, trial_id
+from transformer_pl.trials.names import TRIAL_FOLDER, trial_folder, trial_id
 
 ID = "0123456789ab"
 
@@ -13,7 +13,7 @@ def test_a_name_keeps_its_seed_and_its_id_however_long_it_is(length, seed):
     for difference in ("x" * length, "-x" * length, "a-s1 " * length):
         name = trial_folder(f"demo-{difference}-s{seed}", ID)
         assert name.endswith(f"-s{seed}-{ID}") and len(name) <= 60 + 1 + len(ID)
-        assert TRIAL_FOLDER_AS_MADE.fullmatch(name) and trial_id(name) == ID and "--" not in name
+        assert TRIAL_FOLDER.fullmatch(name) and trial_id(name) == ID and "--" not in name
 
 
 def test_a_short_name_is_whole():

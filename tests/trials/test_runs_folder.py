@@ -8,15 +8,26 @@ from transformer_pl.trials.runs_folder import MOST_LISTED, find
 from transformer_pl.trials.trial import Trial
 
 
-@pytest.mark.parametrize("name", ["nothing", "base"])
-@pytest.mark.parametrize("more", [0, 3])
-def test_a_long_list_of_trials_says_how_many_more_there_are(tmp_path, name, more):
-    for number in range(MOST_LISTED + more):
+@pytest.fixture
+def runs(tmp_path):
+    for number in range(MOST_LISTED + 3):
         trial = Trial(tmp_path / "trials" / f"demo-base-s{number}-{number:012x}")
         trial.make()
         trial.finish(a_result(id=f"{number:012x}"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["nothing", "base", "s1", "x" * 5000, "\0"])
+def test_a_name_of_no_trial_or_of_several_lists_the_trials(runs, name):
     with pytest.raises(InputError) as caught:
-        find(tmp_path, name)
+        find(runs, name)
+    assert len(caught.value.messages) == 1
     _, *listed = str(caught.value).splitlines()
-    told = [f"  and {more} more; see python -m transformer_pl.sweep --list --runs {tmp_path}"] if more else []
-    assert len(listed) == MOST_LISTED + len(told) and listed[MOST_LISTED:] == told
+    assert 1 < len(listed) <= MOST_LISTED + 1 and all("demo-base-s" in line for line in listed[:MOST_LISTED])
+
+
+def test_a_trial_is_found_by_its_id_its_name_a_part_of_it_or_its_folder(runs, tmp_path):
+    name = f"demo-base-s7-{7:012x}"
+    for word in (f"{7:012x}", name, "base-s7-", str(runs / "trials" / name)):
+        assert find(runs, word)["folder"] == runs / "trials" / name
+    assert find(tmp_path / "empty", str(runs / "trials" / name))["id"] == f"{7:012x}"

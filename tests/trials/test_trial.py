@@ -1,29 +1,24 @@
-"""A trial's files and its lock."""
+"""A trial's files, its lock, and what becomes of a trial whose files cannot be read."""
 
-import errno
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tiny_trials
-from helpers import ROOT, a_result, little_text
+from helpers import a_result, little_text
 from tiny_trials import train
 
-from transformer_pl.runtime import lease
+from transformer_pl import report, sweep
 from transformer_pl.runtime.environment import ROW, SWEEP
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.lease import LEASE_S, THIS_MACHINE, Claims, Lost, Watch
-from transformer_pl.training.logger import TrialLogger
-from transformer_pl.trials import recognise
-from transformer_pl.trials.trial import LEASE, Trial
+from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.tasks.translation import Translation
+from transformer_pl.trials.cleaning import find_removable
+from transformer_pl.trials.runs_folder import finished_results, sweep_plan
+from transformer_pl.trials.trial import Trial
+
+BLEU = Translation.measure
 
 
 def test_a_translation_is_one_line_whatever_is_in_it(tmp_path):
@@ -32,13 +27,16 @@ def test_a_translation_is_one_line_whatever_is_in_it(tmp_path):
     assert trial.hypotheses("val") == printed
 
 
-@pytest.mark.parametrize("name", ["../../elsewhere", "/etc", "..", "", ["x"], 7, None])
-def test_the_text_of_a_trial_lies_in_its_folder(tmp_path, name):
-    """An env.json that has been changed leads nowhere else."""
-    (tmp_path / "env.json").write_text(json.dumps({"data": name}))
-    assert Trial(tmp_path).data() is None
-    (tmp_path / "env.json").write_text(json.dumps({"data": "0123456789abcdef"}))
-    assert Trial(tmp_path).data() == "0123456789abcdef"
+def test_the_numbers_of_sentences_are_read_as_they_were_written(tmp_path):
+    trial, counts = Trial(tmp_path), [list(range(10)), list(range(10, 20))]
+    trial.save_sentences("val", ["a", "b"], "bleu", counts, [1.5, 0.1], [3, 4])
+    assert trial.sentences("val", BLEU).tolist() == [[*counts[0], 1.5, 3], [*counts[1], 0.1, 4]]
+
+
+def test_an_infinite_perplexity_survives(tmp_path):
+    trial = Trial(tmp_path)
+    trial.finish(a_result(metrics={"val/ppl": float("inf"), "val/bleu": 1.0}))
+    assert trial.result()["metrics"] == {"val/ppl": float("inf"), "val/bleu": 1.0}
 
 
 def test_weights_are_shared_across_file_systems(tmp_path):
@@ -47,193 +45,174 @@ def test_weights_are_shared_across_file_systems(tmp_path):
         if os.stat(name).st_dev == os.stat(tmp_path).st_dev:
             pytest.skip("/dev/shm is no file system of its own")
         (Path(name) / "weights.pt").write_bytes(b"weights")
-        trial = Trial(tmp_path / "demo-base-s1-0123456789ab")
-        trial.make()
-        trial.link(Path(name), "weights.pt")
-    assert (trial.folder / "weights.pt").read_bytes() == b"weights"
-    assert [path.name for path in trial.folder.glob("*weights*")] == ["weights.pt"]
+        Trial(tmp_path).link(Path(name), "weights.pt")
+    assert (tmp_path / "weights.pt").read_bytes() == b"weights"
+    assert [path.name for path in tmp_path.glob("*weights*")] == ["weights.pt"]
 
 
-def test_folders_that_may_not_be_read_or_written_are_one_message(tmp_path, monkeypatch):
-    def refused(*args):
-        raise PermissionError(errno.EACCES, "Permission denied")
+def test_a_trial_is_found_by_its_id_when_its_folder_was_renamed(tmp_path):
+    renamed = tmp_path / "trials" / "mine-0123456789ab"
+    assert Trial.at(tmp_path, "0123456789ab", lambda: "demo-base-s1").folder.name == "demo-base-s1-0123456789ab"
+    renamed.mkdir(parents=True)
+    assert Trial.at(tmp_path, "0123456789ab", lambda: "demo-base-s1").folder == renamed
+    assert Trial.at(tmp_path, "ba9876543210", lambda: "demo-base-s2").folder.name == "demo-base-s2-ba9876543210"
 
-    trial = Trial(tmp_path / "trials" / "demo-base-s1-0123456789ab")
-    with monkeypatch.context() as context:
-        context.setattr(THIS_MACHINE, "write", refused, raising=False)
-        with pytest.raises(
-            InputError, match="0123456789ab: must be a folder that can be written, but: Permission denied"
-        ):
-            trial.take_lease()
-    monkeypatch.setattr(lease, "TRIES", 1)
-    with monkeypatch.context() as context:
-        context.setattr(os, "link", refused)
-        with pytest.raises(InputError, match="cannot be made: Permission denied; its file system must have hard links"):
-            trial.take_lease()
-    monkeypatch.setattr(os, "listdir", refused)
-    (tmp_path / "trials" / "other").mkdir()  # so that the folder is read again
-    with pytest.raises(InputError, match="trials: must be a folder that can be read, but: Permission denied"):
-        Trial.at(tmp_path, "0123456789ab", lambda: "demo-base-s1")
+
+def test_a_trial_that_no_process_trains_is_done_if_it_has_a_result(tmp_path):
+    trial = Trial(tmp_path)
+    trial.finish(a_result())
+    for state in ("running", "stopped", "failed"):
+        trial.set_status(state)
+        assert trial.state() == "done" and not trial.needs_training()
+    (tmp_path / "result.json").unlink()
+    for state, expected in (("done", "stopped"), ("running", "stopped"), ("failed", "failed"), ("pruned", "pruned")):
+        trial.set_status(state)
+        assert trial.state() == expected and trial.needs_training()
+    trial.set_status("diverged", step=3)
+    assert trial.diverged_at() == 3 and not trial.needs_training()
+
+
+# The lock
 
 
 def test_a_trial_is_one_process_s_at_a_time(tmp_path):
     trial = Trial(tmp_path / "trial")
     assert not trial.locked()
     with trial.lock():
-        assert trial.locked()
-        with pytest.raises(InputError, match="another process trains this trial"), trial.lock():
+        assert trial.locked() and Trial(trial.folder).locked()
+        with pytest.raises(InputError), Trial(trial.folder).lock():
             pass
-    assert not trial.locked()
-
-
-def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path):
-    trial, took = Trial(tmp_path / "trial"), threading.Event()
-
-    def ask():
-        with trial.lock():
-            took.set()
-            time.sleep(0.2)
-
-    other = threading.Thread(target=ask)
-    other.start()
-    took.wait(5)
-    with trial.lock():
-        pass
-    other.join()
-
-
-def test_a_process_that_is_given_the_lease_keeps_it_until_it_ends(tmp_path):
-    """Between the moment that a sweep chooses a trial and the end of the trial's process nobody else can take it."""
-    trial = Trial(tmp_path / "trial")
-    held = trial.take_lease()
-    assert trial.take_lease() is None
-    program = (
-        "import pathlib, sys; from transformer_pl.trials.trial import Trial\n"
-        "with Trial(pathlib.Path(sys.argv[1])).lock(): print('locked', flush=True); input()"
-    )
-    words = [sys.executable, "-c", program, str(trial.folder)]
-    environment = os.environ | {LEASE: held.given, "PYTHONPATH": str(ROOT)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env=environment, **pipes) as process:
-        held.is_given_away = True
-        held.close()
-        assert process.stdout.readline() == "locked\n"
-        assert trial.holder().process.endswith(f" {process.pid}") and not held.is_lost
-        process.communicate("\n")
-    assert process.returncode == 0 and not trial.locked()
-
-
-def test_the_trial_of_a_process_that_is_killed_can_be_taken_at_once(tmp_path):
-    trial = Trial(tmp_path / "trial")
-    program = (
-        "import pathlib, sys; from transformer_pl.trials.trial import Trial\n"
-        "with Trial(pathlib.Path(sys.argv[1])).lock(): print('locked', flush=True); input()"
-    )
-    words = [sys.executable, "-c", program, str(trial.folder)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes) as process:
-        assert process.stdout.readline() == "locked\n" and trial.locked()
-        process.kill()
-        process.wait()
-        assert not trial.locked()
-        with trial.lock():
-            pass
-
-
-def test_the_lease_of_another_trial_is_not_taken_for_the_trial_s(tmp_path, monkeypatch):
-    first, second = Trial(tmp_path / "first"), Trial(tmp_path / "second")
-    with closing(first.take_lease()) as other, second.lock():
-        monkeypatch.setenv(LEASE, other.given)
-        with pytest.raises(InputError, match="another process trains this trial"), second.lock():
-            pass
-
-
-def taken_over(trial):
-    """As by a process on another machine that has seen no sign of life for long."""
-    machine = SimpleNamespace(**{name: getattr(THIS_MACHINE, name) for name in dir(THIS_MACHINE) if name[0] != "_"})
-    machine.host, machine.process = "elsewhere", "elsewhere 1"
-    lease = Claims(trial.folder, machine, Watch(time.monotonic, patience_s=-1)).take()
-    assert lease is not None
-    return lease
-
-
-def test_a_trial_that_was_taken_over_is_written_to_no_more(tmp_path):
-    trial = Trial(tmp_path / "trial")
-    with trial.lock():
         trial.set_status("running")
-        before = {path: path.read_bytes() for path in trial.folder.iterdir() if path.name == "status.json"}
-        taken_over(trial)
-        for write in (
-            lambda: trial.set_status("stopped"),
-            lambda: trial.save_weights({}),
-            lambda: trial.save_sentences("val", [], "bleu", [], [], []),
-            lambda: trial.finish(a_result()),
-        ):
-            with pytest.raises(Lost, match="another process works here now"):
-                write()
-    assert {path: path.read_bytes() for path in before} == before
-    assert {path.name for path in trial.folder.iterdir()} == {"claim.1", "claim.2", "status.json"}
-    assert trial.holder().host == "elsewhere"
+        assert trial.state() == "running"
+    assert not trial.locked() and trial.state() == "stopped"
 
 
-def test_training_that_was_taken_over_ends_without_a_trace(tmp_path, capsys, monkeypatch):
-    """In the middle: it saves no checkpoint, no result, no status."""
-    runs, seen = tmp_path / "runs", []
-    log = TrialLogger.log_metrics
+# Files that cannot be read
 
-    def log_metrics(self, metrics, step=None):
-        if step == 3:
-            taken_over(Trial(self._folder))
-            seen.extend(contents(self._folder))
-        log(self, metrics, step)
+NO_JSON = [b"", b'{"id": "0123', b"\x93\xff\xfe\x00binary", bytes(4096), b"[]", b"null"]
+NO_RESULTS = [
+    *NO_JSON,
+    b"{}",
+    *(json.dumps(a_result(**keys)).encode() for keys in ({"metrics": {}}, {"config": []}, {"flops": "much"})),
+]
 
-    monkeypatch.setattr(TrialLogger, "log_metrics", log_metrics)
-    code, trial = train(runs, {})
-    assert code == 1 and "another process works here now" in capsys.readouterr().err
-    assert contents(trial.folder) == seen and seen and trial.result() is None
+
+@pytest.fixture(autouse=True)
+def _nothing_was_said_before():
+    """A process warns once; here each test is one."""
+    warn.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The runs folder of a sweep with one trial, finished."""
+    here = tmp_path_factory.mktemp("trained")
+    code, _ = train(here / "runs", {})
+    assert code == 0
+    keys = {key: {"value": value} for key, value in (tiny_trials.TINY | {"data.path": str(here / "text")}).items()}
+    (here / "tiny.yaml").write_text(json.dumps({"name": "tiny", "method": "grid", "parameters": keys}))
+    assert report.main([str(here / "tiny.yaml"), f"--runs={here / 'runs'}"]) == 0
+    (here / "runs" / "sweeps" / "tiny@demo").mkdir(parents=True, exist_ok=True)
+    return here
 
 
 def contents(folder):
-    """All files but those to which a process only appends, each with its bytes."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return [(path.name, path.read_bytes()) for path in files if path.name not in ("log.txt", "metrics.jsonl")]
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_result_that_has_no_name_yet_gets_it_from_the_next_process(tmp_path, monkeypatch, capsys):
-    """The first was killed between the two."""
-    runs = tmp_path / "runs"
-
-    def die(self, done):
-        raise Lost("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Claims, "complete", die)
-        assert train(runs, {})[0] == 1
-    capsys.readouterr()
-    code, trial = train(runs, {})
-    assert code == 0 and "finished already" in capsys.readouterr().out and trial.result()
-    assert len(list(trial.folder.glob("log*.txt"))) == 1, "nothing was trained again"
+def commands_continue(here, capsys):
+    """Commands that read results: they work and change nothing. Returns what each has printed."""
+    file, runs, before, printed = str(here / "tiny.yaml"), f"--runs={here / 'runs'}", contents(here), []
+    for main, words in ((sweep.main, [file, "--plan"]), (sweep.main, ["--list"]), (report.main, [file, "--format=md"])):
+        warn.cache_clear()
+        assert main([*words, runs]) == 0
+        printed.append(capsys.readouterr())
+    assert contents(here).items() >= before.items()
+    return printed
 
 
-def test_the_dead_of_another_machine_are_waited_for_and_the_living_refused(tmp_path, monkeypatch, capsys):
-    trial, clock = Trial(tmp_path / "trial"), [0.0]
-    monkeypatch.setattr(lease, "SEEN", Watch(lambda: clock[0]))
-    monkeypatch.setattr(type(THIS_MACHINE), "clock", lambda self: clock[0])
-    trial.make()
-    other = taken_over(trial)
+@pytest.fixture
+def the_trial(trained):
+    """The trial, whose files are as before after the test."""
+    (folder,) = (trained / "runs" / "trials").iterdir()
+    before = contents(folder)
+    yield Trial(folder)
+    for path in contents(folder).keys() - before:
+        path.unlink()
+    for path, content in before.items():
+        path.write_bytes(content)
 
-    def sleep(self, seconds):
-        clock[0] += 1
-        if clock[0] == 100:
-            other.beat()
 
-    monkeypatch.setattr(type(THIS_MACHINE), "sleep", sleep)
-    with pytest.raises(InputError, match="another process trains this trial"), trial.lock():
-        pass
-    assert clock[0] == 100
-    with trial.lock():
-        assert clock[0] == pytest.approx(100 + LEASE_S, abs=5)
-    assert "elsewhere has this trial; waiting 120 s for a sign of life" in capsys.readouterr().err
+@pytest.mark.parametrize("content", NO_RESULTS, ids=lambda content: repr(content[:12]))
+def test_a_result_that_cannot_be_read_counts_as_none_and_is_named_once(tmp_path, capsys, content):
+    whole, broken = (Trial(tmp_path / "trials" / name) for name in ("a-1", "b-2"))
+    for trial in (whole, broken):
+        trial.folder.mkdir(parents=True)
+        trial.finish(a_result())
+        trial.set_status("done")
+    assert len(finished_results(tmp_path)) == 2
+    path = broken.folder / "result.json"
+    path.write_bytes(content)
+    assert broken.result() is None and broken.state() == "stopped" and broken.needs_training()
+    (left,) = finished_results(tmp_path)
+    assert left["folder"] == whole.folder
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+
+
+def test_a_trial_whose_result_cannot_be_read_is_trained_anew(trained, the_trial, capsys):
+    """To the same result. What could not be read is kept, and other commands work meanwhile."""
+    expected, path = tiny_trials.outcome(the_trial), the_trial.folder / "result.json"
+    path.write_bytes(b'{"id": "half')
+    plan, listed, table = commands_continue(trained, capsys)
+    assert all(one.err.count(str(path)) == 1 for one in (plan, listed, table))
+    assert "1 stopped" in plan.out and "stopped" in listed.out
+    assert train(trained / "runs", {})[0] == 0
+    tiny_trials.same(the_trial, expected)
+    (kept,) = (one for one in the_trial.folder.glob("result.json*") if one != path)
+    assert kept.read_bytes() == b'{"id": "half'
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93binary", b"[]", b"{}"])
+def test_the_other_files_of_a_trial_and_a_sweep_stop_no_command(trained, the_trial, capsys, content):
+    """A trial is done by its result, whatever its status says."""
+    plan = trained / "runs" / "sweeps" / "tiny@demo" / "plan.json"
+    for path in (*(the_trial.folder / f"{name}.json" for name in ("status", "env", "identity")), plan):
+        path.write_bytes(content)
+    assert the_trial.state() == "done" and the_trial.data() is None and sweep_plan(plan.parent) is None
+    commands_continue(trained, capsys)
+    plan.unlink()
+
+
+@pytest.mark.parametrize("name", ["hyp.val.txt", "scores.val.jsonl"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"abc", b"{}\n", b'{"bleu": [1], "nll": 1, "pieces": 1}\n'])
+def test_sentences_that_cannot_be_read_are_named(the_trial, name, content):
+    path = the_trial.folder / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    if name == "hyp.val.txt" and content not in (None, b"\xff\xfe"):
+        return  # any other text may be a translation
+    with pytest.raises(InputError) as caught:
+        the_trial.hypotheses("val") if name == "hyp.val.txt" else the_trial.sentences("val", BLEU)
+    assert str(path) in str(caught.value) and len(caught.value.messages) == 1
+
+
+# What a training leaves
+
+
+def test_cleaning_knows_every_file_of_a_trial_and_a_text(the_trial):
+    (the_trial.folder / "result.json").unlink()
+    found = find_removable(the_trial.folder.parents[1])
+    assert [item.path.parent.name for item in found] == ["trials", "data"]
+    assert not any(item.foreign for item in found), found
+
+
+def test_weights_that_somebody_has_removed_are_not_missed(trained, the_trial, capsys):
+    (the_trial.folder / "weights.pt").unlink()
+    assert train(trained / "runs", {})[0] == 0
+    assert the_trial.result() and not (the_trial.folder / "weights.pt").exists()
 
 
 def test_every_attempt_has_a_log_of_its_own(tmp_path):
@@ -243,10 +222,9 @@ def test_every_attempt_has_a_log_of_its_own(tmp_path):
         assert code == 0
         trial.log.write_text(f"{trial.log.read_text()}attempt {attempt}\n")
     logs = {path.name: path.read_text() for path in trial.folder.glob("log*")}
-    assert logs.keys() == {"log.1.txt", "log.2.txt", "log.txt"}
-    assert all(text.count("val/bleu ") == 1 for text in logs.values())
-    assert [logs[name].endswith(f"attempt {i}\n") for i, name in enumerate(("log.1.txt", "log.2.txt", "log.txt"))]
-    assert not list(recognise._foreign_entries(trial.folder))
+    last = {name: text.splitlines()[-1] for name, text in logs.items()}
+    assert last == {"log.1.txt": "attempt 0", "log.2.txt": "attempt 1", "log.txt": "attempt 2"}
+    assert all(text.count("val/bleu ") == 1 for text in logs.values()) and trial.log_end(1) == ["attempt 2"]
 
 
 def test_a_w_and_b_run_knows_its_row_and_its_sweep_and_the_trial_does_not(tmp_path, monkeypatch):

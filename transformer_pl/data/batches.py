@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_pl.data.epoch import nothing_fits_error, pairs_that_fit
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
-from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.data.tokens import Split, Tokens, nothing_fits_error, pairs_that_fit
 
 
 class Batch(NamedTuple):

@@ -1,18 +1,17 @@
 """Parallel text in three splits, and how the splits of a folder or a dataset are found by their names."""
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 
 Pair = tuple[str, str]  # source and target
 
 SPLITS = ("train", "val", "test")
+EVALUATION = ("val", "test")  # the splits that keep every pair, and whose text is stored beside their tokens
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
-ALL_BEGINNINGS = tuple(itertools.chain.from_iterable(BEGINNINGS.values()))
 
 
 @dataclass(frozen=True)
@@ -31,18 +30,10 @@ class Corpus:
     is_local: bool = True
 
 
-def choose_splits(
-    names: Iterable[str],
-    data: Data,
-    place: str,
-    present: Iterable[str] = (),
-    kind: str = "split",
-    naming: str = "",
-) -> dict[str, str]:
+def choose_splits(names: Iterable[str], data: Data, place: str, hint: str = "") -> dict[str, str]:
     """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
 
-    present: what an error message lists if there are no names. kind: what it calls them. naming: what it says of NAME
-    where no name fits.
+    hint: what an error message adds about names.
     """
     names = list(names)
     chosen, mistakes = {}, []
@@ -53,21 +44,9 @@ def choose_splits(
             chosen[role] = candidates[0]
             continue
         rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
-        mistakes.append(
-            f"{place}: must hold one {kind} {rule}, but holds "
-            f"{few(candidates or names or present)}; name it with data.{role}=NAME{'' if candidates else naming}"
-        )
+        holds = shown(", ".join(candidates or names) or "nothing")
+        remedy = f"name it with data.{role}=NAME{hint}"
+        mistakes.append(f"{place}: must hold one split {rule}, but holds {holds}; {remedy}")
     if mistakes:
         raise InputError(*mistakes)
     return chosen
-
-
-def split_kind(data: Data) -> str:
-    """What an error message calls a split of this text."""
-    return f"{data.source}-{data.target} split"
-
-
-def few(names: Iterable[str], most: int = 12) -> str:
-    """Names in an error message."""
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"

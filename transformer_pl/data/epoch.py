@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.data.tokens import pairs_that_fit
 
 
 class Epoch(NamedTuple):
@@ -16,27 +16,11 @@ class Epoch(NamedTuple):
     target_tokens: int  # EOS included, padding not
 
 
-def pairs_that_fit(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int, max_length: int
-) -> np.ndarray:
-    """True for each pair that is trained on: both sentences fit `max_length`, and a batch of their own."""
-    return np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
-
-
-def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -> InputError:
-    """longer: the length of the longer sentence of each training pair, at least one, with its special token."""
-    return InputError(
-        f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
-        f"but the shortest of {len(longer)} has {longer.min()} tokens, EOS included; raise them"
-    )
-
-
 @cache
 def epoch(prepared: Prepared, batch_tokens: int, max_length: int) -> Epoch:
     """The epoch of a text with batches of `batch_tokens` tokens per language, padding included.
 
-    A batch holds pairs of about one length L, as many as fit: the whole part of batch_tokens / L. Raises an InputError
-    where the text is damaged.
+    A batch holds pairs of about one length L, as many as fit: the whole part of batch_tokens / L.
     """
     source, target = (tokens.lengths_with_special for tokens in prepared.split("train"))
     fits = pairs_that_fit(source, target, batch_tokens, max_length)

@@ -1,17 +1,17 @@
 """A dataset of the Hugging Face hub, or a copy of it on this machine."""
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import SPLITS, Corpus, Pair, choose_splits, split_kind
-from transformer_pl.data.folder import at_home
-from transformer_pl.data.tables import BROKEN, one_line, row_pairs
+from transformer_pl.data.corpus import SPLITS, Corpus, Pair, choose_splits
+from transformer_pl.data.files import ROWS, pair_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.network import why_unreachable
 
@@ -23,31 +23,32 @@ def local_copy(data: Data) -> Path | None:
     root = os.environ.get(LOCAL_COPIES)
     if not root:
         return None
-    folder = at_home(root) / _last_part(data.hub)
+    folder = Path(os.path.expanduser(root)) / _last_part(data)
     if data.subset and (folder / data.subset).is_dir():
         folder = folder / data.subset
     return folder if folder.is_dir() else None
 
 
-def _last_part(hub: str | None) -> str:
-    return str(hub).rpartition("/")[2]
+def _last_part(data: Data) -> str:
+    return str(data.hub).rpartition("/")[2]
 
 
 def hub_corpus(data: Data) -> Corpus:
     """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network."""
-    reachable = functools.cache(_hub_reachable)
-    commit = data.revision if data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision) else None
-    if commit is None:
-        commit = _named_commit(data, reachable())
+    reachable = functools.cache(_reachable)
+    named = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
+    commit = str(data.revision) if named else _latest_commit(data, reachable())
 
     @functools.cache
     def load() -> tuple[Any, dict[str, str]]:
         dataset = _load(data, commit, reachable())
-        return dataset, choose_splits(dataset, data, f"dataset {data.hub}", kind=split_kind(data))
+        return dataset.with_format("arrow"), choose_splits(dataset, data, f"dataset {data.hub}")
 
     def pairs(split: str) -> Iterator[Pair]:
         dataset, names = load()
-        return row_pairs(dataset[names[split]].iter(1000), data, f"dataset {data.hub} {names[split]}")
+        place = f"dataset {data.hub} {names[split]} row"
+        rows = itertools.chain.from_iterable(table.to_pylist() for table in dataset[names[split]].iter(ROWS))
+        return (pair_of(row, data, f"{place} {number}") for number, row in enumerate(rows, start=1))
 
     splits = {role: getattr(data, role) for role in SPLITS}
     fingerprint = {"hub": data.hub, "subset": data.subset, "commit": commit, "splits": splits}
@@ -55,7 +56,7 @@ def hub_corpus(data: Data) -> Corpus:
     return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs, is_local=False)
 
 
-def _hub_reachable() -> bool:
+def _reachable() -> bool:
     """Return whether the hub answers. `datasets` itself would take 24 s to give up."""
     import datasets
     from huggingface_hub import constants
@@ -64,79 +65,48 @@ def _hub_reachable() -> bool:
     return not offline and why_unreachable(constants.ENDPOINT) is None
 
 
-def _named_commit(data: Data, reachable: bool) -> str:
+def _latest_commit(data: Data, reachable: bool) -> str:
     """Return the commit of a branch or tag: from the hub, or else the last one in this machine's cache."""
-    import httpx
     from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+    from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
-    try:  # what the hub calls no name is a ValueError, too
+    try:
         repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(data.hub), repo_type="dataset")
         if reachable:  # a download, even of a missing file, writes the commit to the cache
             with suppress(EntryNotFoundError):
-                hf_hub_download(
-                    str(data.hub), "README.md", repo_type="dataset", revision=data.revision, etag_timeout=10
-                )
+                hf_hub_download(str(data.hub), "README.md", repo_type="dataset", revision=data.revision)
         return (repository / "refs" / (data.revision or constants.DEFAULT_REVISION)).read_text().strip()
-    except FileNotFoundError:
-        raise _no_network(data) from None
-    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError) as error:
-        raise _hub_error(data, error) from None
+    except Exception as error:  # of the hub, of the network, of the cache
+        raise _cannot_be_loaded(data, reachable, error) from None
 
 
 def _load(data: Data, commit: str, reachable: bool) -> Any:
     """Load all splits of the dataset at that commit, from the library's cache if they are there."""
-    datasets = _quiet_datasets()
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()
-    try:
-        with _offline(not reachable):
-            dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
-    except (*BROKEN, datasets.exceptions.DatasetsError) as error:
-        raise (_hub_error(data, error) if reachable else _no_network(data)) from None
-    # without a network the library loads its latest copy, whatever the revision
-    folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
-    if not reachable and folders != {commit}:
-        raise _no_network(data)
-    return dataset
-
-
-@contextmanager
-def _offline(offline: bool) -> Iterator[None]:
-    """Do what HF_HUB_OFFLINE=1 does. The library reads that variable only when it is imported."""
+    import datasets  # takes 0.7 s
     from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or offline
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-def _no_network(data: Data) -> InputError:
-    root = os.environ.get(LOCAL_COPIES)
-    searched = f" (no {_last_part(data.hub)} in {LOCAL_COPIES}={root})" if root else ""
-    return InputError(
-        f"data.hub = {data.hub}: must be reachable or in the cache, but there is no network to the hub{searched}; "
-        f"set data.path=FOLDER, or {LOCAL_COPIES} to the folder that holds a folder `{_last_part(data.hub)}` with a "
-        "copy"
-    )
-
-
-def _hub_error(data: Data, error: Exception) -> InputError:
-    named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
-    return InputError(f"{named}: cannot be loaded: {one_line(error)}; correct them, or set data.path=FOLDER")
-
-
-def _quiet_datasets() -> Any:
-    """Import `datasets`, which takes 0.7 s, and switch off its progress bars and its log."""
-    import datasets
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    return datasets
+    try:
+        constants.HF_HUB_OFFLINE |= not reachable  # as the variable of that name, which is read at import
+        dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
+    except Exception as error:
+        raise _cannot_be_loaded(data, reachable, error) from None
+    # without a network the library loads its latest copy, whatever the revision
+    folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
+    if not reachable and folders != {commit}:
+        raise _cannot_be_loaded(data, reachable, f"commit {commit} is not in the cache")
+    return dataset
+
+
+def _cannot_be_loaded(data: Data, reachable: bool, reason: object) -> InputError:
+    named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
+    network = "" if reachable else "there is no network to the hub: "
+    return InputError(
+        f"{named}: must be reachable or in the cache, but {network}{reason}; correct it, or set "
+        f"data.path=FOLDER, or {LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds "
+        f"a folder `{_last_part(data)}` with a copy"
+    )

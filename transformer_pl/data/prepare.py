@@ -1,34 +1,33 @@
 """Text to token arrays, once for each corpus and vocabulary: `runs/data/<id>/`, which prepared.py describes.
 
-The id is a hash of the text and of the tokenizer's settings, so a folder is never out of date. A folder that is damaged
-is made again by the next training.
+The id is a hash of the text and of the tokenizer's settings, so a folder is never out of date.
 """
 
-import errno
-import fcntl
 import hashlib
+import itertools
 import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from transformer_pl.config import CLEANING, KEYS, Data
-from transformer_pl.data.corpus import Corpus
-from transformer_pl.data.encode import LOCK, encode_corpus
-from transformer_pl.data.epoch import nothing_fits_error
-from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import OnProgress, check_counts, no_progress
+from transformer_pl.data.corpus import EVALUATION, Corpus
+from transformer_pl.data.prepared import SIDES, Prepared
+from transformer_pl.data.selection import OnProgress, Selection, check_counts, no_progress, select_all
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.runtime.crash import crash_point
+from transformer_pl.data.tokenizer import Tokenizer, train_bpe
+from transformer_pl.data.tokens import Tokens, nothing_fits_error
 from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import set_aside, sha256, try_lock
+from transformer_pl.runtime.files import write_json
 
 TOKENIZING = 1  # raised whenever the same text would give other tokens
+CHUNK = 10_000  # pairs in memory at a time
+BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
 
 def fingerprint_id(data: Data, corpus: Corpus) -> str:
@@ -43,30 +42,24 @@ def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
 
 
 def _settings(data: Data) -> dict[str, Any]:
-    """What decides on the tokens of a text. A key of cleaning at its default is left out: folders stay valid."""
+    """What decides on the tokens of a text. A key of cleaning at its default is left out."""
     cleaning = {key: value for key in CLEANING if (value := getattr(data, key)) != KEYS[f"data.{key}"]}
     tokens = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
     return tokens | cleaning
 
 
 def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: OnProgress = no_progress) -> Prepared:
-    """Return the prepared corpus under `runs`. Prepares it first unless it is there and undamaged.
+    """Return the prepared corpus under `runs`. Prepares it first unless it is there.
 
     on_progress: is called with the progress of the preparation.
 
-    Several processes may ask for it at the same time: one prepares it, and the others wait. One that is killed leaves
-    its work under another name, for the next to continue.
-    Raises an InputError for text that cannot be used, for batches that are too small for every pair, and for a folder
-    that cannot be written.
+    Several processes may ask for it at the same time: one prepares it, and the others wait. Raises an InputError for
+    text that cannot be used, for batches that are too small for every pair, and for a folder that cannot be written.
     """
     corpus = corpus or open_corpus(data)
     folder = Path(runs) / "data" / fingerprint_id(data, corpus)
-    prepared, is_new = Prepared(folder), not folder.exists()
-    if damage := prepared.damage():
-        if not is_new and not folder.is_dir():
-            set_aside(folder)
-        if not is_new:
-            warn(damage)
+    prepared = Prepared(folder)
+    if prepared.problem():
         try:
             _make(folder, data, corpus, on_progress)
         except OSError as error:
@@ -84,59 +77,113 @@ def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: O
 
 
 def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
-    """Prepare the text beside `folder` and rename it. Of several processes one does it, and the others wait.
-
-    What a process that was killed has done is continued. Text that cannot be used, and a full disk, leave nothing.
-    """
+    """Prepare the text in a folder beside `folder`, and rename it. Whatever stops that, no part of a text remains."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    with _alone(unfinished, on_progress):
-        if not Prepared(folder).damage():  # another process has done it meanwhile
-            shutil.rmtree(unfinished, ignore_errors=True)
-            return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.with_name(f".{folder.name}.lock"), on_progress):
+        if folder.exists():
+            problem = Prepared(folder).problem()
+            if not problem:  # another process has prepared it meanwhile
+                return
+            unusable = folder.with_name(f"{folder.name}.unusable")
+            warn(f"{problem}; its folder is now {unusable.name}, and the text is prepared anew")
+            shutil.rmtree(unusable, ignore_errors=True)
+            folder.rename(unusable)
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+        unfinished.mkdir()
         try:
-            encode_corpus(unfinished, data, corpus, _settings(data), on_progress)
-            crash_point("a text: before its folder has its name")
-            try:
-                (unfinished / LOCK).unlink()
-                unfinished.rename(folder)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                _replace(folder, unfinished)
-                shutil.rmtree(unfinished, ignore_errors=True)
-        except (InputError, OSError):
+            _write_all(unfinished, data, corpus, on_progress)
+            unfinished.rename(folder)
+        finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-            raise
 
 
 @contextmanager
-def _alone(unfinished: Path, on_progress: OnProgress) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if needed. The process that had it may have finished the folder."""
-    while True:
-        with suppress(FileExistsError):  # also where it was renamed while this looked; a file fails below
-            unfinished.mkdir(parents=True, exist_ok=True)
+def _alone(path: Path, on_progress: OnProgress) -> Iterator[None]:
+    """Hold a lock, which ends with the process, too. Its file is removed while it is held, as `filelock` allows."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        on_progress("waiting for another process that prepares this text", 0, None)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
+    """Write all files of a prepared text. The text is read once before, to find a mistake in it."""
+    selections = select_all(corpus, data, on_progress)
+    tokenizer = _tokenizer(folder / "tokenizer.model", data, corpus, selections["train"], on_progress)
+    splits, done = {}, 0
+    total = sum(selection.counts["pairs"] for selection in selections.values())
+    for name, selection in selections.items():
         with ExitStack() as stack:
-            is_held = False
-            with suppress(FileNotFoundError):
-                file = stack.enter_context((unfinished / LOCK).open("a"))
-                if not try_lock(file, fcntl.LOCK_EX):
-                    on_progress("waiting for another process that prepares this text", 0, None)
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                is_held = (unfinished / LOCK).stat().st_ino == os.fstat(file.fileno()).st_ino
-            if is_held:
-                yield
-                return
+            writers = [
+                stack.enter_context(_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION))
+                for side in SIDES
+            ]
+            pairs = selection.used(corpus.pairs(name))
+            while chunk := list(itertools.islice(pairs, CHUNK)):
+                on_progress("encoding the text", done, total)
+                for writer, sentences in zip(writers, zip(*chunk, strict=True), strict=True):
+                    writer.write(sentences, tokenizer.encode(sentences))
+                done += len(chunk)
+        pieces = {f"{side}_pieces": writer.flat.length for side, writer in zip(SIDES, writers, strict=True)}
+        splits[name] = selection.counts | pieces
+    meta = {"corpus": corpus.description, "fingerprint": corpus.fingerprint, "settings": _settings(data)}
+    write_json(folder / "meta.json", meta | {"splits": splits})
 
 
-def _replace(folder: Path, new_files: Path) -> None:
-    """Replace the files of a damaged folder one by one. Those that are not as they should be are set aside.
+def _tokenizer(path: Path, data: Data, corpus: Corpus, selection: Selection, on_progress: OnProgress) -> Tokenizer:
+    """Learn the vocabulary and write it."""
+    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
+    every = -(-2 * selection.counts["pairs"] // BPE_SENTENCES)
+    used = itertools.islice(selection.used(corpus.pairs("train")), 0, None, every)
+    path.write_bytes(train_bpe(itertools.chain.from_iterable(used), data.vocab_size))
+    return Tokenizer(path)
 
-    So another process may do the same at the same time, and a process that has the old files open keeps them.
-    """
-    for path in sorted(new_files.iterdir(), key=lambda path: path.name == "meta.json"):
-        old = folder / path.name
-        with suppress(FileNotFoundError):  # it is missing
-            if not old.is_file() or sha256(old) != sha256(path):
-                aside = set_aside(old)
-                warn(f"{old}: is not what this text gives; it is set aside as {aside.name}")
-        path.replace(old)
+
+class _Writer(ExitStack):
+    """The open files of a split in one language, which is written as it is read. keep_text: writes its text, too."""
+
+    def __init__(self, folder: Path, stem: str, vocab_size: int, keep_text: bool):
+        super().__init__()
+        self.flat = self.enter_context(_Array(folder / f"{stem}.npy", np.uint16 if vocab_size <= 2**16 else np.uint32))
+        self.offsets = self.enter_context(_Array(folder / f"{stem}.offsets.npy", np.int64))
+        self.text = self.enter_context((folder / f"{stem}.txt").open("wb")) if keep_text else None
+        self.offsets.append(np.zeros(1))
+
+    def write(self, sentences: Iterable[str], tokens: Tokens) -> None:
+        self.offsets.append(self.flat.length + tokens.offsets[1:])
+        self.flat.append(tokens.flat)
+        if self.text:
+            self.text.write("".join(f"{sentence}\n" for sentence in sentences).encode())
+
+
+class _Array:
+    """A `.npy` file of one dimension that grows."""
+
+    def __init__(self, path: Path, dtype: type):
+        self.dtype, self.length, self.file = np.dtype(dtype), 0, path.open("wb")
+        self._write_header()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self.file:
+            self.file.seek(0)
+            self._write_header()
+
+    def append(self, values: np.ndarray) -> None:
+        self.length += len(values)
+        self.file.write(values.astype(self.dtype, copy=False).tobytes())
+
+    def _write_header(self) -> None:
+        """Write the header, or replace it: numpy leaves room in it for a greater length."""
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self.file, header)

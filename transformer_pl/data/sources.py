@@ -6,15 +6,16 @@ A corpus is read as a stream, as often as needed. An error in it names the file 
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from transformer_pl.component_sources import is_own_task, task_digest
 from transformer_pl.components import described
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus, Pair
-from transformer_pl.data.folder import at_home, folder_corpus
+from transformer_pl.data.files import folder_corpus
 from transformer_pl.data.hub import hub_corpus, local_copy
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 
 
@@ -24,9 +25,7 @@ def open_corpus(data: Data) -> Corpus:
     The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
     something is missing or ambiguous. `pairs` raises one for text that cannot be read.
     """
-    corpus = _readable(_of_task(data), data)
-    if code := task_digest(data):
-        corpus = replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": code["task"]})
+    corpus = _of_own_task(data) if is_own_task(data) else task_of(data).corpus(data)
     return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
 
 
@@ -35,55 +34,40 @@ def parallel_text(data: Data) -> Corpus:
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
     if data.path is not None:
-        return folder_corpus(at_home(data.path), data)
+        return folder_corpus(data.path, data)
     if data.hub is None:
         return _synthetic(data)
     copy = local_copy(data)
     return folder_corpus(copy, data) if copy else hub_corpus(data)
 
 
-def _of_task(data: Data) -> Corpus:
-    """What the task's `corpus` returns. Raises an InputError where a task of one's own fails, or returns no corpus."""
-    task, place = task_of(data), f"data.task = {data.task}: corpus"
-    if not is_own_task(data):
-        return task.corpus(data)
-    try:
-        corpus = task.corpus(data)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{place} must return a Corpus, but fails at {described(error)}") from None
-    if not isinstance(corpus, Corpus):
-        raise InputError(f"{place} must return a Corpus, but returns {shown(repr(corpus))}; fix corpus")
-    try:
-        json.dumps(dict(corpus.fingerprint))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{place}: its fingerprint must be a dict that JSON can hold, but: {error}; fix it") from None
-    return corpus
+def _of_own_task(data: Data) -> Corpus:
+    """What a task from outside of the project returns. Any error in its code becomes an InputError."""
 
-
-def _readable(corpus: Corpus, data: Data) -> Corpus:
-    """The corpus, with an InputError in place of an OSError of its text, as others are about the runs folder.
-
-    Also in place of any error in the code of a task of one's own.
-    """
-
-    def pairs(split: str) -> Iterator[Pair]:
+    @contextmanager
+    def told() -> Iterator[None]:
         try:
-            yield from corpus.pairs(split)
+            yield
         except InputError:
             raise
-        except OSError as error:
-            raise InputError(
-                f"{corpus.description}: {split} must be readable, but: {error}; fix the text or its permissions"
-            ) from None
         except Exception as error:
-            if not is_own_task(data):
-                raise
-            place = f"data.task = {data.task}: the pairs of {split}"
-            raise InputError(f"{place} must be readable, but fail at {described(error)}") from None
+            place = f"data.task = {data.task}: corpus must return a Corpus that can be read"
+            raise InputError(f"{place}, but fails at {described(error)}; fix the task") from None
 
-    return replace(corpus, pairs=pairs)
+    def pairs(split: str) -> Iterator[Pair]:
+        with told():
+            for source, target in corpus.pairs(split):
+                if "\n" in source or "\n" in target:
+                    raise ValueError(f"a newline is in the pair {source!r}, {target!r}")
+                yield source, target
+
+    with told():
+        corpus = task_of(data).corpus(data)
+        if not isinstance(corpus, Corpus):
+            raise TypeError(f"it returns {corpus!r}")
+        fingerprint = corpus.fingerprint | {"task": data.task, "code": task_digest(data)["task"]}
+        json.dumps(fingerprint)
+        return replace(corpus, fingerprint=fingerprint, pairs=pairs)
 
 
 def _shortened(corpus: Corpus, count: int) -> Corpus:

@@ -5,10 +5,10 @@ that the training text lacks is encoded as bytes.
 """
 
 import io
-import itertools
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from transformer_pl.runtime.errors import InputError
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
-MOST_WORDS = 2_000_000  # whose ids are kept at a time, which takes about 600 MB
+MOST_WORDS = 1_000_000  # whose ids are kept at a time
 MOST_PAIRS = 100_000  # in a larger training text, the bounds of the vocabulary take long to find and allow any usual
 LARGEST = 1_000_000  # vocabulary that is asked for
 
@@ -40,14 +40,10 @@ class VocabularyError(InputError):
         place = f"data.vocab_size = {vocab_size}"
         if least and vocab_size < least:
             why = f"for this text ({FIXED - BYTES} special tokens, {BYTES} bytes and every character)"
-            super().__init__(f"{place}: must be at least {least} {why}{_and('at most', greatest)}; raise it")
+            super().__init__(f"{place}: must be at least {least} {why}; raise it")
         else:
             why = "as this text allows no more merges"
-            super().__init__(f"{place}: must be at most {greatest}, {why}{_and('at least', least)}; lower it")
-
-
-def _and(bound: str, size: int | None) -> str:
-    return f", and {bound} {size}" if size else ""
+            super().__init__(f"{place}: must be at most {greatest}, {why}; lower it")
 
 
 def vocabulary_bounds(sentences: Sequence[str]) -> tuple[int, int]:
@@ -126,39 +122,13 @@ def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: _ESCAPE if match[1] == _ESCAPE else _BLANK, text)
 
 
-class _Words(dict[str, int]):
-    """Words that were asked for: the number of each, and by their numbers their token ids.
-
-    encode: words -> the token ids of each.
-    """
-
-    def __init__(self, encode: Callable[[list[str]], list[list[int]]]):
-        super().__init__()
-        self._encode = encode
-        self._new: list[str] = []  # have a number, but no token ids yet
-        self._flat, self._offsets = array("I"), array("q", [0])
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self)
-        self._new.append(word)
-        return number
-
-    def tokens(self) -> Tokens:
-        # the empty word, between two blanks, would alone be an empty sentence
-        for word, ids in zip(self._new, self._encode([word or " " for word in self._new]), strict=True):
-            self._flat.extend(ids if word else ids[:1])
-            self._offsets.append(len(self._flat))
-        self._new.clear()
-        return Tokens(np.asarray(self._flat), np.asarray(self._offsets))
-
-
 class Tokenizer:
     """Text to token ids and back. model: sentencepiece's model, or the path of its file."""
 
     def __init__(self, model: bytes | Path):
         proto = model if isinstance(model, bytes) else Path(model).read_bytes()
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto, num_threads=1)
-        self._words = _Words(self._processor.encode)
+        self._word = lru_cache(MOST_WORDS)(self._encode_word)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
@@ -169,13 +139,16 @@ class Tokenizer:
         No token reaches over a blank, so a sentence has the tokens of its words. Each word is split once: a text has
         far fewer words than places where they stand.
         """
-        if len(self._words) > MOST_WORDS:
-            self._words = _Words(self._processor.encode)
-        split = [_escape(sentence).split(" ") if sentence else [] for sentence in sentences]
-        ends = np.cumsum([0, *map(len, split)])  # (sentences + 1,), in words
-        words = np.fromiter(map(self._words.__getitem__, itertools.chain.from_iterable(split)), np.int64, ends[-1])
-        tokens = self._words.tokens().take(words)
-        return Tokens(tokens.flat, tokens.offsets[ends])
+        flat, ends = array("I"), array("q", [0])
+        for sentence in sentences:
+            for word in _escape(sentence).split(" ") if sentence else ():
+                flat.extend(self._word(word))
+            ends.append(len(flat))
+        return Tokens(np.asarray(flat), np.asarray(ends))
+
+    def _encode_word(self, word: str) -> array:
+        ids = self._processor.encode(word or " ")  # between two blanks is a word that alone would be an empty sentence
+        return array("I", ids if word else ids[:1])
 
     def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Return the text of each sentence on one line. PAD, BOS and EOS are left out.

@@ -1,5 +1,7 @@
-"""A trained model on a whole split: the loss of the references, translations, and attention weights."""
+"""A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
 
+import itertools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,12 +17,15 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.evaluation.beam_search import Hypothesis, beam_search
-from transformer_pl.loss import projected_likelihood
+from transformer_pl.loss import negative_log_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
-from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import checked_scores, task_of
+from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import Trial
+
+EXAMPLES = 20  # validation sentences whose translations W&B shows
 
 
 class Likelihood(NamedTuple):
@@ -48,7 +53,7 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
         with _evaluating(model) as device:
             target = batch.target_out.to(device)
             states = model.states(batch.source.to(device), batch.target_in.to(device))
-            of_tokens = projected_likelihood(model.embedding, states, target)
+            of_tokens = negative_log_likelihood(model.embedding, states, target)
             nll[indexes] = of_tokens.double().sum(-1).cpu().numpy()
     return Likelihood(nll, lengths)
 
@@ -66,19 +71,17 @@ def translate(
         rows = torch.from_numpy(padded(source, indexes))
         limits = torch.from_numpy(source.lengths[indexes] + decode.extra)
         with _evaluating(model) as device:
-            step = CachedSteps(model, rows.to(device))
-            outputs = beam_search(
-                step,
-                limits.to(device).clamp(min=1),
-                bos=BOS,
-                eos=EOS,
-                beam=decode.beam,
-                alpha=decode.alpha,
-                n_best=n_best,
-            )
+            step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
+            settings: dict[str, Any] = {
+                "bos": BOS,
+                "eos": EOS,
+                "beam": decode.beam,
+                "alpha": decode.alpha,
+                "n_best": n_best,
+            }
+            outputs = beam_search(step, limits, **settings)
         for index, hypotheses in zip(indexes, outputs, strict=True):
             translations[index] = hypotheses
-        crash_point("translations: after a batch")
     return translations
 
 
@@ -105,6 +108,45 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Iterator[
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
         yield model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
+
+
+class Evaluation(NamedTuple):
+    """What a trained model is worth."""
+
+    params: int
+    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
+    score: str  # which of these the task compares rows by, such as bleu
+    signature: str  # how that was computed
+    examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
+
+
+def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
+    """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
+
+    Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
+    """
+    metrics: dict[str, float] = {}
+    sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
+    splits = [prepared.split(name) for name in sets]
+    every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
+    with trained_model(config, prepared, trial) as model:
+        likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
+        if not all(math.isfinite(nll.loss) for nll in likelihoods):
+            raise Diverged(config.steps)
+        with diverged_if_not_finite(config.steps):
+            translations = iter(best_translations(model, every, prepared.tokenizer, config.decode, tokens))
+        params = sum(p.numel() for p in model.parameters())
+    hypotheses = {
+        name: list(itertools.islice(translations, len(split.source))) for name, split in zip(sets, splits, strict=True)
+    }
+    for name, nll in zip(sets, likelihoods, strict=True):
+        scores = checked_scores(hypotheses[name], prepared.text(name)[1], config)
+        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
+        metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
+        trial.save_sentences(name, hypotheses[name], task.measure.name, scores.statistics, nll.nll, nll.tokens)
+    first = itertools.islice(zip(*prepared.text("val"), hypotheses["val"], strict=True), EXAMPLES)
+    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in first]
+    return Evaluation(params, metrics, task.measure.name, scores.signature, examples)
 
 
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:

@@ -1,7 +1,7 @@
 """How long the trials of a sweep will take, by the first steps of each row on this machine (`--plan --measure`)."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +35,7 @@ def measured(
     for row, planned in sorted(rows.items()):
         say(f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
         seconds = planned.config.steps * _seconds_a_step(planned, argv, threads(planned))
-        estimates = estimates | {row: estimates[row]._replace(seconds=seconds, by_flops=False)}
+        estimates = estimates | {row: estimates[row]._replace(seconds=seconds)}
     return estimates
 
 
@@ -50,24 +50,22 @@ def check_measurable(missing: Iterable[PlannedTrial]) -> None:
 
 
 def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], list[str]], threads: int) -> float:
+    last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
+    ours = {"trainer.log_every": EVERY, "trainer.val_every": LAST + 1}  # validations come on top
+    environment = without_slurm() | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
     with TemporaryDirectory(prefix="measure") as name:
-        runs = Path(name)
+        runs, log = Path(name), Path(name) / "log"
         (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
-        last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
-        words = with_key(argv(planned, runs), "trainer.log_every", EVERY)
-        words = with_key(words, "trainer.val_every", LAST + 1)  # validations come on top
-        environment = without_slurm() | {"OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
-        process = children.start_module(TRAIN, words, environment, runs / "log")
+        words = [word for word in argv(planned, runs) if not word.startswith(tuple(f"--{key}=" for key in ours))]
+        words += [f"--{key}={value}" for key, value in ours.items()]
+        process = children.start_module(TRAIN, words, environment, log)
         try:
-            while True:
-                ended = process.exitcode is not None
-                times = _times(runs)
-                if max(times, default=0) >= last:
-                    break
-                if ended:
+            while max(times := _times(runs), default=0) < last:
+                if process.exitcode is not None and max(times := _times(runs), default=0) < last:
+                    said = " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:])
                     raise InputError(
                         f"--measure: {planned.name}: its training must reach step {last}, but ended with exit code "
-                        f"{process.exitcode}; it said: {_end(runs / 'log')}"
+                        f"{process.exitcode}; it said: {said}"
                     )
                 time.sleep(POLL_S)
         finally:
@@ -76,18 +74,7 @@ def _seconds_a_step(planned: PlannedTrial, argv: Callable[[PlannedTrial, Path], 
     return (times[final] - times[first]) / (final - first)
 
 
-def with_key(argv: Sequence[str], key: str, value: object) -> list[str]:
-    """The arguments of `train` with this value of a key, in place of another one."""
-    option = f"--{key}="
-    return [*(word for word in argv if not word.startswith(option)), f"{option}{value}"]
-
-
 def _times(runs: Path) -> dict[int, float]:
     """When each logged step had ended, by its number, from FIRST on."""
-    files = list((runs / "trials").glob("*/metrics.jsonl"))
-    lines: Sequence[dict] = read_metrics(files[0]) if files else []
+    lines = [line for file in (runs / "trials").glob("*/metrics.jsonl") for line in read_metrics(file)]
     return {line["step"]: line["time"] for line in lines if line.get("kind") == "train" and line["step"] >= FIRST}
-
-
-def _end(log: Path) -> str:
-    return " ".join(log.read_text(encoding="utf-8", errors="replace").split()[-40:]) or "nothing"

@@ -1,169 +1,117 @@
-"""The plan as it is printed: a table with a line for each row of the sweep, and what is left to do."""
+"""The plan as it is printed: a table of the rows, what is left to do, and what to beware of."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
-from transformer_pl.config import SIZE_NAMES, Config, effective_sizes, nominal_sizes, sizes
-from transformer_pl.experiments.cost import ASSUMED_LENGTH, short_number, short_numbers, training_cost
+from transformer_pl.config import SIZE_NAMES, Config, effective_sizes, nominal_sizes
+from transformer_pl.experiments.cost import ASSUMED_LENGTH, short_number, short_numbers
 from transformer_pl.experiments.plan import CostEstimate, Plan, PlannedTrial
-from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.runtime.terminal import counted, fits, print_table, say
+from transformer_pl.experiments.regime import describe_regime, regime
+from transformer_pl.levels import DEFAULT_SCALE
+from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.why_new import reasons_by_names
 
-WRAPPED_NAME = 20  # columns of a row's name where the terminal is narrow, or more for a longer word
 LONG = 10 * 3600.0  # seconds from which time is told in hours
-COMPARED = ("params", "flops", "steps")  # what --compare knows
+WEEK = 7 * 86_400.0  # seconds
+CORE_RATE = 100e9  # FLOP/s of a CPU core, more than any sustains in a training
 
 
-def print_plan(
-    plan: Plan,
-    missing: Sequence[PlannedTrial],
-    console: Console,
-    compare: str | None = None,
-    at_once: int = 1,
-    here: bool = True,
-) -> None:
+def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:
     """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
 
-    missing: the trials that are to be trained. compare: one of COMPARED; adds a column with how far each row is from
-    base in it. at_once: how many trials run at a time. here: whether on this machine.
+    missing: the trials that are to be trained, so many of them at once.
     """
     sweep, trials, estimates = plan
     states = [planned.trial.state() for planned in trials]
     say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
-    base, rows = _both_sizes(sweep.base), [_both_sizes(row.configs[0]) for row in sweep.rows]
-    varied = [name for name in base if any(row[name] != rows[0][name] for row in rows)]
-    if shared := [f"{name}={rows[0][name]}" for name in base if name not in varied]:
-        say(console, f"every row: {', '.join(shared)}")
-    columns = {name: [str(row[name]) for row in rows] for name in varied}
-    comparison = {f"{compare} vs base": _compare_with_base(sweep, compare)} if compare else {}
-    table = _plan_table(plan, states, columns | comparison)
-    if not fits(console, table) and _narrowest(console, table) > console.width:
-        say(console, f"base: {', '.join(f'{name}={base[name]}' for name in varied)}")
-        comparison = dict(zip(["vs base"], comparison.values(), strict=False))  # it names less, and is narrower
-        differing = [[f"{name}={row[name].effective}" for name in varied if row[name] != base[name]] for row in rows]
-        table = _plan_table(plan, states, {"sizes": [" ".join(sizes) for sizes in differing]} | comparison)
-    print_table(console, table)
-    if any(size.nominal != size.effective for row in rows for size in row.values()):
+    base = _sizes(sweep.base)
+    say(console, f"base: {' '.join(base)}")
+    console.print(_table(plan, states, base))
+    if ">" in "".join(base):
         say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
     if any(estimate.assumed for estimate in estimates.values()):
-        prepares = "the first training, or --measure, prepares it"
-        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared ({prepares})")
-    if any(estimate.by_flops and estimate.seconds is not None for estimate in estimates.values()):
-        say(console, "~: estimated by FLOPs from finished trials, of other rows or with other numbers of steps")
-    say(console, "FLOPs (of matrix products alone) and time are those of one trial")
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
     if missing:
-        say(console, _describe_work_left(missing, [estimates[planned.row] for planned in missing], at_once, here))
-    if len(sweep.rows) > 1 and sweep.base_row is None:
-        remedy = "add `base` to variant, or base's value to the values of a key"
-        say(console, f"the table will have no differences, because base is not a row of this sweep; {remedy}")
-    named = zip(trials, states, strict=True)
-    new = {planned.name: planned.identity.inputs for planned, state in named if state == "new"}
+        say(console, _describe_work_left([estimates[planned.row] for planned in missing], at_once))
+    new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
         say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
 
 
-def _narrowest(console: Console, table: Table) -> int:
-    """The columns that a table needs where the names of its rows are broken."""
-    return Measurement.get(console, console.options.update(width=1000), table).minimum
+def plan_notes(plan: Plan, missing: Sequence[PlannedTrial], cpu_cores: int, at_once: int) -> list[str]:
+    """How base is trained beside the paper's, and what may waste a sweep: one line each.
+
+    missing: the trials left to train, so many of them at once. cpu_cores: that train; 0 where GPUs do. Where no trial
+    tells the time, it is the least that a CPU needs (CORE_RATE).
+    """
+    sweep, estimates = plan.sweep, [plan.estimates[planned.row] for planned in missing]
+    of_base = next(planned for planned in plan.trials if planned.row == (sweep.base_row or 0))
+    params = plan.estimates[of_base.row].cost.params
+    notes = [describe_regime(regime(of_base.config, of_base.prepared, params))]
+    if len(sweep.rows) > 1 and sweep.base_row is None:
+        remedy = "add `base` to variant, or base's value to the values of a key"
+        notes.append(f"the table will have no differences, because base is not a row of this sweep; {remedy}")
+    if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
+        remedy = "the learning rate never reaches its peak; lower optim.warmup"
+        notes.append(f"the warm-up does not end within the steps of {', '.join(rows)}: {remedy}")
+    seconds = sum(
+        one.cost.flops / (cpu_cores * CORE_RATE) if one.seconds is None else one.seconds / at_once
+        for one in (estimates if cpu_cores else [])
+    )
+    if seconds > WEEK:
+        smaller = "" if Path(sweep.scale).stem == DEFAULT_SCALE else f", such as --scale {DEFAULT_SCALE}"
+        cores = counted(cpu_cores, "CPU core")
+        notes.append(
+            f"too long for this machine: {seconds / WEEK:,.1f} weeks on {cores}; take a smaller scale{smaller}"
+        )
+    return notes
 
 
-def _describe_work_left(
-    missing: Sequence[PlannedTrial], estimates: Sequence[CostEstimate], at_once: int, here: bool
-) -> str:
+def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
     """estimates: of each trial that is to be trained."""
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) < len(estimates):
-        remedy = "; --plan --measure measures it" if here else ""
-        return f"remaining training time: unknown, as no finished trial is comparable{remedy}"
-    about = "about " if any(estimate.by_flops for estimate in estimates) else ""
-    total = sum(seconds)
-
-    def time(seconds: float) -> str:
-        return f"{seconds / 3600:,.0f} h" if total >= LONG else f"{seconds / 60:.0f} min"
-
-    together = f"; {about}{time(max(total / at_once, *seconds))}, {at_once} at a time" if at_once > 1 else ""
-    devices = [one.config.trainer.devices * one.config.trainer.num_nodes for one in missing]
-    hours = sum(each * count for each, count in zip(seconds, devices, strict=True)) / 3600
-    price = f": {hours:,.1f} device hours" if max(devices) > 1 else ""
-    return f"{about}{time(total)} of training left to do, if trials run one after the other{price}{together}"
+        return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
+    left = max(sum(seconds) / at_once, *seconds) if at_once > 1 else sum(seconds)
+    time = f"{left / 3600:,.0f} h" if left >= LONG else f"{left / 60:.0f} min"
+    return f"about {time} of training left to do, {at_once} at a time"
 
 
-def _time_cells(estimates: Sequence[CostEstimate]) -> list[str]:
-    """The time of a trial of each row, in one unit."""
-    in_hours = max((one.seconds or 0 for one in estimates), default=0) >= LONG
-
-    def cell(seconds: float) -> str:
-        return f"{seconds / 3600:,.1f} h" if in_hours else f"{seconds:.0f} s"
-
-    return [
-        "unknown" if one.seconds is None else f"{'~' if one.by_flops else ''}{cell(one.seconds)}" for one in estimates
-    ]
-
-
-def _plan_table(plan: Plan, states: Sequence[str], columns: dict[str, list[str]]) -> Table:
-    """states: of the trials. columns: those between the row's name and its cost, each with a cell for every row.
-
-    `sizes` is for narrow terminals: names and sizes then take several lines, broken between words.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1 if "sizes" in columns else 2, 0, 0))
-    longest_word = max(cell_len(word) for row in plan.sweep.rows for word in row.name.split())
-    table.add_column("row", width=max(longest_word, WRAPPED_NAME) if "sizes" in columns else None)
-    for heading in columns:
-        wraps = heading == "sizes"
-        table.add_column(heading, justify="left" if wraps else "right", no_wrap=not wraps)
+def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
+    """states: of the trials. base: its sizes, of which a row shows those that differ."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    differing = [" ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
+    for heading, cells in (("row", [row.name for row in plan.sweep.rows]), ("sizes", differing)):
+        longest = max(len(word) for cell in cells for word in (cell or heading).split())  # is not broken
+        table.add_column(heading, min_width=longest)
     for heading in ("params", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)
-    states_by_row: dict[int, Counter[str]] = {index: Counter() for index in range(len(plan.sweep.rows))}
+    counts = [Counter[str]() for _ in plan.sweep.rows]
     for planned, state in zip(plan.trials, states, strict=True):
-        states_by_row[planned.row][state] += 1
+        counts[planned.row][state] += 1
     estimates = [plan.estimates[index] for index in range(len(plan.sweep.rows))]
-    params, times = short_numbers([one.cost.params for one in estimates]), _time_cells(estimates)
-    for index, row in enumerate(plan.sweep.rows):
-        table.add_row(
-            row.name,
-            *(cells[index] for cells in columns.values()),
-            params[index],
-            short_number(estimates[index].cost.flops),
-            times[index],
-            ", ".join(f"{count} {state}" for state, count in states_by_row[index].items()),
-        )
+    params = short_numbers([one.cost.params for one in estimates])
+    in_hours = max((one.seconds or 0 for one in estimates), default=0) >= LONG
+    for index, (row, one) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
+        time = "unknown"
+        if one.seconds is not None:
+            time = f"~{one.seconds / 3600:,.1f} h" if in_hours else f"~{one.seconds:.0f} s"
+        trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
+        table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
     return table
 
 
-def _compare_with_base(sweep: Sweep, compare: str) -> list[str]:
-    """How much more than base each row has: `+12%`."""
-
-    def amount(config: Config) -> float:
-        if compare == "steps":
-            return config.steps
-        model = sizes(config.model, config.data.vocab_size)
-        cost = training_cost(model, config.steps, config.data.batch_tokens, ASSUMED_LENGTH, ASSUMED_LENGTH)
-        return cost.params if compare == "params" else cost.flops
-
-    base = amount(sweep.base)
-    return [f"{amount(row.configs[0]) / base - 1:+.0%}" for row in sweep.rows]
-
-
-class _Size(NamedTuple):
-    nominal: int  # as the file says it
-    effective: int  # at this scale's width and depth
-
-    def __str__(self) -> str:
-        return f"{self.nominal}" if self.nominal == self.effective else f"{self.nominal}>{self.effective}"
-
-
-def _both_sizes(config: Config) -> dict[str, _Size]:
-    effective = effective_sizes(config)
+def _sizes(config: Config) -> list[str]:
+    """`N=6>2`: as the file says it, and as it is at this scale's width and depth; `h=8` where they are equal."""
     nominal = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
-    return {
-        name: _Size(nominal[f"model.{name}"], effective[f"effective.{name}"]) for name in (*SIZE_NAMES, "max_steps")
-    }
+    effective, words = effective_sizes(config), []
+    for name in (*SIZE_NAMES, "max_steps"):
+        written, built = nominal[f"model.{name}"], effective[f"effective.{name}"]
+        words.append(f"{name}={written}" if written == built else f"{name}={written}>{built}")
+    return words

@@ -1,35 +1,20 @@
 """What a sweep shows while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
 
-import heapq
-import math
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, Task
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
-from transformer_pl.runtime.terminal import ask, can_answer, say
+from transformer_pl.runtime.terminal import say
 from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
-LOOK_EVERY_S = 5.0  # for trials that other commands train
-RECENT = 10  # training lines that the speed of a trial is measured by
-
-
-class Progress(NamedTuple):
-    """How far the training of a trial has come."""
-
-    step: int
-    loss: float
-    tokens_per_s: float
-    seconds_left: float | None  # of training, at its recent speed; None: not known yet
+RECENT = 20  # lines of metrics, in which the last line of training is looked for
 
 
 class SearchCounts(NamedTuple):
@@ -40,29 +25,14 @@ class SearchCounts(NamedTuple):
     undrawn: int  # trials that are still to be drawn
 
 
-class ShownTrial(NamedTuple):
-    """A trial that the view shows as running."""
+class _Bars(Progress):
+    """A bar for each running trial, and a line below them."""
 
-    planned: PlannedTrial
-    started: float  # on the monotonic clock, in seconds
-    started_at: float  # the date, as in metrics.jsonl: seconds since 1970
-    resumed: bool  # if so, its time here is not its time in all
+    summary = ""
 
-
-def read_progress(running: ShownTrial) -> Progress | None:
-    """By the last lines of metrics.jsonl since the trial was started; None before the first of them."""
-    trial, steps = running.planned.trial, running.planned.config.steps
-    lines = trial.metrics(last=4 * RECENT)
-    training = [line for line in lines if line_kind(line) == "train" and line.get("time", 0.0) >= running.started_at]
-    if not training:
-        return None
-    training = training[-RECENT:]
-    first, last = training[0], training[-1]
-    seconds_left = None
-    if last["step"] > first["step"]:
-        seconds_per_step = (last["time"] - first["time"]) / (last["step"] - first["step"])
-        seconds_left = max(0.0, seconds_per_step * (steps - last["step"]) - (time.time() - last["time"]))
-    return Progress(last["step"], last["train/loss"], last["tokens_per_s"], seconds_left)
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(self.summary, no_wrap=True, overflow="ellipsis")
 
 
 class ProgressView:
@@ -84,50 +54,51 @@ class ProgressView:
         estimates: Mapping[int, CostEstimate],
         search: Callable[[], SearchCounts] | None = None,
     ):
-        self.search = search
-        self.console, self.cached, self.workers, self.estimates = console, cached, workers, estimates
-        self.waiting, self.running = list(trials), dict[str, ShownTrial]()  # by the trial's id
-        self._elsewhere, self._looked_s = list[PlannedTrial](), -math.inf  # of those that wait; when that was looked up
-        self.done = self.diverged = self.failed = 0
+        self.console, self.cached, self.workers = console, cached, workers
+        self.estimates, self.search = estimates, search
+        self.waiting, self.running = list(trials), dict[str, Task]()  # by the trial's id
+        self.counts = dict.fromkeys(("done", "pruned", "diverged", "failed"), 0)  # of those that ended here
         self.waits: str | None = None  # what the queue waits for while nothing runs, or the launcher
-        self.durations: dict[int, list[float]] = {}  # seconds of each trial that ended, by row
-        self.started_s = self._shown_s = time.monotonic()
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_interactive else None
+        self._trained, self._busy_s = 0.0, 0.0  # FLOPs and seconds of the trials that ended here
+        self._started_s = self._shown_s = time.monotonic()
+        columns = "{task.description}", BarColumn(bar_width=None), "{task.fields[state]}"
+        self.bars = _Bars(*columns, console=console, auto_refresh=False, transient=True, expand=True)
+        self.bars.speed_estimate_period = 3600.0  # seconds: a step is seen when it is logged
 
     def __enter__(self) -> "ProgressView":
-        if self._live:
-            self._live.start()
+        if self.console.is_interactive:
+            self.bars.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._live:
-            self._live.stop()
+        self.bars.stop()
 
     def started(self, planned: PlannedTrial) -> None:
         if planned in self.waiting:
             self.waiting.remove(planned)
-        resumed = bool(planned.trial.metrics(last=1))
-        self.running[planned.identity.trial] = ShownTrial(planned, time.monotonic(), time.time(), resumed)
+        lines = planned.trial.metrics(last=RECENT)
+        first = max((line["step"] for line in lines if line_kind(line) == "train"), default=0)
+        steps, flops = planned.config.steps, self.estimates[planned.row].cost.flops
+        bar = self.bars.add_task(planned.name, total=steps, completed=first, state="starting")
+        self.bars.update(bar, planned=planned, started_at=time.time(), begun=first / steps, flops=flops)
+        self.running[planned.identity.trial] = next(task for task in self.bars.tasks if task.id == bar)
 
     def ended(self, planned: PlannedTrial, ending: str, description: str) -> None:
-        """Count a trial that ended and print its line. ending: as in launch.py; description: for people."""
-        running = self.running.pop(planned.identity.trial)
-        seconds = time.monotonic() - running.started
-        self.failed += ending == "failed"
-        self.diverged += ending == "diverged"
-        self.done += ending in ("done", "pruned")
-        if ending in ("done", "pruned") and not running.resumed:
-            self.durations.setdefault(planned.row, []).append(seconds)
+        """Count a trial that ended and print its line. ending: as in trial_queue.py; description: for people."""
+        task = self._drop(planned)
+        self.counts[ending] += 1
+        seconds, ended = task.elapsed or 0.0, sum(self.counts.values())
+        if ending == "done":
+            self._trained += task.fields["flops"] * (1 - task.fields["begun"])
+            self._busy_s += seconds
+        total = ended + len(self.running) + len(self.waiting)
         if self.search:
             total, ended, _ = self.search()
-        else:
-            ended = self.done + self.diverged + self.failed
-            total = ended + len(self.running) + len(self.waiting)
         self.say(f"[{ended}/{total}] {planned.name}  {format_duration(seconds)}  {description}")
 
     def waits_again(self, planned: PlannedTrial, why: str) -> None:
         """A trial that ran here has not ended, and waits. why: for people."""
-        self.running.pop(planned.identity.trial)
+        self._drop(planned)
         self.waiting.append(planned)
         self.say(f"{planned.name}  {why}")
 
@@ -135,140 +106,65 @@ class ProgressView:
         """Print a line above the view."""
         say(self.console, line)
 
-    def ask(self, question: str) -> bool:
-        """Ask a question of yes or no in place of the view; no where nobody can answer."""
-        if self._live:
-            self._live.stop()
-        return can_answer() and ask(self.console, question)
-
     def refresh(self) -> None:
         """Draw or print the state, if it is time to. Call this often."""
-        now = time.monotonic()
-        interval = DRAW_EVERY_S if self._live else max(PRINT_EVERY_S, (now - self.started_s) / 20)
-        if now - self._shown_s < interval:
+        now, draws = time.monotonic(), self.console.is_interactive
+        if now - self._shown_s < (DRAW_EVERY_S if draws else max(PRINT_EVERY_S, (now - self._started_s) / 20)):
             return
         self._shown_s = now
-        if self._live:
-            self._live.update(self._drawing(), refresh=True)
+        for task in self.running.values():
+            self._look_at(task)
+        self.bars.summary = f"{self._summary()}{self._time_left()}"
+        if draws:
+            self.bars.refresh()
             return
-        for running in self.running.values():
-            cells = _progress_cells(running, read_progress(running))
-            self.say(f"  {running.planned.name:24} {'  '.join(filter(None, cells))}")
-        self.say(f"  {self._summary()}")
+        for task in self.running.values():
+            self.say(f"  {task.description:24} {task.fields['state']}")
+        self.say(f"  {self.bars.summary}")
 
-    def elsewhere(self) -> list[PlannedTrial]:
-        """The waiting trials that another command is training."""
-        if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = time.monotonic()
-            self._elsewhere = [planned for planned in self.waiting if planned.trial.locked()]
-        return [planned for planned in self._elsewhere if planned in self.waiting]
+    def _look_at(self, task: Task) -> None:
+        """Update the bar of a trial by the last line of its metrics since it was started."""
+        planned: PlannedTrial = task.fields["planned"]
+        lines = [line for line in planned.trial.metrics(last=RECENT) if line_kind(line) == "train"]
+        last, steps = lines[-1] if lines else {}, planned.config.steps
+        if last.get("time", 0.0) < task.fields["started_at"]:
+            return
+        self.bars.update(task.id, completed=last["step"])
+        left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
+        if last["step"] + planned.config.trainer.log_every > steps:  # no training line will follow
+            left = "evaluating"
+        state = f"{last['step']}/{steps}  loss {last['train/loss']:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
+        self.bars.update(task.id, state=state.rstrip())
 
-    def seconds_left(self) -> float | None:
-        """Until the end of the sweep; None if nothing is known about the time of some row.
-
-        A process of another command that trains one of its trials is a worker, too, that takes the next one.
-        """
-        now = time.monotonic()
-        progress = {trial_id: read_progress(running) for trial_id, running in self.running.items()}
-        durations = self._row_durations(progress, now)
-        if durations is None:
-            return None
-        worker_ends = []  # seconds from now until each worker is free
-        for trial_id, running in self.running.items():
-            at = progress[trial_id]
-            training = at.seconds_left if at and at.seconds_left is not None else 0.0
-            by_row = 0.0 if running.resumed and at else durations[running.planned.row] - (now - running.started)
-            worker_ends.append(max(training, by_row))
-        worker_ends += [0.0] * (self.workers - len(worker_ends))
-        elsewhere = self.elsewhere()
-        for planned in elsewhere:
-            at = read_progress(ShownTrial(planned, now, 0.0, resumed=True))
-            worker_ends.append(durations[planned.row] if at is None or at.seconds_left is None else at.seconds_left)
-        heapq.heapify(worker_ends)
-        to_start = [durations[planned.row] for planned in self.waiting if planned not in elsewhere]
-        if undrawn := self.search().undrawn if self.search else 0:
-            if not durations:
-                return None
-            to_start += [statistics.median(durations.values())] * undrawn
-        for seconds in to_start:  # each on the worker that is free first
-            heapq.heapreplace(worker_ends, worker_ends[0] + seconds)
-        return max(worker_ends)
-
-    def _row_durations(self, progress: Mapping[str, Progress | None], now: float) -> dict[int, float] | None:
-        """Seconds of a whole trial of each row; None if nothing is known about some row.
-
-        The best source that a row has: its trials that ended here; else a trial that runs; else finished trials that
-        differ in the seed alone; else the FLOPs of its trials.
-        """
-        of_ended = {row: statistics.median(seconds) for row, seconds in self.durations.items()}
-        of_running = {}
-        for trial_id, running in reversed(self.running.items()):  # of several of a row, the one that began first
-            at = progress[trial_id]
-            if at and at.seconds_left is not None and not running.resumed:
-                of_running[running.planned.row] = now - running.started + at.seconds_left
-        estimated = {row: one.seconds for row, one in self.estimates.items() if one.seconds is not None}
-        of_other_seeds = {row: seconds for row, seconds in estimated.items() if not self.estimates[row].by_flops}
-        measured = of_other_seeds | of_running | of_ended
-
-        if measured:
-            per_flop = statistics.median(seconds / self.estimates[row].cost.flops for row, seconds in measured.items())
-            estimated = {row: per_flop * estimate.cost.flops for row, estimate in self.estimates.items()}
-        durations = estimated | measured
-        return durations if durations.keys() >= self.estimates.keys() else None
-
-    def _drawing(self) -> Group:
-        """A line with a bar for each running trial, and the summary."""
-        grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(no_wrap=True, overflow="ellipsis", max_width=26)
-        grid.add_column(ratio=1, min_width=4)
-        for _ in range(4):
-            grid.add_column(justify="right", no_wrap=True)
-        for running in self.running.values():
-            progress = read_progress(running)
-            bar = ProgressBar(total=running.planned.config.steps, completed=progress.step if progress else 0)
-            grid.add_row(Text(running.planned.name), bar, *_progress_cells(running, progress))
-        return Group(grid, Text(self._summary(), no_wrap=True, overflow="ellipsis"))
+    def _time_left(self) -> str:
+        """`, about 2:30 left`, at the FLOPs per second of trials until now; empty where nothing is known."""
+        trained, busy = self._trained, self._busy_s
+        to_do, longest = sum(self.estimates[planned.row].cost.flops for planned in self.waiting), 0.0
+        if self.search and self.estimates:
+            costs = [estimate.cost.flops for estimate in self.estimates.values()]
+            to_do += self.search().undrawn * sum(costs) / len(costs)
+        for task in self.running.values():
+            flops, share = task.fields["flops"], task.percentage / 100
+            trained += flops * (share - task.fields["begun"])
+            busy += task.elapsed or 0.0
+            to_do, longest = to_do + flops * (1 - share), max(longest, flops * (1 - share))
+        seconds = max(to_do / self.workers, longest) * busy / trained if trained else 0.0
+        return f", about {format_duration(seconds)} left" if seconds else ""
 
     def _summary(self) -> str:
-        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`; of a search `2 of 12 ended, 1 running`."""
-        parts, counts = [], {}
+        """`2 done, 1 running, 3 waiting; 1:20 so far`; of a search `2 of 12 ended, 1 running; 1:20 so far`."""
+        counts = self.counts | {"cached": self.cached}
         if self.search:
             run_cap, ended, _ = self.search()
-            parts.append(f"{ended} of {run_cap} ended")
-        else:
-            counts = {"done": self.done, "cached": self.cached}
-        counts |= {"diverged": self.diverged, "failed": self.failed}
-        elsewhere = len(self.elsewhere())
-        counts |= {"running": len(self.running), "running elsewhere": elsewhere}
-        counts |= {"waiting": len(self.waiting) - elsewhere}
-        parts += [f"{count} {state}" for state, count in counts.items() if count]
-        if self.waits:
-            parts.append(self.waits)
-        summary = f"{', '.join(parts)}; {format_duration(time.monotonic() - self.started_s)} so far"
-        left = self.seconds_left()
-        return summary + (f", about {format_duration(left)} left" if left else "")
+            counts = {f"of {run_cap} ended": ended} | {state: self.counts[state] for state in ("diverged", "failed")}
+        counts |= {"running": len(self.running), "waiting": len(self.waiting)}
+        parts = [*(f"{count} {state}" for state, count in counts.items() if count), self.waits]
+        return f"{', '.join(filter(None, parts))}; {format_duration(time.monotonic() - self._started_s)} so far"
 
-
-def _progress_cells(running: ShownTrial, progress: Progress | None) -> list[str]:
-    """Four cells: step, loss, tokens per second, time left. Before the first steps, the first says what is done."""
-    planned = running.planned
-    if not progress:
-        return [f"{_beginning(running)}, {format_duration(time.monotonic() - running.started)}", "", "", ""]
-    steps = planned.config.steps
-    left = ""
-    if progress.step + planned.config.trainer.log_every > steps:  # no training line will follow
-        left = "evaluating"
-    elif progress.seconds_left is not None:
-        left = f"{format_duration(progress.seconds_left)} left"
-    return [f"{progress.step}/{steps}", f"loss {progress.loss:.3f}", f"{progress.tokens_per_s:.0f} tokens/s", left]
-
-
-def _beginning(running: ShownTrial) -> str:
-    """What a trial does that has not logged a step here. It states that it runs once its libraries are imported."""
-    status = running.planned.trial.status()
-    if status.get("time", 0.0) < running.started_at:  # of an earlier command
-        return "importing torch"
-    return "starting" if status["state"] == "running" else "ending"
+    def _drop(self, planned: PlannedTrial) -> Task:
+        task = self.running.pop(planned.identity.trial)
+        self.bars.remove_task(task.id)
+        return task
 
 
 def format_duration(seconds: float) -> str:

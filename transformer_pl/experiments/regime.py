@@ -3,13 +3,12 @@
 A table of short trainings, on text that is seen once, at a high learning rate, need not agree with the paper's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.epoch import epoch
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.schedule import learning_rate
 
 
@@ -23,12 +22,8 @@ class Regime(NamedTuple):
 
 def regime(config: Config, prepared: Prepared, params: int) -> Regime:
     """The regime of a trial on its text. params: of its model."""
-    peak = _peak_rate(config)
-    data = config.data
-    try:
-        size = epoch(prepared, data.batch_tokens, data.max_length) if prepared.is_counted() else None
-    except InputError:  # a damaged text, which the next training prepares anew
-        size = None
+    peak, data = _peak_rate(config), config.data
+    size = epoch(prepared, data.batch_tokens, data.max_length) if prepared.is_counted() else None
     if size is None or not size.batches:
         return Regime(None, None, peak)
     epochs = config.steps / size.batches
@@ -49,23 +44,14 @@ def papers_regime() -> Regime:
     return Regime(18, base.steps * base.data.batch_tokens / 65e6, _peak_rate(base))
 
 
-def describe_regime(base: Regime, rows: Iterable[Regime]) -> str:
+def describe_regime(base: Regime, rows: Iterable[Regime] = ()) -> str:
     """One sentence: base's regime, the paper's, and the range of the rows where they differ from base."""
-    paper, others = papers_regime(), [base, *rows]
-    parts = [
-        _part("{} epochs of the text", [one.epochs for one in others], paper.epochs),
-        _part("{} target tokens per parameter", [one.tokens_per_param for one in others], paper.tokens_per_param),
-        _part("a peak learning rate of {}", [one.peak_rate for one in others], paper.peak_rate),
-    ]
-    text = "Training regime: " + "; ".join(filter(None, parts))
-    return text if base.epochs is not None else f"{text}; epochs are known once the text is prepared"
-
-
-def _part(unit: str, values: Sequence[float | None], papers: float | None) -> str:
-    """values: base's first."""
-    known = [value for value in values if value is not None]
-    if values[0] is None:
-        return ""
-    low, high = f"{min(known):.2g}", f"{max(known):.2g}"
-    span = "" if low == high else f"all rows: {low} to {high}; "
-    return f"{unit.format(f'{values[0]:.2g}')} ({span}the paper's base: {papers:.2g})"
+    paper, others, parts = papers_regime(), [base, *rows], []
+    units = "{} epochs of the text", "{} target tokens per parameter", "a peak learning rate of {}"
+    for index, unit in enumerate(units):
+        values = [value for one in others if (value := one[index]) is not None]
+        if base[index] is not None:
+            low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+            span = "" if low == high else f"all rows: {low} to {high}; "
+            parts.append(f"{unit.format(f'{base[index]:.2g}')} ({span}the paper's base: {paper[index]:.2g})")
+    return "Training regime: " + "; ".join(parts)

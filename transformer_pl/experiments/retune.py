@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from transformer_pl.config import KEYS, without_section
 from transformer_pl.experiments.plan import PlannedTrial
-from transformer_pl.experiments.sweep_file import MOST_TRIALS, Row, Sweep
+from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import Level, scale_level, type_errors
 from transformer_pl.runtime.errors import InputError, suggestion
@@ -28,7 +28,7 @@ class Retuning(NamedTuple):
 
     points: list[dict[str, Any]]  # values by key; the first point is the file's own
     seed: int  # of all tries
-    metric: str  # one of those of `_goals`
+    metric: str  # a score of the task, or a loss
 
     def tries(self, sweep: Sweep) -> Sweep:
         """The sweep of the tries: every row at every point, with one seed; row by row."""
@@ -42,44 +42,33 @@ class Retuning(NamedTuple):
     def best(self, sweep: Sweep, tries: Sequence[PlannedTrial]) -> Sweep:
         """The sweep with each row, base included, at its best point. tries: the trials of `self.tries(sweep)`.
 
-        A try that failed, diverged or has an infinite value is worse than any other. A row without any other try
-        stays at the first point.
+        A try that failed, diverged or has an infinite value is worse than any other; of equal ones the first is best.
         """
-        rows = []
+        values, rows = [self._value(planned) for planned in tries], []
         for index, row in enumerate(sweep.rows):
-            of_row = tries[index * len(self.points) : (index + 1) * len(self.points)]
-            point = self.points[self._best_point(of_row)]
+            of_row = values[index * len(self.points) : (index + 1) * len(self.points)]
+            point = self.points[of_row.index(max(of_row))]
             rows.append(_row_at(sweep.scale, row, point, [config.seed for config in row.configs]))
         base = sweep.base if sweep.base_row is None else rows[sweep.base_row].configs[0]
         return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tries)))
 
-    def _best_point(self, tries: Sequence[PlannedTrial]) -> int:
-        """The index of the best of one row's tries; of equal ones the first."""
-        best, best_value = 0, -math.inf
-        for index, planned in enumerate(tries):
-            result = planned.trial.result()
-            if not result or not math.isfinite(result["metrics"][self.metric]):
-                continue
-            value = result["metrics"][self.metric] * (-1 if best_goal(self.metric) == "minimize" else 1)
-            if value > best_value:
-                best, best_value = index, value
-        return best
+    def _value(self, planned: PlannedTrial) -> float:
+        """How good a try is."""
+        result = planned.trial.result()
+        value = result["metrics"][self.metric] if result else math.inf
+        sign = -1 if best_goal(self.metric) == "minimize" else 1
+        return sign * value if math.isfinite(value) else -math.inf
 
     def _note(self, tries: Sequence[PlannedTrial]) -> str:
         """What stands under the table."""
         values = {key: [point[key] for point in self.points] for key in self.points[0]}
-        spans = [f"{key} ({min(tried)} to {max(tried)})" for key, tried in values.items()]
+        spans = " and ".join(f"{key} ({min(tried)} to {max(tried)})" for key, tried in values.items())
         note = (
-            f"Every row is at its own best of the same {len(self.points)} points of {' and '.join(spans)}, chosen by "
-            f"{self.metric} with seed {self.seed}, which is not among the seeds of the table."
+            f"Every row is at its own best of the same {len(self.points)} points of {spans}, chosen by {self.metric} "
+            f"with seed {self.seed}, which is not among the seeds of the table."
         )
-        if diverged := sum(planned.trial.diverged_at() is not None for planned in tries):
-            note += f" Of these {len(tries)} tries {diverged} diverged, which counts as the worst result."
-        if failed := sum(planned.trial.status()["state"] == "failed" for planned in tries):
-            note += (
-                f" Of these {len(tries)} tries {failed} failed and were left out. The same sweep command tries them "
-                "again, and a row may then get another point."
-            )
+        if lost := sum(planned.trial.result() is None for planned in tries):
+            note += f" Of these {len(tries)} tries {lost} diverged or failed, which counts as the worst result."
         return note
 
 
@@ -90,28 +79,18 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
 
     Raises one InputError for every key that cannot be retuned, and for a metric that trials do not have.
     """
-    base, goals = sweep.base.flat(), _goals(sweep)
+    base, goals = sweep.base.flat(), [*task_of(sweep.base.data).metrics, *LOSSES]
     errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
     name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
     if name not in goals:
         errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
     elif isinstance(metric, dict) and metric.get("goal", best_goal(name)) != best_goal(name):
         errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must be {best_goal(name)} for {name}")
-    if len(sweep.rows) * budget > MOST_TRIALS:
-        errors.append(
-            f"--budget {budget}: must be at most {MOST_TRIALS // len(sweep.rows)} with {len(sweep.rows)} rows, for all "
-            f"tries together may be {MOST_TRIALS:,}; lower it"
-        )
     if errors:
         raise InputError(*errors)
     seeds = {config.seed for config in sweep.configs}
     unused_seed = next(seed for seed in range(len(seeds) + 1) if seed not in seeds)
     return Retuning(_points({key: base[key] for key in keys}, budget), unused_seed, str(name))
-
-
-def _goals(sweep: Sweep) -> list[str]:
-    """The metrics that can decide: the scores of the sweep's task, and the loss."""
-    return [*task_of(sweep.base.data).metrics, *LOSSES]
 
 
 def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
@@ -139,10 +118,7 @@ def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
         if len(points) < budget and point not in points:  # whole numbers may round alike
             points.append(point)
     if len(points) < budget:
-        raise InputError(
-            f"--budget {budget}: must be at most {len(points)}, the different points around "
-            f"{', '.join(f'{key} = {value}' for key, value in center.items())}; lower it"
-        )
+        raise InputError(f"--budget {budget}: must be at most {len(points)}, the different points around {center}")
     return points
 
 

@@ -1,122 +1,72 @@
-"""JSON schemas of a sweep file and of a scale file, so that editors complete and check them.
+"""JSON schemas of a sweep file and of a scale file, by pydantic, so that editors complete and check them.
 
-Generated from the config's types and from the lists that the readers of these files use. A schema sees one key at a
-time: `python -m transformer_pl.sweep FILE --plan` checks constraints between keys, and components' own options.
+A schema sees one key at a time: `python -m transformer_pl.sweep FILE --plan` checks constraints between keys.
 """
 
 import json
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from transformer_pl.config import SLOTS
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from transformer_pl.config import KEYS, SLOTS, Config
 from transformer_pl.config_help import key_schemas
-from transformer_pl.experiments.sweep_file import SEARCHES, TOP_LEVEL
+from transformer_pl.experiments.sweep_file import TOP_LEVEL
+from transformer_pl.key_types import ClassPath
 
-Schema = dict[str, Any]
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+T = TypeVar("T")
 OPTION = rf"^model\.({'|'.join(SLOTS)})\.[A-Za-z_]\w*$"  # keys of components' options
-PLAIN: Schema = {"type": ["string", "number", "boolean", "null"]}
-NUMBER_AS_TEXT: Schema = {"type": "string", "pattern": r"^[-+]?[0-9.]+([eE][-+]?[0-9]+)?(/[0-9]+)?$"}
-NONE_AS_TEXT: Schema = {"enum": ["None", "null"]}
-METRIC = "^(val/.+|params|flops)$"  # the scores are those of the task
+CLOSED = ConfigDict(extra="forbid")
+KEYED = ConfigDict(extra="forbid", json_schema_extra={"patternProperties": {OPTION: {}}})
+AS_TEXT = Annotated[str, Field(pattern=r"^(None|null|[-+]?[0-9.]+([eE][-+]?[0-9]+)?(/[0-9]+)?)$")]  # 1e-05 in YAML 1.1
+
+
+class Parameter(BaseModel, Generic[T]):
+    """A parameter of a sweep: its value, the values of a grid, or the range of a search."""
+
+    model_config = CLOSED
+    value: T | None = None
+    values: Annotated[list[T], Field(min_length=1)] | None = None
+    min: float | None = None
+    max: float | None = None
+    q: float | None = None
+    distribution: str | None = None
 
 
 def schema_text(kind: str) -> str:
     """The schema of a `sweep` or a `scale` file, as JSON."""
-    return json.dumps(sweep_schema() if kind == "sweep" else scale_schema(), indent=2, ensure_ascii=False)
+    model = _sweep_model() if kind == "sweep" else create_model("Scale", __config__=KEYED, **_fields(_types()))
+    return json.dumps(model.model_json_schema(), indent=2, ensure_ascii=False)
 
 
-def scale_schema() -> Schema:
-    """The schema of a scale: dotted keys, each with a value of its type. A seed is not a scale's."""
+def _sweep_model() -> type[BaseModel]:
+    types = _types() | {"scale": str, "variant": str, "seed": int}
+    entries = {key: Parameter[kind] for key, kind in types.items()}  # type: ignore[valid-type]
+    parameters = create_model("Parameters", __config__=KEYED, **_fields(entries))
+    known = dict.fromkeys(TOP_LEVEL, Any) | {"name": str, "project": str, "run_cap": Annotated[int, Field(ge=1)]}
+    required = {"method": (Literal["grid", "random", "bayes", "custom"], ...), "parameters": (parameters, ...)}
+    return create_model("Sweep", __config__=CLOSED, **_fields(known) | required)
+
+
+def _types() -> dict[str, Any]:
+    """The type of every key but the seed. Numbers and None may be text."""
+    types: dict[str, Any] = {}
+    for key, schema in key_schemas().items():
+        section, _, name = key.partition(".")
+        if name:
+            field = Config.model_fields[section].annotation.model_fields[name]  # type: ignore[union-attr]
+            kind = ClassPath if name in SLOTS else Annotated[field.annotation, *field.metadata, Field()]
+            forms = {form.get("type") for form in schema.get("anyOf", [schema])}
+            types[key] = kind | AS_TEXT if forms & {"integer", "number"} else kind
+    return types
+
+
+def _fields(types: dict[str, Any]) -> dict[str, Any]:
+    """Optional fields of a model by their dotted keys, which are no names of Python."""
+    described = key_schemas()
     return {
-        "$schema": DIALECT,
-        "title": "transformer_pl scale",
-        "type": "object",
-        "minProperties": 1,
-        "properties": {key: _value(schema) for key, schema in key_schemas().items() if key != "seed"},
-        "patternProperties": {OPTION: PLAIN},
-        "additionalProperties": False,
+        key.replace(".", "_"): (
+            kind,
+            Field(KEYS.get(key), alias=key, description=described.get(key, {}).get("description")),
+        )
+        for key, kind in types.items()
     }
-
-
-def sweep_schema() -> Schema:
-    """The schema of a sweep file: W&B's closed top level; a grid, or a search with its ranges."""
-    return {
-        "$schema": DIALECT,
-        "title": "transformer_pl sweep",
-        "type": "object",
-        "required": ["method", "parameters"],
-        "properties": {key: {} for key in TOP_LEVEL}
-        | {
-            "name": {"type": "string", "description": "of the table's folder, and of the sweep at W&B"},
-            "project": {"type": "string", "description": "W&B's project"},
-            "method": {"enum": ["grid", *SEARCHES], "description": "grid: every combination; else a search by Optuna"},
-        },
-        "additionalProperties": False,
-        "if": {"properties": {"method": {"const": "grid"}}, "required": ["method"]},
-        "then": {"properties": {"parameters": _parameters(ranges=False)}},
-        "else": _search_schema(),
-    }
-
-
-def _search_schema() -> Schema:
-    """What a search has beside a grid: goals, a number of trials, ranges."""
-    metric = {
-        "type": "object",
-        "required": ["name"],
-        "properties": {"name": {"type": "string", "pattern": METRIC}, "goal": {"enum": ["minimize", "maximize"]}},
-    }
-    return {
-        "required": ["run_cap"],
-        "anyOf": [{"required": ["metric"]}, {"required": ["metrics"]}],
-        "properties": {
-            "metric": metric,
-            "metrics": {"type": "array", "items": metric, "minItems": 1},
-            "run_cap": {"type": "integer", "minimum": 1, "description": "number of trials"},
-            "early_terminate": {"type": "object", "properties": {"type": {"const": "hyperband"}}, "required": ["type"]},
-            "scheduler": {"type": "object", "properties": {"engine": {"const": "optuna"}}, "required": ["engine"]},
-            "parameters": _parameters(ranges=True),
-        },
-    }
-
-
-def _parameters(ranges: bool) -> Schema:
-    """The parameters of a sweep: the config's keys, their scale, and the variants of the table's rows."""
-    values = {key: _value(schema) for key, schema in key_schemas().items()}
-    values["scale"] = {"type": "string", "description": "name of a scale, or the path of a scale's YAML file"}
-    values["variant"] = {"type": "string", "description": "a row: base, or key=value pairs separated by blanks"}
-    return {
-        "type": "object",
-        "minProperties": 1,
-        "properties": {key: _parameter(value, ranges) for key, value in values.items()},
-        "patternProperties": {OPTION: _parameter(PLAIN, ranges)},
-        "additionalProperties": False,
-    }
-
-
-def _parameter(value: Schema, ranges: bool) -> Schema:
-    """One parameter: a value, a list of values, or the range of a search."""
-    forms: list[Schema] = [
-        {"required": ["value"], "properties": {"value": value}},
-        {"required": ["values"], "properties": {"values": {"type": "array", "items": value, "minItems": 1}}},
-    ]
-    distribution = {"distribution": {"type": "string"}}
-    for form in forms:
-        form["properties"] |= distribution if ranges else {}
-    if ranges:
-        limits: Schema = {key: {"type": "number"} for key in ("min", "max", "q")}
-        forms.append({"required": ["min", "max"], "properties": limits | distribution})
-    described = {key: value[key] for key in ("description", "default") if key in value}
-    return described | {"anyOf": [{"type": "object", "additionalProperties": False} | form for form in forms]}
-
-
-def _value(schema: Schema) -> Schema:
-    """A key's value as YAML may spell it: numbers and None may be text, such as 1e-05, which YAML 1.1 reads as text."""
-    described = {key: schema[key] for key in ("description", "default") if key in schema}
-    forms = schema.get("anyOf") or [{key: value for key, value in schema.items() if key not in described}]
-    types = {form.get("type") for form in forms}
-    if types & {"integer", "number"}:
-        forms = [*forms, NUMBER_AS_TEXT]
-    if "null" in types:
-        forms = [*forms, NONE_AS_TEXT]
-    return described | ({"anyOf": forms} if len(forms) > 1 else forms[0])

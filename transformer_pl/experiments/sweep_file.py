@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_pl import components
-from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, is_section, nominal_sizes, unknown_key
+from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, nominal_sizes, unknown_key
 from transformer_pl.experiments.trial_config import as_trained, trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, resolve, scale_level
 from transformer_pl.runtime.environment import PROJECT
@@ -41,7 +41,6 @@ class Row(NamedTuple):
     configs: list[Config]  # by seed
     keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
     written: str = ""  # what the file says of this row alone: its variant, or `model.h=4`
-    of_file: Mapping[str, Any] = {}  # `keys` without those of --set
 
 
 class Sweep(NamedTuple):
@@ -70,41 +69,32 @@ def read_sweep(
     scale: str | None = None,
     seeds: Sequence[str | int] | None = None,
     sets: Mapping[str, str] | None = None,
+    content: Mapping[str, Any] | None = None,
 ) -> Sweep:
     """Read a grid and check every trial of it.
 
-    scale, seeds: replace the file's. sets: the values of --set, which win over everything.
+    scale, seeds: replace the file's. sets: the values of --set, which win over everything. content: the file's, where
+    it was read already.
 
     Raises one InputError for all mistakes of the file and of all its trials.
     """
-    content = read_yaml(path)
-    parameters, errors = _read_parameters(path, content)
-    if scale is None and len(parameters.get("scale", [DEFAULT_SCALE])) > 1:
-        errors.append(
-            f"{path}: parameters.scale = {shown(parameters['scale'])}: must be one value; start the command once for "
-            "each"
-        )
-    unknown = [key for key in parameters if not is_known_key(key) and key not in OUR_PARAMETERS]
-    known_names = dict.fromkeys([*KEYS, *OUR_PARAMETERS])
-    unknown_errors = [f"{path}: parameters.{key}: no such key{suggestion(key, known_names)}" for key in unknown]
-    if errors:  # without its parameters no row can be checked
-        raise InputError(*unknown_errors, *errors)
-    parameters = {key: values for key, values in parameters.items() if key not in unknown}
-    scale = str(parameters.get("scale", [DEFAULT_SCALE])[0]) if scale is None else scale
-    errors = unknown_errors
+    content = read_yaml(path) if content is None else content
+    parameters, unknown, errors = _read_parameters(path, content)
+    scales = parameters.pop("scale", [DEFAULT_SCALE])
+    if scale is None and len(scales) > 1:
+        errors.append(f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each")
+    scale = str(scales[0]) if scale is None else scale
     scale_keys = _attempt(errors, scale_level, scale)
-    if scale_keys is None:
-        raise InputError(*errors)
     seeds = seeds or parameters.get("seed", [1])
-    row_count = math.prod(len(values) for key, values in parameters.items() if key not in ("scale", "seed"))
+    row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
-        raise InputError(
+        errors.append(
             f"{path}: a grid must have at most {MOST_TRIALS:,} trials, but its parameters make {row_count:,} rows with "
-            f"{len(seeds):,} seeds each; list the rows that you want in `variant`, or search "
-            "with method: random"
+            f"{len(seeds):,} seeds each; list the rows that you want in `variant`, or search with method: random"
         )
-    reader = _RowReader(path, scale_keys, seeds, sets or {}, errors)
-    base, rows = reader.read_all(parameters)
+    if errors or scale_keys is None:
+        raise InputError(*unknown, *errors)
+    base, rows = _RowReader(path, scale_keys, seeds, sets or {}, unknown).read_all(parameters)
     return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
 
 
@@ -146,36 +136,35 @@ def _remedy(key: str, value: Any) -> str:
     return suggestion(key, TOP_LEVEL)
 
 
-def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
-    """The values of every parameter of a grid, in the file's order; and the mistakes of the file itself."""
+def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str], list[str]]:
+    """The values of every parameter of a grid, in the file's order; unknown keys; and the other mistakes of the file.
+
+    Where keys are unknown, the rows can be checked all the same.
+    """
     errors = top_level_mistakes(path, content)
     if content.get("method") != "grid":
-        searches = f"{', '.join(SEARCHES[:-1])} or {SEARCHES[-1]}"
-        errors.append(
-            f"{path}: method = {shown(content.get('method'))}: must be grid (a table), or {searches} (a search)"
-        )
+        methods = f"grid (a table), or {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]} (a search)"
+        errors.append(f"{path}: method = {shown(content.get('method'))}: must be {methods}")
     parameters = content.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         errors.append(f"{path}: parameters = {shown(parameters)}: must map keys to {{value: ...}} or {{values: [...]}}")
-        return {}, errors
-    values_by_key = {}
+        return {}, [], errors
+    values_by_key, unknown = {}, []
     for key, entry in parameters.items():
-        if is_section(key):
-            errors.append(f"{path}: parameters.{key}: {unknown_key(key, entry, KEYS)}")
-            continue
-        if not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
-            errors.append(
-                f"{path}: parameters.{key} = {shown(entry)}: must be {{value: ...}} or {{values: [...]}} in a grid"
-            )
-            continue
-        values = entry["values"] if "values" in entry else [entry["value"]]
-        if not isinstance(values, list) or not values:
-            errors.append(f"{path}: parameters.{key}.values = {shown(values)}: must be a list with a value in it")
-            continue
-        not_plain = [value for value in values if not isinstance(value, str | int | float | None)]
-        errors += [f"{path}: parameters.{key} = {shown(value)}: must be a plain value" for value in not_plain]
-        values_by_key[str(key)] = values
-    return values_by_key, errors
+        if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
+            unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key), entry, [*KEYS, *OUR_PARAMETERS])}")
+        elif not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
+            form = "{value: ...} or {values: [...]} in a grid"
+            errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
+        else:
+            values = entry["values"] if "values" in entry else [entry["value"]]
+            if not isinstance(values, list) or not values:
+                errors.append(f"{path}: parameters.{key}.values = {shown(values)}: must be a list with a value in it")
+            elif wrong := [value for value in values if not isinstance(value, str | int | float | None)]:
+                errors += [f"{path}: parameters.{key} = {shown(value)}: must be a plain value" for value in wrong]
+            else:
+                values_by_key[str(key)] = values
+    return values_by_key, unknown, errors
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -195,7 +184,7 @@ class _RowReader:
     def read_all(self, parameters: Mapping[str, list]) -> tuple[Config, list[Row]]:
         """The base and the rows. Raises one InputError for the errors of all."""
         shared = {k: values[0] for k, values in parameters.items() if len(values) == 1 and k not in OUR_PARAMETERS}
-        varied = [key for key in parameters if key not in ("scale", "seed") and key not in shared]
+        varied = [key for key in parameters if key != "seed" and key not in shared]
         base_levels = _attempt(self.errors, row_levels, self.path, shared, self.sets) or []
         base = _attempt(self.errors, resolve, [self.scale, *base_levels])
         seeds, rows = self._read_seeds(), []
@@ -227,22 +216,15 @@ class _RowReader:
         if levels is None:
             return None
         config = _attempt(self.errors, resolve, [self.scale, *levels])
-        self._check_components(levels)
+        named = config or _attempt([], resolve, _component_keys([self.scale, *levels]))  # the components of a wrong row
+        if named is not None:
+            mistakes = components.check_components(named.model, self.path.parent)
+            self.errors += [f"{self.path}: {mistake}" for mistake in mistakes]
         if base is None or config is None or not seeds:
             return None
         configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
         merged = {key: value for key, (value, _) in merge(levels).items()}
-        of_file = {key: value for key, (value, _) in merge(levels[:-1]).items()}
-        return Row(describe_difference(configs[0], base), configs, merged, of_file=of_file)
-
-    def _check_components(self, levels: Sequence[Level]) -> None:
-        """Check the row's components, even where its other keys are wrong."""
-        named = _component_keys([self.scale, *levels])
-        config = _attempt([], resolve, named) if any(values for _, values in named) else None
-        if config is not None:
-            self.errors += [
-                f"{self.path}: {mistake}" for mistake in components.check_components(config.model, self.path.parent)
-            ]
+        return Row(describe_difference(configs[0], base), configs, merged)
 
     def _match_budget(self, row: Row, first: Row) -> Row:
         """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for.
@@ -280,44 +262,30 @@ def _component_keys(levels: Sequence[Level]) -> list[Level]:
 
 
 def _repeated_rows(path: Path, rows: Sequence[Row], sets: Mapping[str, str]) -> list[str]:
-    """Error messages for rows that are the same trials. sets: the values of --set."""
+    """Error messages for rows that are the same trials, or that no table can tell apart. sets: the values of --set."""
     errors: list[str] = []
     first_by_identity: dict[str, Row] = {}
     first_by_name: dict[str, Row] = {}
     for row in rows:
-        config = row.configs[0]
-        first = first_by_identity.setdefault(row_identity(config), row)
+        data = row.configs[0].data
+        first = first_by_identity.setdefault(row_identity(row.configs[0]), row)
         if first is not row:
             errors.append(_why_equal(path, first, row, sets))
-        if config.data.task != rows[0].configs[0].data.task:
-            errors.append(f"{path}: data.task = {config.data.task}: must be the same in all rows; make a file for each")
-        namesake = first_by_name.setdefault(row.name, row)
-        texts = [(one.data.path, one.data.hub) for one in (namesake.configs[0], config)]
-        if first is row and texts[0] != texts[1]:
+        if data.task != rows[0].configs[0].data.task:
+            errors.append(f"{path}: data.task = {data.task}: must be the same in all rows; make a file for each")
+        other = first_by_name.setdefault(row.name, row).configs[0].data
+        if first is row and (other.path, other.hub) != (data.path, data.hub):
             errors.append(f"{path}: two rows have the name `{row.name}`; tell their texts apart with data.name")
     return errors
 
 
 def _why_equal(path: Path, first: Row, second: Row, sets: Mapping[str, str]) -> str:
     """The error message for two rows that are the same trials."""
-    hidden = [key for key in sets if first.of_file.get(key) != second.of_file.get(key)]
-    if hidden:
-        words = " ".join(f"{key}={sets[key]}" for key in hidden)
-        return f"--set {shown(words)}: must leave rows different, but {path} tells rows apart by this key; leave it out"
+    names = [shown(row.written or row.name) for row in (first, second)]
     models = [nominal_sizes(row.configs[0].model) for row in (first, second)]
-    why = "have the same settings" if models[0] == models[1] else "have the same sizes at this scale's width and depth"
-    if first.name != second.name:
-        names = first.name, second.name
-    elif first.written == second.written:
-        return f"{path}: row `{shown(first.written)}` is given twice; rows must differ: leave one out"
-    else:
-        names = first.written, second.written
-        others = [name for name in names if name != "base"]
-        if len(others) == 1 and first.configs == second.configs:
-            values = [word.partition("=")[2] for word in others[0].split()]
-            are = "is its value" if len(values) == 1 else "are its values"
-            return f"{path}: variant {shown(repr(others[0]))} is base ({' and '.join(values)} {are}); leave it out"
-    return f"{path}: rows `{shown(names[0])}` and `{shown(names[1])}` {why}; rows must differ: leave one out"
+    same = "have the same settings" if models[0] == models[1] else "have the same sizes at this scale's width and depth"
+    by_set = f" (with --set {shown(' '.join(f'{key}={value}' for key, value in sets.items()))})" if sets else ""
+    return f"{path}: rows `{names[0]}` and `{names[1]}` {same}{by_set}; rows must differ: leave one out"
 
 
 def _attempt(errors: list[str], make: Callable[..., T], *arguments: Any) -> T | None:

@@ -5,19 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import OnProgress, check_counts
+from transformer_pl.data.selection import OnProgress, check_counts, survey
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.survey import survey
 from transformer_pl.data.tokenizer import VocabularyError
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
 from transformer_pl.task import task_of
+
+LEFT_OUT = ("blank", "long", "uneven", "repeated")  # why training pairs are left out
 
 
 def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
@@ -45,13 +46,13 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     if not corpus.is_local:
         return f"text: {corpus.description}; it is loaded and counted when it is prepared"
     text = survey(corpus, data, on_progress)
-    bounds = ""
-    if text.vocabulary:
-        least, greatest = text.vocabulary
-        if not least <= data.vocab_size <= greatest:
-            raise VocabularyError(data.vocab_size, least, greatest)
-        bounds = f"; data.vocab_size may be {least:,} to {greatest:,}"
-    return _line(data, corpus.description, text.splits, "words", text.words) + bounds
+    line = _line(data, corpus.description, text.splits, "words", text.words)
+    if not text.vocabulary:
+        return line
+    least, greatest = text.vocabulary
+    if not least <= data.vocab_size <= greatest:
+        raise VocabularyError(data.vocab_size, least, greatest)
+    return f"{line}; data.vocab_size may be {least:,} to {greatest:,}"
 
 
 def _describe_prepared(data: Data, prepared: Prepared) -> str:
@@ -64,14 +65,8 @@ def _describe_prepared(data: Data, prepared: Prepared) -> str:
 def _line(
     data: Data, corpus: str, splits: Mapping[str, Mapping[str, int]], unit: str, lengths: tuple[float, float]
 ) -> str:
-    reasons = {
-        "blank": "with an empty sentence",
-        "long": f"with over {data.most_words} words",
-        "uneven": f"with a ratio of over {data.most_ratio}",
-        "repeated": "that occur again",
-    }
-    left_out = [f"{n:,} {reason}" for name, reason in reasons.items() if (n := splits["train"].get(name))]
-    without = f" ({', '.join(left_out)} are left out)" if left_out else ""
+    left_out = sum(splits["train"].get(reason, 0) for reason in LEFT_OUT)
+    without = f" ({left_out:,} are left out)" if left_out else ""
     train, val, test = (splits[name]["pairs"] for name in SPLITS)
     counts = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
     (source, target), sides = lengths, task_of(data).sides(data)
@@ -80,28 +75,18 @@ def _line(
 
 @contextmanager
 def shown_stages(console: Console) -> Iterator[OnProgress]:
-    """Shows what is being done: in a terminal a line with a bar and the time, elsewhere a line for each stage."""
+    """Shows what is being done: in a terminal a line with a bar, elsewhere a line for each stage."""
     now = ""
-    if not console.is_interactive:
+    with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
+        bar = progress.add_task("", visible=False)
 
-        def print_stage(stage: str, done: int, total: int | None) -> None:
+        def show(stage: str, done: int, total: int | None) -> None:
             nonlocal now
             if stage != now:
                 now = stage
-                say(console, stage)
+                progress.reset(bar, description=stage, total=total, visible=True)
+                if not console.is_interactive:
+                    say(console, stage)
+            progress.update(bar, completed=done)
 
-        yield print_stage
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-
-        def draw_stage(stage: str, done: int, total: int | None) -> None:
-            nonlocal now
-            if stage != now:
-                now = stage
-                for task in progress.task_ids:
-                    progress.remove_task(task)
-                progress.add_task(stage, total=total)
-            progress.update(progress.task_ids[0], completed=done)
-
-        yield draw_stage
+        yield show

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from transformer_pl.components import check_components, without_defaults
-from transformer_pl.config import Config
-from transformer_pl.experiments.flop_matching import match_flops
+from transformer_pl.config import Config, Model, sizes
+from transformer_pl.experiments.cost import ASSUMED_LENGTH, forward_cost
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import check_task
@@ -26,3 +26,23 @@ def as_trained(config: Config) -> Config:
     if mistakes := [*check_components(config.model), *check_task(config.data)]:
         raise InputError(*mistakes)
     return match_flops(config.model_copy(update={"model": without_defaults(config.model)}))
+
+
+def match_flops(config: Config) -> Config:
+    """Return a config with `optim.match=flops` replaced by the number of steps that it stands for.
+
+    These are as many steps as cost what `optim.max_steps` steps of the paper's base cost at this width and depth;
+    `optim.duration` is ignored. The base is assumed to have the same vocabulary and the same batches.
+
+    Raises an InputError for a component that does not run, because its operations have to be counted.
+    """
+    if config.optim.match == "steps":
+        return config
+    base = Model(width=config.model.width, depth=config.model.depth)
+    base_flops, flops = (
+        forward_cost(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH).flops
+        for model in (base, config.model)
+    )
+    steps = max(1, round(config.optim.max_steps * base_flops / flops))
+    stated = {"match": "steps", "duration": 1.0, "max_steps": steps}
+    return config.model_copy(update={"optim": config.optim.model_copy(update=stated)})

@@ -1,13 +1,13 @@
 """Whether the rows of a table stand in the paper's order."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from transformer_pl.reporting.published import PublishedRow
-from transformer_pl.reporting.rows import TableRow, published_table
+from transformer_pl.reporting.published import PublishedTable
+from transformer_pl.reporting.rows import TableRow
 
 RESAMPLES = 2000
 FEWEST_ROWS = 3
@@ -62,27 +62,19 @@ def rank_correlation(scores: Sequence[Sequence[float]], published: Sequence[floa
     return RankCorrelation(value, len(scores), (float(low), float(high)))
 
 
-def describe_agreement(rows: Sequence[TableRow]) -> list[str]:
-    """One note with the correlation by the score and by perplexity, as far as they exist."""
+def describe_agreement(rows: Sequence[TableRow], paper: PublishedTable) -> str:
+    """A sentence with the correlation by the score and by perplexity, as far as they exist; else nothing."""
     parts, measure = [], rows[0].results.measure
-    paper = published_table([row.results for row in rows])
-    assert paper is not None
-    published_values: tuple[tuple[str, str, Callable[[PublishedRow], float | None]], ...] = (
-        (measure.title, f"val/{measure.name}", paper.difference),
-        ("PPL", "val/ppl", lambda row: row.ppl),  # ranked like its difference from base
-    )
-    for name, metric, published_value in published_values:
+    for name, metric in ((measure.title, f"val/{measure.name}"), ("PPL", "val/ppl")):
         known = [
             (row.results.values(metric), value)
             for row in rows
             if row.published and row.difference(metric) is not None
-            if (value := published_value(row.published)) is not None
+            if (value := row.published.ppl if name == "PPL" else paper.difference(row.published)) is not None
             if all(map(math.isfinite, row.results.values(metric)))
         ]
         if len(known) >= FEWEST_ROWS:
             scores, values = zip(*known, strict=True)
             if len(set(values)) > 1 and len({float(np.mean(of_row)) for of_row in scores}) > 1:
                 parts.append(rank_correlation(scores, values).describe(name))
-    if not parts:
-        return []
-    return [f"Rank correlation (Spearman) of our differences from base with the paper's: {', '.join(parts)}."]
+    return f"Spearman's rank correlation of our differences with the paper's: {', '.join(parts)}." if parts else ""

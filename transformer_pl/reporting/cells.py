@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from transformer_pl.config import SLOTS, without_section
-from transformer_pl.experiments.cost import short_numbers
+from transformer_pl.experiments.cost import short_number, short_numbers
 from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
 
 if TYPE_CHECKING:
@@ -21,17 +21,19 @@ def number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
-    """`mean ± standard deviation`; the mean alone where there is no finite standard deviation."""
-    spread = standard_deviation(values)
-    if spread is not None and math.isnan(spread):
-        spread = None
-    return " ± ".join(filter(None, [number(mean(values), form), number(spread, form)]))
+def short(value: float | None) -> str:
+    """A number in three digits and a unit."""
+    return "" if value is None else short_number(value)
 
 
 def score(row: RowResults) -> str:
-    """The score over the seeds, marked where the row had not converged."""
-    text = mean_and_spread(row.scores)
+    """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged.
+
+    The mean alone where there is no finite standard deviation.
+    """
+    text, spread = number(mean(row.scores), ".1f"), standard_deviation(row.scores)
+    if spread is not None and math.isfinite(spread):
+        text += f" ± {spread:.1f}"
     return text + UNCONVERGED if text and row.still_falls else text
 
 
@@ -62,18 +64,18 @@ def precise_enough(form: str, *values: float) -> str:
 def score_difference(row: TableRow) -> str:
     """The score minus base's, marked with `*` where significant; then it has enough digits not to look like zero.
 
-    Marked, too, where the row or base had not converged.
+    Marked, too, where the row or base had not converged. `-` where it is not known; nothing of base itself.
     """
     difference, mark, form = row.difference(), significance_mark(row.score), "+z.1f"
     if difference is None:
-        return ""
+        return "" if row.is_base else "-"
     if mark:
         form = precise_enough(form, difference)
     return number(difference, form) + mark + (UNCONVERGED if row.is_provisional else "")
 
 
-def difference_interval(comparison: "RowComparison | None") -> str:
-    return interval(comparison and comparison.difference, "+z.1f")
+def difference_interval(row: TableRow) -> str:
+    return interval(row.score and row.score.difference, "+z.1f")
 
 
 def significance_mark(comparison: "RowComparison | None") -> str:
@@ -81,16 +83,7 @@ def significance_mark(comparison: "RowComparison | None") -> str:
     return SIGNIFICANT if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
 
 
-def p_value(comparison: "RowComparison | None") -> str:
-    return _p_value(comparison and comparison.p_value)
-
-
-def own_p_value(comparison: "RowComparison | None") -> str:
-    """The p-value with the rows' own variances, where the other has moderated ones."""
-    return _p_value(comparison and comparison.own_p_value)
-
-
-def _p_value(p: float | None) -> str:
+def p_value(p: float | None) -> str:
     if p is None:
         return ""
     if p < 0.001:
@@ -99,10 +92,8 @@ def _p_value(p: float | None) -> str:
     return f"<{shown}" if p < ALPHA <= float(shown) else shown  # so that a star agrees with its p
 
 
-def probability_better(comparison: "RowComparison | None") -> str:
-    if comparison is None or comparison.difference is None or comparison.p_value is None:
-        return ""
-    return f"{comparison.difference.probability_positive:.2f}"
+def probability_better(row: TableRow) -> str:
+    return number(row.score.difference.probability_positive, ".2f") if row.score and row.score.difference else ""
 
 
 def unmeasured(row: RowResults) -> str:

@@ -1,27 +1,46 @@
-"""Writing the page of a sweep, and its figures, into the sweep's folder."""
+"""The page of a sweep: one file that opens offline, with the table and everything that it is made from."""
 
+import difflib
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.render import Table
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
+from transformer_pl.task import task_of
+from transformer_pl.trials.convergence import of_trial
+from transformer_pl.trials.identity import config_difference
 
 if TYPE_CHECKING:
     from transformer_pl.reporting.plots import Drawing
 
+TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
+LOG_LINES = 40  # of each trial
+# Colours of the figures that follow the page's light or dark scheme.
+SCHEME_COLOURS = {
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--paper)",
+    "#999999": "var(--faint)",
+    "#cccccc": "var(--line)",
+}
+
 
 def write_page(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, folder: Path) -> dict[str, Path]:
-    """Write `report.html` and the figures of a grid; return the figures' png files by title.
+    """Write `report.html`, `table.md` and the figures of a grid; return the figures' png files by title.
 
     Translations and attention are those of the first finished seed of each row.
     """
-    from transformer_pl.reporting import sweep_plots  # matplotlib takes a second
+    from transformer_pl.reporting.sweep_plots import draw_sweep_plots  # matplotlib takes a second
 
-    figures = sweep_plots.draw_sweep_plots(sweep, planned, table)
-    return write_page_files(sweep, planned, _first_finished_seeds(planned), table, figures, folder)
+    first = {one.row: one for one in reversed(planned) if one.trial.result()}
+    shown = [first[row] for row in sorted(first)]
+    return write_page_files(sweep, planned, shown, table, draw_sweep_plots(sweep, planned, table), folder)
 
 
 def write_page_files(
@@ -32,23 +51,101 @@ def write_page_files(
     drawings: "Mapping[str, Drawing]",
     folder: Path,
 ) -> dict[str, Path]:
-    """Write `report.html` and the files of the given figures; return the figures' png files by title.
+    """Write `report.html` with its figures, and its table as `table.md`; return the figures' png files by title.
 
-    shown: the trials whose translations and attention the page has. drawings: by file name.
+    planned: all trials. shown: those whose translations and attention the page has, one per row. drawings: by file
+    name.
     """
-    from transformer_pl.reporting import html_page, plots  # torch and matplotlib take seconds
+    from jinja2 import Environment, PackageLoader
+
+    from transformer_pl.reporting import plots  # matplotlib takes a second, and torch another
+    from transformer_pl.reporting.attention import attention_pictures
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     pngs = {name: plots.save(drawing.figure, folder / "figures" / name) for name, drawing in drawings.items()}
-    figures = [
-        html_page.PageFigure(drawing.title, drawing.explanation, pngs[name].with_suffix(".svg"))
-        for name, drawing in drawings.items()
-    ]
-    write_atomically(folder / "report.html", html_page.render_page(sweep, planned, shown, table, figures))
+    environment = Environment(
+        loader=PackageLoader("transformer_pl", "reporting/templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["pieces"] = _pieces
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
+    columns = page_columns(table, [row.name for row in sweep.rows])
+    states = [one.trial.status()["state"] for one in planned]
+    page = environment.get_template("page.html").render(
+        sweep=sweep,
+        scale=Path(sweep.scale).stem,
+        table=table,
+        columns=columns,
+        cells=list(zip(*(column.cells for column in columns), strict=True)),
+        states=states,
+        figures=[(drawing, _inline_svg(pngs[name].with_suffix(".svg"))) for name, drawing in drawings.items()],
+        translations=_translations(sweep, shown),
+        attention={"sentences": attention_pictures(sweep, shown, TRANSLATED_SENTENCES)},
+        measure=task_of(sweep.base.data).measure.title,
+        trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
+    )
+    write_atomically(folder / "report.html", page)
+    write_atomically(folder / "table.md", table.markdown())
     return {drawing.title: pngs[name] for name, drawing in drawings.items()}
 
 
-def _first_finished_seeds(planned: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-    """The first finished trial of each row that has one."""
-    first = {one.row: one for one in reversed(planned) if one.trial.result()}
-    return [first[row] for row in sorted(first)]
+def _pieces(name: str) -> list[str]:
+    """A name in the pieces between which a line may end: `position=`, `Learned`, `Position`."""
+    return re.split(r"(?<=[=.])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])", name)
+
+
+def _inline_svg(path: Path) -> str:
+    """The svg element of a file, without the XML declaration before it, in the colours of the page's scheme."""
+    text = path.read_text(encoding="utf-8")
+    element = text[text.index("<svg") :]
+    for colour, of_scheme in SCHEME_COLOURS.items():
+        element = element.replace(colour, of_scheme)
+    return element
+
+
+def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
+    """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
+    changes = [(key, *values) for key, values in config_difference(one.config, sweep.base).items() if key != "seed"]
+    facts = {"folder": one.trial.folder.name} | one.trial.environment() | (one.trial.result() or {}).get("metrics", {})
+    facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
+    facts |= {"gpus": ", ".join(facts.pop("gpus", [])) or "none"}
+    if ended := of_trial(one.trial):
+        facts["fall of val/loss over the last fifth of the steps"] = ended.fall
+    if (step := one.trial.diverged_at()) is not None:
+        facts["diverged at step"] = step
+    log = "\n".join(one.trial.log_end(LOG_LINES))
+    return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
+
+
+def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
+    """A few sentences, each with its translation by every row that was evaluated on the text of the first one."""
+    from transformer_pl.data.tokens import evenly_spaced
+
+    hypotheses: dict[int, list[str]] = {}  # by row
+    text: tuple[list[str], list[str]] = ([], [])
+    for one in shown:
+        with suppress(InputError):  # the text or the translations are not here
+            row_text, row_hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
+            text = text if hypotheses else row_text
+            if row_text == text and len(row_hypotheses) == len(text[0]):
+                hypotheses[one.row] = row_hypotheses
+    if not hypotheses:
+        return []
+    base_hypotheses = None if sweep.base_row is None else hypotheses.get(sweep.base_row)
+    samples, task = [], task_of(sweep.base.data)
+    for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES):
+        source, reference = text[0][i], text[1][i]
+        rows = []
+        for row, row_hypotheses in hypotheses.items():
+            words = _mark_changes(row_hypotheses[i].split(), (base_hypotheses or row_hypotheses)[i].split())
+            rows.append((sweep.rows[row].name, task.score_one(row_hypotheses[i], reference, sweep.base), words))
+        samples.append({"source": source, "reference": reference, "rows": rows})
+    return samples
+
+
+def _mark_changes(words: list[str], base_words: list[str]) -> list[tuple[str, bool]]:
+    """Runs of words, each with whether it differs from base. A run that only base has is shown as an ellipsis."""
+    steps = difflib.SequenceMatcher(None, base_words, words, autojunk=False).get_opcodes()
+    return [(" ".join(words[start:end]) or "…", kind != "equal") for kind, _, _, start, end in steps]

@@ -20,8 +20,7 @@ class PageColumn(NamedTuple):
     cells: list[PageCell]
     meaning: str = ""  # for a reader who knows the paper
     folded: bool = False  # shown only on demand
-    is_text: bool = False  # names and settings rather than numbers
-    in_name: bool = False  # repeats the row's name in more words: on a phone it is folded, too
+    is_text: bool = False  # names rather than numbers
 
 
 def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
@@ -29,77 +28,37 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
 
     names: of the rows of a sweep. The table of a search keeps its own columns, but the drawn settings come last.
     """
-    columns = _sweep_columns(table, names) if table.rows else _search_columns(table.columns)
-    return [column for column in columns if any(cell.text for cell in column.cells)]
-
-
-def _search_columns(columns: Sequence[Column]) -> list[PageColumn]:
-    ordered = sorted(columns[1:], key=lambda column: column.setting)
-    return [
-        PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), is_text=column is columns[0])
-        for column in (columns[0], *ordered)
-    ]
-
-
-def _sweep_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
+    if not table.rows:
+        first, *others = table.columns
+        ordered = [first, *sorted(others, key=lambda column: column.setting)]
+        return [_plain(column)._replace(is_text=column is first) for column in ordered if any(column.cells)]
     settings = [column for column in table.columns if column.setting]
     results = {column.name: column for column in table.columns[1:] if not column.setting}
     title = table.rows[0].results.measure.title
     intervals = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}
-    first = [name for name in (*intervals, "p", "seeds", "params") if name in results]
-    folded = [column for name, column in results.items() if name not in (*first, *intervals.values())]
-    return [
-        *_name_columns(table, names, settings),
-        *(_with_interval(results[name], results.get(intervals.get(name, ""))) for name in first),
-        *map(_folded, [*settings, *folded]),
-    ]
-
-
-def _name_columns(table: Table, names: Sequence[str], settings: Sequence[Column]) -> list[PageColumn]:
-    """What each row is."""
-    rows = table.rows
-    base = next((i for i, row in enumerate(rows) if row.is_base), None)
-    return [
+    first_names = [name for name in (*intervals, "p", "seeds", "params") if name in results]
+    folded = [column for name, column in results.items() if name not in (*first_names, *intervals.values())]
+    labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
+    columns = [
         PageColumn(
             PageCell("row"),
-            [PageCell(name, row.label if row.label != name else "") for name, row in zip(names, rows, strict=True)],
+            [PageCell(name, label) for name, label in zip(names, labels, strict=True)],
             "Named by the settings in which it differs from base. Labels such as (A) are the paper's.",
             is_text=True,
         ),
-        PageColumn(
-            PageCell("what differs", "base → row" if base is not None else ""),
-            [PageCell(_what_differs(settings, i, base)) for i in range(len(rows))],
-            "The same, with base's values and with what follows from them: d_k and d_v are d_model / h unless they are "
-            "set.",
-            is_text=True,
-            in_name=True,
-        ),
+        *(_with_interval(results[name], results.get(intervals.get(name, ""))) for name in first_names),
+        *(_plain(column)._replace(folded=True) for column in (*settings, *folded)),
     ]
+    return [column for column in columns if any(cell.text for cell in column.cells)]
 
 
-def _what_differs(settings: Sequence[Column], row: int, base: int | None) -> str:
-    """`h 8 → 4, d_k 64 → 128`; without a base row `h 4, d_k 128`."""
-    if row == base:
-        return "nothing"
-    changes = [
-        f"{setting.name} {setting.cells[base]}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{setting.cells[row]}"
-        if base is not None and setting.cells[base]
-        else f"{setting.name} {setting.cells[row]}"
-        for setting in settings
-        if setting.cells[row]
-    ]
-    return ", ".join(changes)
+def _plain(column: Column) -> PageColumn:
+    return PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), column.meaning)
 
 
 def _with_interval(column: Column, interval: Column | None) -> PageColumn:
     """A column with its confidence intervals below the numbers."""
-    below = interval.cells if interval else [""] * len(column.cells)
-    return PageColumn(
-        PageCell(column.name, "95 % interval" if interval else ""),
-        [PageCell(*cell) for cell in zip(column.cells, below, strict=True)],
-        " ".join([column.meaning, interval.meaning]) if interval else column.meaning,
-    )
-
-
-def _folded(column: Column) -> PageColumn:
-    return PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), column.meaning, folded=True)
+    if interval is None:
+        return _plain(column)
+    cells = [PageCell(*cell) for cell in zip(column.cells, interval.cells, strict=True)]
+    return PageColumn(PageCell(column.name, "95 % interval"), cells, f"{column.meaning} {interval.meaning}")

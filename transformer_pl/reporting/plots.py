@@ -1,25 +1,27 @@
 """Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
 import itertools
-import math
-from collections.abc import Collection, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib.ticker
 import numpy as np
+from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_pl.reporting.cells import UNCONVERGED
-from transformer_pl.reporting.figure_names import NAME_SIZE, break_name, name_height, spread_apart
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", ":", "-.")
-MARGIN = 0.7  # inches of a figure's height that are not of its axes, at most
+NAME_WIDTH = 24  # characters in a line of a row's name
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
@@ -71,20 +73,22 @@ def forest(
     provisional: the names of rows whose difference more steps may change; they are marked.
     """
     names = [break_name(row.name) + (UNCONVERGED if row.name in provisional else "") for row in rows]
-    heights = np.array([0.14 + name_height(name) for name in names])
-    figure, axes = new_axes(5, 0.9 + heights.sum())
+    heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
+    figure, axes = _new_axes(5, 0.9 + heights.sum())
     centres = heights.cumsum() - heights / 2
     for y, row in zip(centres, rows, strict=True):
         face = COLOURS[1] if row.significant else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
         if row.name in paper:
-            axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5, label="paper")
+            axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel=f"{measure}, difference from base (95 %; filled: significant)", ylim=(heights.sum(), 0))
-    axes.set_yticks(centres, names, fontsize=NAME_SIZE)
+    axes.set(
+        xlabel=f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)",
+        ylim=(heights.sum(), 0),
+    )
+    axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
-    add_legend(axes)
     return figure
 
 
@@ -93,71 +97,60 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
 
     unit: of the x axis, steps or FLOPs. The star of a row that had not converged is hollow, and its name is marked.
     """
-    names = [break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}") for row in rows]
-    names = [name + UNCONVERGED if row.still_falls else name for name, row in zip(names, rows, strict=True)]
-    figure, axes = _named_axes(names)
-    looks = itertools.cycle(itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True)))
-    ends = [_draw_curve(axes, row, *look) for row, look in zip(rows, looks, strict=False)]
+    figure, axes = _axes_beside_names([row.name for row in rows])
+    for row, look in zip(rows, _looks(), strict=False):
+        name = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}")
+        _draw_curve(axes, row, look | {"label": name + UNCONVERGED if row.still_falls else name})
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
     plain_log(axes.yaxis)
-    _name_points(figure, axes, names, ends)
+    _name_beside(axes)
     return figure
 
 
-def _draw_curve(axes: Axes, row: Curve, line: str, colour_and_marker: tuple[str, str]) -> tuple[float, float, str]:
-    """Draw the curve of a row from its first measurement on; return where it ends, and its colour."""
-    colour, marker = colour_and_marker
-    end: tuple[float, float] = (row.end, math.nan)
-    if common := sorted(set.intersection(*map(set, row.at))) if row.at else []:
-        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
-        values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
-        look: dict[str, Any] = {"marker": marker, "markersize": 3.5, "markevery": max(1, len(common) // 8)}
-        axes.plot(common, values.mean(0), color=colour, linestyle=line, linewidth=1.2, **look)
-        if len(values) > 1:
-            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-        end = (common[-1], values.mean(0)[-1])
+def _draw_curve(axes: Axes, row: Curve, look: dict[str, Any]) -> None:
+    """Draw the curve of a row from its first measurement on, and its final value as a star."""
+    common = sorted(set.intersection(*map(set, row.at))) if row.at else []
+    by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
+    values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
+    mean = values.mean(0) if common else []
+    axes.plot(common, mean, markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, **look)
+    if len(values) > 1 and common:
+        axes.fill_between(common, values.min(0), values.max(0), color=look["color"], alpha=0.15, linewidth=0)
     if row.final is not None:
-        end = (row.end, row.final)
-        axes.plot(*end, "*", color=colour, markersize=8, markerfacecolor="white" if row.still_falls else colour)
-    return *end, colour
+        face = "white" if row.still_falls else look["color"]
+        axes.plot(row.end, row.final, "*", color=look["color"], markersize=8, markerfacecolor=face)
 
 
-def front(rows: Sequence[Point], unit: str, measure: str, up: bool = True) -> Figure:
-    """A measure against a cost. The line is the Pareto front: no other row is better at the same or a lower cost.
-
-    up: whether higher values are better.
-    """
-    names = [break_name(row.name) for row in rows]
-    figure, axes = _named_axes(names)
+def front(rows: Sequence[Point], unit: str, measure: str) -> Figure:
+    """A measure against a cost; rows of the Pareto front are filled: no other is higher at the same or a lower cost."""
     best: list[Point] = []
-    sign = 1 if up else -1
-    for row in sorted(rows, key=lambda row: (row.cost, -sign * row.value)):
-        if not best or sign * row.value > sign * best[-1].value:
+    for row in sorted(rows, key=lambda row: (row.cost, -row.value)):
+        if not best or row.value > best[-1].value:
             best.append(row)
+    figure, axes = _axes_beside_names([row.name for row in rows])
     axes.step([p.cost for p in best], [p.value for p in best], where="post", color="0.6", linewidth=0.8, zorder=0)
-    for row in rows:
-        colour = COLOURS[2] if row in best else COLOURS[1]
-        axes.plot([row.cost] * 2, [row.low, row.high], color=colour, linewidth=0.8)
-        axes.plot(row.cost, row.value, "D" if row in best else "o", color=colour, markersize=4)
+    for row, look in zip(rows, _looks(), strict=False):
+        axes.plot([row.cost] * 2, [row.low, row.high], color=look["color"], linewidth=0.8)
+        face = look["color"] if row in best else "white"
+        of_row = {"linestyle": "none", "markerfacecolor": face, "label": break_name(row.name)}
+        axes.plot(row.cost, row.value, markersize=5, **(look | of_row))
     axes.set(xlabel=unit, ylabel=measure, xscale="log")
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
-    _name_points(figure, axes, names, [(row.cost, row.value, "0.8") for row in rows])
+    _name_beside(axes)
     return figure
 
 
 def grid(rows: Sequence[Point], unit: str, measure: str) -> Figure:
     """A measure with its interval over the one number in which the rows differ, which is the `cost` of each point."""
-    figure, axes = new_axes(4.5, 3.2)
-    rows = sorted(rows, key=lambda row: row.cost)
-    x = [row.cost for row in rows]
-    axes.plot(x, [row.value for row in rows], color=COLOURS[1], marker="o", markersize=4, linewidth=1.2)
-    for row in rows:
-        axes.plot([row.cost] * 2, [row.low, row.high], color=COLOURS[1], linewidth=0.8, marker="_", markersize=5)
+    figure, axes = _new_axes(4.5, 3.2)
+    x, value, low, high = np.array(sorted((row.cost, row.value, row.low, row.high) for row in rows)).T
+    axes.plot(x, value, color=COLOURS[1], marker="o", markersize=4, linewidth=1.2)
+    axes.vlines(x, low, high, color=COLOURS[1], linewidth=0.8)
     axes.set(xlabel=unit, ylabel=f"{measure} (95 %)")
     if x[0] > 0 and x[-1] / x[0] >= 8:
         axes.set_xscale("log")
         axes.minorticks_off()
-    axes.set_xticks(x, [f"{value:g}" for value in x])
+    axes.set_xticks(x, [f"{one:g}" for one in x])
     return figure
 
 
@@ -166,11 +159,10 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
 
     times: seconds by layer and n.
     """
-    figure, axes = new_axes(5, 3.6)
-    times = {name: seconds for name, seconds in times.items() if seconds}
-    for (name, seconds), colour, marker in zip(times.items(), itertools.cycle(COLOURS), itertools.cycle(MARKERS)):
-        milliseconds = [1e3 * t for t in seconds.values()]
-        axes.loglog(list(seconds), milliseconds, color=colour, marker=marker, markersize=4, linewidth=1.2, label=name)
+    times = {break_name(name): seconds for name, seconds in times.items() if seconds}
+    figure, axes = _axes_beside_names([*times])
+    for (name, seconds), look in zip(times.items(), _looks(), strict=False):
+        axes.loglog(list(seconds), [1e3 * t for t in seconds.values()], markersize=4, label=name, **look)
     lengths = sorted({n for seconds in times.values() for n in seconds})
     slowest, fastest = (1e3 * end(end(seconds.values()) for seconds in times.values()) for end in (max, min))
     for power, label, line in ((1, "n", "--"), (2, "n²", ":")):
@@ -180,52 +172,37 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     axes.set_xticks(lengths, [str(n) for n in lengths])
     plain_log(axes.yaxis)
     axes.minorticks_off()
-    add_legend(axes)
+    _name_beside(axes)
     return figure
 
 
-def _named_axes(names: Sequence[str]) -> tuple[Figure, Axes]:
+def break_name(name: str) -> str:
+    """A name on as many lines as it needs, so that names which differ look different: broken at blanks, then `=`."""
+    breakable = re.sub(r"(?<==)(?=\S{12})", " ", name) if len(name) > NAME_WIDTH else name
+    return "\n".join(textwrap.wrap(breakable, NAME_WIDTH, break_on_hyphens=False)) or name
+
+
+def _looks() -> itertools.cycle:
+    """A look for each row: colours and markers change first, then the style of lines."""
+    looks = itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True))
+    return itertools.cycle([{"color": c, "marker": marker, "linestyle": line} for line, (c, marker) in looks])
+
+
+def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
     """Axes that are high enough for a column of these names beside them."""
-    return new_axes(5, max(3.6, MARGIN + sum(map(name_height, names))))
+    lines = sum(1 + break_name(name).count("\n") for name in names)
+    return _new_axes(7, max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names)))
 
 
-def _name_points(figure: Figure, axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float, str]]) -> None:
-    """Write the names of points in a column right of the axes, joined to the points by lines.
-
-    So no name lies on a point or on another name. points: x, y and the colour of the line. The axes have their limits.
-    """
-    room = figure.get_figheight() - MARGIN
-    wanted = [(axes.transScale + axes.transLimits).transform((x, y))[1] for x, y, _ in points]  # 0 to 1
-    order = np.argsort(wanted)[::-1]  # the highest first
-    heights = spread_apart([wanted[i] for i in order], [name_height(names[i]) / room for i in order])
-    for i, height in zip(order, heights, strict=True):
-        x, y, colour = points[i]
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 2}
-        axes.annotate(
-            names[i],
-            (x, y),
-            (1.08, height),
-            textcoords=axes.transAxes,
-            fontsize=NAME_SIZE,
-            va="center",
-            arrowprops=line,
-            annotation_clip=False,
-        )
+def _name_beside(axes: Axes) -> None:
+    """Write what each mark stands for right of the axes, where it lies on nothing."""
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
 
 
-def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
+def _new_axes(width: float, height: float) -> tuple[Figure, Axes]:
     """An empty figure of this size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
-
-
-def add_legend(axes: Axes) -> None:
-    """Add a legend with every label once, above the axes, where it lies on nothing."""
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    if handles:
-        axes.legend(
-            handles.values(), handles, frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1)
-        )
 
 
 def plain_log(axis: Any, form: Any = "{x:g}") -> None:
@@ -235,6 +212,10 @@ def plain_log(axis: Any, form: Any = "{x:g}") -> None:
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def whole_numbers(axis: Any) -> None:
-    """Label an axis with whole numbers only."""
-    axis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+@contextmanager
+def drawing_by_pyplot() -> Iterator[None]:
+    """In it another library may draw by pyplot and set a style: its figures stay, pyplot and the style do not."""
+    pyplot.switch_backend("agg")
+    with pyplot.rc_context():
+        yield
+    pyplot.close("all")

@@ -30,30 +30,31 @@ class Publisher:
     def publish(self, table: Table, draw_page: Callable[[], dict[str, Path]], exit_code: int) -> int:
         """Print the table, write it with its page and send it to W&B; return the exit code of the command.
 
-        draw_page: writes `report.html` and returns the figures by their captions. It is called only if the table has
-        changed, and never after an interruption (any exit code but 0 and 1), which must end soon.
+        draw_page: writes the page with `write_page_files` and returns the figures by their captions. It is called
+        where the folder has the page of another table, or none, and never after an interruption (any exit code but 0
+        and 1), which must end soon.
         """
         self.console.print(table.terminal(self.console.width))
+        page, markdown_file = self.folder / "report.html", self.folder / "table.md"
         try:
             with locked_file(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
-                self._write(table, draw_page, interrupted=exit_code not in (0, 1))
+                drawn = (
+                    page.exists() and markdown_file.exists() and markdown_file.read_text("utf-8") == table.markdown()
+                )
+                write_atomically(self.folder / "table.tex", table.latex())
+                write_atomically(self.folder / "results.csv", table.csv())
+                if exit_code in (0, 1) and not drawn:
+                    self._send_to_wandb(table, draw_page())
+                write_atomically(markdown_file, table.markdown())
         except OSError as error:  # the results themselves are safe in the folders of the trials
             remedy = "run the same command again to write it"
             say(self.console, f"table: cannot be written to {self.folder}: {error}; {remedy}")
             return exit_code or 1
         suffix = f" (-{self.folder.name.rpartition('-')[2]}: {self.differs})" if self.differs else ""
         say(self.console, f"table and results: {self.folder}{suffix}")
-        if (page := self.folder / "report.html").exists():
+        if page.exists():
             say(self.console, f"page: {page}")
         return exit_code
-
-    def _write(self, table: Table, draw_page: Callable[[], dict[str, Path]], interrupted: bool) -> None:
-        unchanged = _holds(self.folder, table)
-        write_atomically(self.folder / "table.tex", table.latex())
-        write_atomically(self.folder / "results.csv", table.csv())
-        if not interrupted and not (unchanged and (self.folder / "report.html").exists()):
-            self._send_to_wandb(table, draw_page())
-        write_atomically(self.folder / "table.md", table.markdown())  # last: once it is there, the page is there too
 
     def _send_to_wandb(self, table: Table, figures: dict[str, Path]) -> None:
         """Log the table and the figures as a run of their own, in the sweep's group."""
@@ -63,21 +64,6 @@ class Publisher:
         report.tell(tables={"results": table.typed()})
         report.tell(images={caption: str(path) for caption, path in figures.items()})
         report.finish(0, wait=SEND_S)  # everything is still to be sent
-
-
-def forget_other_table(folder: Path, table: Table) -> None:
-    """Remove `table.md` where it is another table than a page is about to show: the next sweep then draws its own page.
-
-    Such a page is that of `report` with other seeds, or with another test.
-    """
-    if not _holds(folder, table):
-        (folder / "table.md").unlink(missing_ok=True)
-
-
-def _holds(folder: Path, table: Table) -> bool:
-    """Whether `table.md` is this table."""
-    markdown_file = folder / "table.md"
-    return markdown_file.exists() and markdown_file.read_bytes() == table.markdown().encode()
 
 
 def mention_offline_runs(folders: Iterable[Path], runs: Path, console: Console) -> None:

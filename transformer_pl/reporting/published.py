@@ -38,6 +38,7 @@ class PublishedTable(Section):
 
     source: str
     hub: str | None = Field(None, description="the text, as data.hub names it")
+    split: Literal["val", "test"] = Field("val", description="the set that its scores are of")
     rows: list[PublishedRow]
     others: list[PublishedRow] = []  # systems that are no Transformer, and so no row of a sweep
 
@@ -59,25 +60,27 @@ class PublishedTable(Section):
         return [shown.get(place) for place in range(len(configs))]
 
     def difference(self, row: PublishedRow) -> float | None:
-        """The row's score minus base's; None for base itself and where one of the two is not printed."""
+        """The row's score minus base's on the validation set; None for base itself and where one is not printed."""
         base = next((row for row in self.rows if row.label == "base"), row)
-        if row is base or row.score is None or base.score is None:
+        if self.split == "test" or row is base or row.score is None or base.score is None:
             return None
         return round(row.score - base.score, 2)
 
 
 @cache
-def read_published(name: str | None = "table3") -> PublishedTable | None:
-    """Read a printed table by the name of its file; None where there is no name."""
-    return PublishedTable.model_validate(read_yaml(FOLDER / f"{name}.yaml")) if name else None
-
-
-@cache
-def read_costs(data: Data) -> PublishedTable | None:
-    """Read the printed Table 2 for the two languages of a text; None for languages and tasks that it does not have."""
-    name = task_of(data).costs
-    table = name and read_yaml(FOLDER / f"{name}.yaml").get(f"{data.source}-{data.target}")
+def read_published(name: str = "table3", languages: str = "en-de") -> PublishedTable | None:
+    """Read a printed table by the name of its file, which may hold one for each pair of languages."""
+    content = read_yaml(FOLDER / f"{name}.yaml")
+    table = content if "rows" in content else content.get(languages)
     return PublishedTable.model_validate(table) if table else None
+
+
+def paper_table(data: Data, sweep: str = "") -> PublishedTable | None:
+    """The paper's table for a task: the one that a sweep is named after, such as table2, or else the task's own."""
+    published = task_of(data).published
+    if published and sweep in {path.stem for path in FOLDER.glob("*.yaml")}:
+        return read_published(sweep, f"{data.source}-{data.target}")
+    return read_published(published) if published else None
 
 
 def hides_paper(beside: Beside | None, data: Data) -> bool:

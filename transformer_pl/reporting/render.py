@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
-from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
 
+from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.trials.metrics import finite_or_none
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ class Table(NamedTuple):
         All columns are shown if they fit. Otherwise columns are dropped by their rank; if even that is too wide, the
         settings are joined into one column and, again, columns are dropped as needed.
         """
-        layouts = [*_ever_fewer(self.columns), *_ever_fewer(_join_settings(self.columns))]
-        columns = next((layout for layout in layouts if _width(layout) <= width), layouts[-1])
-        return Group(_grid(columns), *(Text(note, style="dim") for note in self.notes))
+        grids = [_grid(layout) for layout in (*_ever_fewer(self.columns), *_ever_fewer(_join_settings(self.columns)))]
+        console = Console(width=UNBROKEN)
+        grid = next((grid for grid in grids if console.measure(grid).minimum <= width), grids[-1])
+        return Group(grid, *(Text(note, style="dim") for note in self.notes))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -98,9 +99,11 @@ class Table(NamedTuple):
         return "\n".join(["% \\usepackage{booktabs}", *frame, r"\bottomrule", r"\end{tabular}}", *notes]) + "\n"
 
     def json(self) -> str:
-        """The records and the notes as JSON; null where nothing was measured or a value is not finite."""
+        """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
         records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
-        return json.dumps({"rows": records, "notes": self.notes}, indent=1, ensure_ascii=False) + "\n"
+        columns = {column.name: column.meaning for column in self.columns if column.meaning}
+        content = {"rows": records, "notes": self.notes, "columns": columns}
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def _of_one_kind(values: Sequence[Any]) -> list[Any]:
@@ -131,33 +134,15 @@ def _join_settings(columns: list[Column]) -> list[Column]:
     return [*others[:first], Column("differs", joined, setting=True, wraps=True), *others[first:]]
 
 
-def _heading(column: Column) -> str:
-    """The column's name, on two lines where it has several words."""
-    return column.name.replace(" ", "\n", 1)
-
-
-def _width(columns: list[Column]) -> int:
-    """The characters that a grid of these columns needs."""
-    widths = [
-        _wrapped_width(column) if column.wraps else max(map(cell_len, [*_heading(column).split("\n"), *column.cells]))
-        for column in columns
-    ]
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _wrapped_width(column: Column) -> int:
-    """The characters that a wrapping column needs: its longest word is not broken."""
-    return max(WRAPPED_WIDTH, *(cell_len(word) for cell in column.cells for word in cell.split()))
-
-
 def _grid(columns: list[Column]) -> Grid:
+    """The columns as rich lays them out. A heading of several words has two lines; of cells, only settings wrap."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
-        is_text = column.wraps or column is columns[0]
         grid.add_column(
-            Text(_heading(column)),
-            justify="left" if is_text else "right",
+            Text(column.name.replace(" ", "\n", 1)),
+            justify="left" if column.wraps or column is columns[0] else "right",
             no_wrap=not column.wraps,
+            min_width=WRAPPED_WIDTH if column.wraps else None,
             overflow="fold",
         )
     for cells in zip(*(column.cells for column in columns), strict=True):

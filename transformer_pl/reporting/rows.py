@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
-from transformer_pl.experiments.regime import Regime, regime
 from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, hides_paper, read_published
+from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, hides_paper
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from transformer_pl.reporting.stats import RowComparison
 
 ALPHA = 0.05  # level of significance
-LEARNED = 1.0  # a row whose score is below it has learned next to nothing: two such rows are not compared
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 
 
@@ -33,11 +31,8 @@ class RowResults(NamedTuple):
     results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
     states: list[str]  # by seed
     sentences: "np.ndarray | None" = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
-    read_errors: Sequence[
-        str
-    ] = ()  # why sentence statistics of a finished seed cannot be used; then `sentences` is None
     convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
-    regime: Regime | None = None  # None of a row without a finished seed
+    unread: str | None = None  # why `sentences` is None although seeds are finished
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -57,6 +52,11 @@ class RowResults(NamedTuple):
     @property
     def params(self) -> int | None:
         return self.done[0]["params"] if self.done else None
+
+    @property
+    def flops(self) -> float | None:
+        """The mean cost of a training."""
+        return mean([result["flops"] for result in self.done])
 
     @property
     def still_falls(self) -> bool:
@@ -79,11 +79,6 @@ class TableRow:
     base: RowResults | None  # what differences are to
     score: "RowComparison | None"
     loss: "RowComparison | None"
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether neither the row nor base is trained enough to compare them."""
-        return not self.is_base and self.base is not None and are_untrained(self.results, self.base)
 
     @property
     def is_provisional(self) -> bool:
@@ -135,95 +130,63 @@ def read_rows(sweep: Sweep, planned: Iterable[PlannedTrial]) -> list[RowResults]
 
 
 def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
-    trials = [one.trial for one in planned]
-    results = [trial.result() for trial in trials]
-    sentences: list[np.ndarray] = []
-    errors: list[str] = []
-    for trial, result in zip(trials, results, strict=True):
-        try:
-            if result:
-                sentences.append(trial.sentences("val", task_of(config.data).measure))
-        except InputError as error:
-            errors += error.messages
-    states = [trial.state() for trial in trials]
-    converged = of_seeds([of_trial(trial) for trial in trials])
-    done = next((result for result in results if result), None)
-    trained = regime(config, planned[0].prepared, done["params"]) if done else None
-    return RowResults(config, results, states, None if errors else _stack_seeds(sentences), errors, converged, trained)
-
-
-def _stack_seeds(sentences: list["np.ndarray"]) -> "np.ndarray | None":
-    """One array (seeds, sentences, k + 2); None without seeds, or where their numbers of sentences differ."""
     import numpy as np
 
-    if not sentences or any(of_seed.shape != sentences[0].shape for of_seed in sentences):
-        return None
-    return np.stack(sentences)
-
-
-def are_untrained(*rows: RowResults) -> bool:
-    """Whether all of these rows have results, and all are below LEARNED."""
-    means = [mean(row.scores) for row in rows]
-    return all(value is not None and value < LEARNED for value in means)
-
-
-def published_table(rows: Sequence[RowResults]) -> PublishedTable | None:
-    """The paper's table of the rows' task; None where it has none."""
-    return read_published(task_of(rows[0].config.data).published)
+    trials = [one.trial for one in planned]
+    results, measure = [trial.result() for trial in trials], task_of(config.data).measure
+    sentences, unread = [], None
+    try:
+        sentences = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+    except InputError as error:
+        unread = error.messages[0]
+    are_alike = len({of_seed.shape for of_seed in sentences}) == 1
+    return RowResults(
+        config,
+        results,
+        [trial.state() for trial in trials],
+        np.stack(sentences) if are_alike else None,
+        of_seeds([of_trial(trial) for trial in trials]),
+        unread,
+    )
 
 
 def make_table_rows(
-    rows: Sequence[RowResults], base: Config | None, randomise: bool, beside: Beside | None = None
+    rows: Sequence[RowResults],
+    base: Config | None,
+    randomise: bool,
+    paper: PublishedTable | None,
+    beside: Beside | None = None,
 ) -> list[TableRow]:
-    """Compare every row with base and find it in the paper's table.
-
-    base: the config that differences are to; there are no differences where None or not among the rows.
-    randomise: whether p-values are by approximate randomisation rather than by a t-test.
-    beside: `none` or `paper`; by default the paper's rows are left out where the text is the user's own.
-    """
+    """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`."""
     base_identity = base and row_identity(base)
     are_base = [base is not None and row_identity(row.config) == base_identity for row in rows]
     base_row = next((row for row, is_base in zip(rows, are_base, strict=True) if is_base), None)
-    paper = published_table(rows)
     configs = [row.config for row in rows]
     published = paper.find_all(configs, base) if paper else [None] * len(rows)
     printed = [None if hides_paper(beside, one.data) else row for one, row in zip(configs, published, strict=True)]
-    compared = compare_with_base(rows, base_row, randomise)
+    compared = _compare_with_base(rows, base_row, randomise)
     return [
         TableRow(row, row_settings(row.config), of_paper, is_base, base_row, score, loss)
         for row, of_paper, is_base, (score, loss) in zip(rows, printed, are_base, compared, strict=True)
     ]
 
 
-def compare_with_base(
+def _compare_with_base(
     rows: Sequence[RowResults], base: RowResults | None, randomise: bool
 ) -> list[tuple["RowComparison | None", "RowComparison | None"]]:
     """The statistics of each row's score and of its loss; None where a row has no sentence statistics.
 
-    Rows that are not trained enough, like base, are not tested: they have no p-value. Rows that were measured on other
-    text have no difference either.
+    Rows that were measured on other text than base have no difference.
     """
     if all(row.sentences is None for row in rows):
         return [(None, None)] * len(rows)
     from transformer_pl.reporting import stats  # scipy takes half a second
 
     base_index = next((i for i, row in enumerate(rows) if row is base), None)
-    sentences = [row.sentences for row in rows]
-    untrained = [base is not None and row is not base and are_untrained(row, base) for row in rows]
-    other_text = [base is not None and text_settings(row.config) != text_settings(base.config) for row in rows]
-    apart = [one or other for one, other in zip(untrained, other_text, strict=True)]
-    tested = [None if alone else of_row for of_row, alone in zip(sentences, apart, strict=True)]
-    by_metric = []
-    for metric in (stats.of_measure(rows[0].measure), stats.LOSS):
-        compared = stats.compare_rows(tested, base_index, metric, randomise)
-        untested = stats.compare_rows(sentences, base_index, metric) if any(apart) else compared
-        for index, row in enumerate(untested):
-            if apart[index]:
-                compared[index] = row and row._replace(
-                    difference=None if other_text[index] else row.difference, p_value=None, own_p_value=None
-                )
-        by_metric.append(compared)
-    return list(zip(*by_metric, strict=True))
+    same_text = [base is not None and text_settings(row.config) == text_settings(base.config) for row in rows]
+    sentences, metrics = [row.sentences for row in rows], (stats.of_measure(rows[0].measure), stats.LOSS)
+    compared = [stats.compare_rows(sentences, base_index, metric, randomise, same_text) for metric in metrics]
+    return list(zip(*compared, strict=True))
 
 
 def row_settings(config: Config) -> dict[str, Any]:

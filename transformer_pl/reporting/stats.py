@@ -210,43 +210,49 @@ class RowComparison(NamedTuple):
 
 
 def compare_rows(
-    rows: Sequence[np.ndarray | None], base: int | None, metric: Metric, randomise: bool = False
+    rows: Sequence[np.ndarray | None],
+    base: int | None,
+    metric: Metric,
+    randomise: bool = False,
+    same_text: Sequence[bool] = (),
 ) -> list[RowComparison | None]:
     """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
     variances that are moderated over the rows where there are enough (see moderation.py). With `randomise`, or where
-    both rows have one seed, they are tested by approximate randomisation of sentences.
+    both rows have one seed, they are tested by approximate randomisation of sentences. p-values have Holm's correction.
 
-    There is no difference from base where the row was measured on other sentences; where one row has one seed and the
-    other several, since nothing is known of the variation of that one; and, with `randomise`, where their numbers of
-    seeds differ.
+    There is no difference from base where the row was measured on other sentences, or `same_text` says so; where one
+    row has one seed and the other several, since nothing is known of the variation of that one; and, with `randomise`,
+    where their numbers of seeds differ.
     """
     samples = [_finite_sample(row, metric) for row in rows]
     prior = seed_prior([one for one in samples if one is not None])
-    base_row, base_sample = (None, None) if base is None else (rows[base], samples[base])
     comparisons: list[RowComparison | None] = []
     for i, (row, row_sample) in enumerate(zip(rows, samples, strict=True)):
         if row is None or row_sample is None:
             comparisons.append(None)
             continue
-        to_base, p_value, own = None, None, None
-        if (
-            i != base
-            and base_row is not None
-            and base_sample is not None
-            and _are_comparable(row, base_row, metric, randomise)
-        ):
-            most = metric.highest - metric.lowest
-            to_base = difference(row_sample, base_sample, prior).within(-most, most)
-            p_value = to_base.p_value
-            if to_base.parts and not randomise:
-                own = difference(row_sample, base_sample).p_value
-            if randomise or len(row) == 1:
-                p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
         row_mean = estimate(row_sample, prior).within(metric.lowest, metric.highest)
-        comparisons.append(RowComparison(row_mean, to_base, p_value, own))
-    return correct_p_values(comparisons)
+        comparisons.append(RowComparison(row_mean, None, None))
+        if base is None or i == base or (same_text and not same_text[i]):
+            continue
+        base_row, base_sample = rows[base], samples[base]
+        if base_row is None or base_sample is None or not _are_comparable(row, base_row, metric, randomise):
+            continue
+        most = metric.highest - metric.lowest
+        to_base = difference(row_sample, base_sample, prior).within(-most, most)
+        p_value = to_base.p_value
+        own = difference(row_sample, base_sample).p_value if to_base.parts and not randomise else None
+        if randomise or len(row) == 1:
+            p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
+        comparisons[i] = RowComparison(row_mean, to_base, p_value, own)
+    p_values = _holm_where_tested([one and one.p_value for one in comparisons])
+    own_p_values = _holm_where_tested([one and one.own_p_value for one in comparisons])
+    return [
+        one and one._replace(p_value=p, own_p_value=own)
+        for one, p, own in zip(comparisons, p_values, own_p_values, strict=True)
+    ]
 
 
 def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
@@ -261,16 +267,6 @@ def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric, randomise
     if (len(row) == 1) != (len(base) == 1) or (randomise and len(row) != len(base)):
         return False
     return np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])
-
-
-def correct_p_values(comparisons: Sequence[RowComparison | None]) -> list[RowComparison | None]:
-    """Apply Holm's correction to the p-values of all rows that are tested, by either test."""
-    p_values = _holm_where_tested([row and row.p_value for row in comparisons])
-    own = _holm_where_tested([row and row.own_p_value for row in comparisons])
-    return [
-        row and row._replace(p_value=p_value, own_p_value=own_p_value)
-        for row, p_value, own_p_value in zip(comparisons, p_values, own, strict=True)
-    ]
 
 
 def _holm_where_tested(p_values: Sequence[float | None]) -> list[float | None]:
@@ -304,30 +300,3 @@ def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int =
         differences = score(row.sum(1)[:, None] + moved) - score((row + gap).sum(1)[:, None] - moved)
         at_least_observed += int((np.abs(differences.mean(0)) >= observed - 1e-9).sum())
     return (at_least_observed + 1) / (trials + 1)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Planning
-
-
-def seeds_to_resolve(
-    gap: float, between_seeds: float, between_sentences: float, tests: int = 1, power: float = 0.8
-) -> int | None:
-    """The seeds per row with which a t-test detects a true difference `gap` with probability `power`.
-
-    tests: the number of rows that are tested. Holm's correction asks the first of them for a p-value of 5 % / tests.
-    between_seeds: the standard deviation of a row's score from seed to seed. between_sentences: the standard error that
-    a difference keeps with infinitely many seeds. None if no number up to 10,000 is enough.
-
-    With S seeds in both rows, SE^2 = 2 between_seeds^2 / S + between_sentences^2, and value / SE has the noncentral
-    t distribution with noncentrality gap / SE.
-    """
-    if between_seeds**2 + between_sentences**2 == 0:  # also for rounding errors whose squares are none
-        return 2
-    S = np.unique(np.geomspace(2, 10_000, 400).astype(int))
-    by_seeds = 2 * between_seeds**2 / S
-    standard_error = np.sqrt(by_seeds + between_sentences**2)
-    freedom = standard_error**4 / np.maximum(by_seeds**2 / (2 * (S - 1)), 1e-300)
-    critical = stats.t.isf((1 - LEVEL) / 2 / tests, freedom)
-    enough = stats.nct.sf(critical, np.minimum(freedom, 1e6), gap / standard_error) >= power
-    return int(S[enough.argmax()]) if enough.any() else None

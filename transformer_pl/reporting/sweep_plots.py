@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
+from operator import itemgetter
 from typing import Any
 
 from transformer_pl.config import without_section
@@ -14,134 +15,81 @@ from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.plots import Curve, Drawing, Point
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.rows import ALPHA
-from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
-COSTS = {"params": "parameters", "flops": "training FLOPs"}  # keys of result.json
+COSTS = {"params": "parameters", "flops": "training FLOPs"}  # keys of a record
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
 CURVES = (
     "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
     "seeds, the area around it reaches from the lowest to the highest seed. The star, and the number beside the name, "
-    "is the final perplexity, of the weights that the table's scores are of."
+    f"is the final perplexity, of the weights that the table's scores are of. A hollow star and {UNCONVERGED}: the row "
+    "had not converged."
 )
 FRONT = (
-    "Each point is a row, with the 95 % interval of its {}. Orange diamonds, joined by the line, are the Pareto "
+    "Each point is a row, with the 95 % interval of its {}. The filled ones, joined by the line, are the Pareto "
     "front: no other row is better at the same or a lower cost."
 )
-CONVERGED = f" A hollow star, and {UNCONVERGED}: the row had not converged, and more steps may change its place."
-PROVISIONAL = f" {UNCONVERGED}: the row or base had not converged, and more steps may change the difference."
+DIFFERENCES = (
+    "Each row's {} minus base's. The bar is its 95 % interval: where it crosses zero, the row may be better or worse "
+    "than base. A filled circle differs significantly (p < 0.05); a cross is the difference that the paper prints. "
+    f"{UNCONVERGED}: the row or base had not converged. Rows without an interval are left out."
+)
 Figures = dict[str, Drawing]  # by file name
 
 
 def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> Figures:
     """Draw the figures of a sweep. `table` has one record for each row of the sweep."""
-    first_results: dict[int, dict[str, Any]] = {}  # of each row, of its first finished seed
-    for one in planned:
-        if result := one.trial.result():
-            first_results.setdefault(one.row, result)
     return (
         _difference_plot(sweep, table)
-        | _learning_curves(sweep, planned, table, first_results)
-        | _cost_plots(sweep, table, first_results)
+        | _learning_curves(sweep, planned, table)
+        | _cost_plots(sweep, table)
         | _grid_plot(sweep, table)
     )
 
 
 def _difference_plot(sweep: Sweep, table: Table) -> Figures:
     measure = table.rows[0].results.measure
-    differences = _points(sweep, table, f"val/{measure.name}.difference", lambda row: 0.0)
+    metric = f"{measure.name}.difference"
+    differences = _points(sweep, table, f"val/{metric}", lambda record: 0.0)
     if not differences:
         return {}
-    marked = {row.name for row, of_table in zip(sweep.rows, table.rows, strict=True) if of_table.is_provisional}
-    published = {
-        row.name: record[f"paper/{measure.name}.difference"]
-        for row, record in zip(sweep.rows, table.records, strict=True)
-        if record[f"paper/{measure.name}.difference"] is not None
-    }
-    explanation = (
-        f"Each row's {measure.title} minus base's. The bar is its 95 % interval: where it crosses zero, the row may be "
-        "better or worse than base. A filled circle differs significantly (p < 0.05)."
-    )
-    if published:
-        explanation += " A cross is the difference that the paper prints."
-    if any(point.name in marked for point in differences):
-        explanation += PROVISIONAL
-    if left_out := sum(row.difference() is not None for row in table.rows) - len(differences):
-        explanation += f" {counted(left_out, 'row')} without an interval {'is' if left_out == 1 else 'are'} not shown."
-    forest = plots.forest(differences, published, measure.title, marked)
-    return {"differences": Drawing("Differences from base", forest, explanation)}
+    names = [row.name for row in sweep.rows]
+    marked = {name for name, row in zip(names, table.rows, strict=True) if row.is_provisional}
+    printed = {name: record[f"paper/{metric}"] for name, record in zip(names, table.records, strict=True)}
+    printed = {name: value for name, value in printed.items() if value is not None}
+    forest = plots.forest(differences, printed, measure.title, marked)
+    return {"differences": Drawing("Differences from base", forest, DIFFERENCES.format(measure.title))}
 
 
-def _learning_curves(
-    sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, first_results: Mapping[int, Mapping[str, Any]]
-) -> Figures:
+def _learning_curves(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> Figures:
     figures: Figures = {}
     for name, unit in (("curves_steps", "steps"), ("curves_flops", "training FLOPs")):
-        curves = []
-        for row, result in sorted(first_results.items()):
-            cost_per_step = 1.0 if unit == "steps" else result["flops"] / result["steps"]
-            curve = _curve(sweep, planned, row, cost_per_step)
-            curves.append(curve._replace(still_falls=table.rows[row].results.still_falls))
+        curves = [
+            _curve(sweep, planned, table, row, unit) for row, of_row in enumerate(table.rows) if of_row.results.done
+        ]
         if curves := [curve for curve in curves if any(curve.at) or curve.final is not None]:
-            explanation = CURVES + (CONVERGED if any(curve.still_falls for curve in curves) else "")
-            explanation += "" if unit == "steps" else " Rows are compared at equal computation."
+            explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
             drawing = plots.curves(curves, unit, "validation perplexity")
             figures[name] = Drawing(f"Validation perplexity by {unit}", drawing, explanation)
     return figures
 
 
-def _cost_plots(sweep: Sweep, table: Table, first_results: Mapping[int, Mapping[str, Any]]) -> Figures:
-    figures: Figures = {}
-    measure = table.rows[0].results.measure
-    for cost, unit in COSTS.items():
-        costs = {row: result[cost] for row, result in first_results.items()}
-        points = _points(sweep, table, f"val/{measure.name}", costs.__getitem__)
-        if points and max(point.cost for point in points) >= DIFFERS * min(point.cost for point in points):
-            drawing = plots.front(points, unit, measure.title)
-            figures[f"front_{cost}"] = Drawing(f"{measure.title} against {unit}", drawing, FRONT.format(measure.title))
-    return figures
-
-
-def _grid_plot(sweep: Sweep, table: Table) -> Figures:
-    """The score over the one number in which the rows differ."""
-    key = _only_varied_number(sweep, table.records)
-    if key is None:
-        return {}
-    measure = table.rows[0].results.measure
-    points = _points(sweep, table, f"val/{measure.name}", lambda row: table.records[row][key])
-    if len(points) < 3:
-        return {}
-    drawing = plots.grid(points, without_section(key), measure.title)
-    explanation = f"The rows differ in {without_section(key)} alone. Bars are 95 % intervals."
-    return {"grid": Drawing(f"{measure.title} over {key}", drawing, explanation)}
-
-
-def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[int], float]) -> list[Point]:
-    """A point for each row that has an interval of this metric. `cost` takes the row's index."""
-    points = []
-    score = f"val/{table.rows[0].results.measure.name}"
-    for i, (row, record) in enumerate(zip(sweep.rows, table.records, strict=True)):
-        low, high, p_value = record[f"{metric}.low"], record[f"{metric}.high"], record[f"{score}.difference.p"]
-        if low is not None:
-            value = record[metric] if metric in record else record[f"{metric}.mean"]
-            points.append(Point(row.name, value, low, high, cost(i), p_value is not None and p_value < ALPHA))
-    return points
-
-
-def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], row: int, cost_per_step: float) -> Curve:
-    """The finite validation perplexities of a row's finished trials, by their cost, and their final mean."""
-    finished = [(one.trial, result) for one in planned if one.row == row and (result := one.trial.result())]
-    by_seed = [_validations(trial) for trial, _ in finished if _has_intact_metrics(trial)]
+def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, row: int, unit: str) -> Curve:
+    """The finite validation perplexities of a row's finished trials, by steps or FLOPs, and their final mean."""
+    results = table.rows[row].results
+    first = results.done[0]
+    per_step = 1.0 if unit == "steps" else first["flops"] / first["steps"]
+    by_seed = [_validations(one.trial) for one in planned if one.row == row and one.trial.result()]
     by_seed = [lines for lines in by_seed if lines]
-    finals = [result["metrics"]["val/ppl"] for _, result in finished]
+    finals = results.values("val/ppl")
     return Curve(
         sweep.rows[row].name,
-        [[line["step"] * cost_per_step for line in lines] for lines in by_seed],
+        [[line["step"] * per_step for line in lines] for lines in by_seed],
         [[line["val/ppl"] for line in lines] for lines in by_seed],
-        max(result["steps"] for _, result in finished) * cost_per_step,
+        max(result["steps"] for result in results.done) * per_step,
         statistics.fmean(finals) if all(map(math.isfinite, finals)) else None,
+        results.still_falls,
     )
 
 
@@ -154,14 +102,42 @@ def _validations(trial: Trial) -> list[dict[str, Any]]:
     ]
 
 
-def _has_intact_metrics(trial: Trial) -> bool:
-    """Whether metrics.jsonl is as it was written; warns where it is damaged."""
-    try:
-        trial.intact("metrics.jsonl")
-    except InputError as error:
-        warn(str(error))
-        return False
-    return True
+def _cost_plots(sweep: Sweep, table: Table) -> Figures:
+    figures: Figures = {}
+    measure = table.rows[0].results.measure
+    for cost, unit in COSTS.items():
+        points = _points(sweep, table, f"val/{measure.name}", itemgetter(cost))
+        costs = [point.cost for point in points]
+        if points and max(costs) >= DIFFERS * min(costs):
+            drawing = plots.front(points, unit, measure.title)
+            figures[f"front_{cost}"] = Drawing(f"{measure.title} against {unit}", drawing, FRONT.format(measure.title))
+    return figures
+
+
+def _grid_plot(sweep: Sweep, table: Table) -> Figures:
+    """The score over the one number in which the rows differ."""
+    key = _only_varied_number(sweep, table.records)
+    if key is None:
+        return {}
+    measure = table.rows[0].results.measure
+    points = _points(sweep, table, f"val/{measure.name}", itemgetter(key))
+    if len(points) < 3:
+        return {}
+    drawing = plots.grid(points, without_section(key), measure.title)
+    explanation = f"The rows differ in {without_section(key)} alone. Bars are 95 % intervals."
+    return {"grid": Drawing(f"{measure.title} over {key}", drawing, explanation)}
+
+
+def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[dict[str, Any]], float]) -> list[Point]:
+    """A point for each row that has an interval of this metric. `cost` takes the row's record."""
+    points = []
+    score = f"val/{table.rows[0].results.measure.name}"
+    for row, record in zip(sweep.rows, table.records, strict=True):
+        low, high, p_value = record[f"{metric}.low"], record[f"{metric}.high"], record[f"{score}.difference.p"]
+        if low is not None:
+            value = record[metric] if metric in record else record[f"{metric}.mean"]
+            points.append(Point(row.name, value, low, high, cost(record), p_value is not None and p_value < ALPHA))
+    return points
 
 
 def _only_varied_number(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> str | None:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.config import Config
-from transformer_pl.experiments.cost import short_number
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import cells
 from transformer_pl.reporting.notes import table_notes
-from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable
+from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, paper_table
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import (
     ALPHA,
@@ -21,11 +20,9 @@ from transformer_pl.reporting.rows import (
     TableRow,
     make_table_rows,
     mean,
-    published_table,
     read_rows,
     standard_deviation,
 )
-from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 
 if TYPE_CHECKING:
@@ -35,10 +32,12 @@ if TYPE_CHECKING:
 def table_of(
     sweep: Sweep, planned: Iterable[PlannedTrial], randomise: bool = False, beside: Beside | None = None
 ) -> Table:
-    """The table of a sweep from the results that are there."""
-    table = build_table(read_rows(sweep, planned), sweep.base, randomise, beside, [row.name for row in sweep.rows])
+    """The table of a sweep from the results that are there. It stands beside the paper's table of the sweep's name,
+    such as table2, or else beside that of the task."""
+    paper, names = paper_table(sweep.base.data, sweep.name), [row.name for row in sweep.rows]
+    table = build_table(read_rows(sweep, planned), sweep.base, randomise, beside, names, paper)
     records = [{"name": row.name} | record for row, record in zip(sweep.rows, table.records, strict=True)]
-    return table._replace(records=records, notes=[*table.notes, *sweep.notes])
+    return table._replace(records=records, notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
 
 
 def build_table(
@@ -47,17 +46,21 @@ def build_table(
     randomise: bool = False,
     beside: Beside | None = None,
     names: Sequence[str] = (),
+    paper: PublishedTable | None = None,
 ) -> Table:
     """The table of at least one row, beside the paper's. Differences are to `base`, if that is among the rows.
 
     p-values are by a t-test over seeds and sentences, or with `randomise` by approximate randomisation of sentences.
     beside: `paper`, `none`, or by default `none` where the text is the user's own and else `paper`. names: of the rows;
-    they stand where the paper has no label.
+    they stand where the paper has no label. paper: the paper's table; None: that of the task.
     """
-    table_rows = make_table_rows(rows, base, randomise, beside)
+    paper = paper or paper_table(rows[0].config.data)
+    table_rows = make_table_rows(rows, base, randomise, paper, beside)
     keys = _differing_keys([row.settings for row in table_rows])
-    columns = [column for column in _columns(table_rows, keys, names or [""] * len(rows)) if any(column.cells)]
-    return Table(columns, _records(table_rows, keys), table_notes(table_rows, base, randomise, beside), table_rows)
+    columns = _columns(table_rows, keys, names or [""] * len(rows), paper)
+    records = _records(table_rows, keys, paper)
+    notes = table_notes(table_rows, base, randomise, paper)
+    return Table([column for column in columns if any(column.cells)], records, notes, table_rows)
 
 
 def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -66,162 +69,153 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
 
 
-def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str]) -> list[Column]:
+def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper: PublishedTable | None) -> list[Column]:
     """All columns of a table, also those that stay empty."""
+
+    def column(name: str, cell: Callable[[TableRow], str], meaning: str = "", **options: Any) -> Column:
+        return Column(name, [cell(row) for row in rows], meaning=meaning, **options)
+
     title = rows[0].results.measure.title
+    tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
+    compares = any(row.difference() is not None for row in rows)
     return [
         Column("row", [row.label or name for row, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
         Column("params", cells.params(rows), drop_rank=5, meaning="Trained weights of the model."),
-        *_measured_columns(rows, title),
-        *_compared_columns(rows, title),
-        Column(
-            "seeds",
-            [cells.seed_counts(row.results) for row in rows],
-            meaning="Finished trainings of the row, which differ in their random numbers alone. 2/3: two of three are "
-            "finished.",
-        ),
-        *_published_columns(rows, title),
-    ]
-
-
-def _measured_columns(rows: list[TableRow], title: str) -> list[Column]:
-    """What was measured of each row alone. title: of the score."""
-
-    def measured(name: str, cell: Callable[[TableRow], str], meaning: str, **options: Any) -> Column:
-        texts = [cell(row) or cells.unmeasured(row.results) for row in rows]
-        return Column(name, texts, meaning=meaning, **options)
-
-    def other(metric: str, name: str) -> Column:
-        def cell(row: TableRow) -> str:
-            return cells.number(mean(row.results.values(f"val/{metric}")), ".1f")
-
-        return measured(name, cell, "Higher is better.", drop_rank=3, in_latex=False)
-
-    return [
-        measured(
-            "PPL",
-            cells.perplexity,
-            "Perplexity per subword of the validation set; lower is better. "
-            f"{cells.SIGNIFICANT}: it differs significantly from base's. "
-            f"{cells.UNCONVERGED}: the row had not converged, or a marked difference is from a base that had not.",
-        ),
-        *(other(metric, name) for metric, name in task_of(rows[0].results.config.data).others.items()),
-        measured(
-            title,
-            lambda row: cells.score(row.results),
-            "Of the validation set, the mean over the seeds ± their standard deviation; higher is better. "
-            f"{cells.UNCONVERGED}: the row had not converged.",
-        ),
-        Column(
-            "BLEU tok.",
-            _tokenised_cells(rows),
-            drop_rank=9,
-            meaning="BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it.",
-        ),
-        Column(
-            f"{title} 95 %",
-            [cells.interval(row.score and row.score.row_mean, ".1f") for row in rows],
-            drop_rank=4,
-            meaning="The interval has the true value in 95 % of cases.",
-        ),
-    ]
-
-
-def _compared_columns(rows: list[TableRow], title: str) -> list[Column]:
-    """How each row's score compares with base's. title: of the score."""
-    tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
-
-    def compared(name: str, cell: "Callable[[RowComparison | None], str]", meaning: str = "", **options: Any) -> Column:
-        return Column(name, [cell(row.score) for row in rows], meaning=meaning, **options)
-
-    return [
-        Column(
+        *_measured_columns(rows, paper),
+        column(
             f"Δ {title}",
-            _difference_cells(rows),
-            meaning=f"{title} minus base's, on the same sentences. {cells.SIGNIFICANT} is a significant difference: "
+            lambda row: cells.score_difference(row) if compares else "",
+            f"{title} minus base's, on the same sentences. {cells.SIGNIFICANT} is a significant difference: "
             f"p < {ALPHA:g}. "
             f"{cells.UNCONVERGED}: the row or base had not converged, and more steps may change the difference.",
         ),
-        compared(
+        column(
             "Δ 95 %",
             cells.difference_interval,
             "Where the interval has zero in it, the row may be better or worse than base.",
             drop_rank=8,
         ),
-        compared(
+        column(
             "p",
-            cells.p_value,
-            "The probability of a difference at least this large if the row were as good as base. Corrected for "
-            f"multiple testing (Holm): {counted(tested, 'row')}.",
+            lambda row: cells.p_value(row.score and row.score.p_value),
+            "The probability of a difference at least this large if the row were as good as base, after Holm's "
+            f"correction for the number of tested rows, {tested}.",
             drop_rank=7,
         ),
-        compared(
+        column(
             "p own",
-            cells.own_p_value,
-            "p, with the variance between seeds estimated from this row and base alone. p and the intervals use the "
-            "seeds of all rows.",
+            lambda row: cells.p_value(row.score and row.score.own_p_value),
+            "p by the spread between seeds of this row and base alone; p and the intervals use that of all rows.",
             drop_rank=0,
             in_latex=False,
         ),
-        compared(
+        column(
             "P(better)",
             cells.probability_better,
             "How probable it is that the row's true score is above base's.",
             drop_rank=2,
             in_latex=False,
         ),
+        column(
+            "seeds",
+            lambda row: cells.seed_counts(row.results),
+            "Finished trainings of the row, which differ in their random numbers alone; 2/3: two of three.",
+        ),
+        *(_published_columns(rows, paper) if paper else []),
     ]
 
 
-def _published_columns(rows: list[TableRow], title: str) -> list[Column]:
-    """What the paper prints for the same rows. title: of the score."""
-    paper = published_table([row.results for row in rows])
-    if paper is None:
-        return []
+def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]:
+    """What was measured of each row alone."""
+    task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
+
+    def measured(name: str, cell: Callable[[TableRow], str], meaning: str, **options: Any) -> Column:
+        texts = [cell(row) or cells.unmeasured(row.results) for row in rows]
+        return Column(name, texts, meaning=meaning, **options)
+
+    def score(split: str, key: str, name: str, meaning: str, **options: Any) -> list[Column]:
+        """A score of a set; no column where no row has it, or the table is not of this set."""
+        metric = f"{split}/{key}"
+        if not any(row.results.values(metric) for row in rows) or (split == "test" and not is_of_test):
+            return []
+        shown = name if split == "val" else f"test {name}"
+        return [measured(shown, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, **options)]
+
+    def tokenised(split: str) -> list[Column]:
+        meaning = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
+        return score(split, "bleu_tokenised", "BLEU tok.", meaning, drop_rank=9)
+
+    is_of_test = paper is not None and paper.split == "test"
+    signatures = dict.fromkeys(result["signature"] for row in rows for result in row.results.done)
+    columns = [
+        measured(
+            "PPL",
+            cells.perplexity,
+            "Perplexity per subword of the validation set; lower is better. "
+            f"{cells.SIGNIFICANT}: it differs significantly from base's. "
+            f"{cells.UNCONVERGED}: the row had not converged, or a marked difference is from a base that had not.",
+        )
+    ]
+    for key, name in task.others.items():
+        columns += score("val", key, name, "Higher is better.", drop_rank=3, in_latex=False)
+    columns.append(
+        measured(
+            measure.title,
+            lambda row: cells.score(row.results),
+            f"{task.described} on the validation set ({' and '.join(signatures)}), the mean over the seeds ± their "
+            f"standard deviation; higher is better. {cells.UNCONVERGED}: the row had not converged.",
+        )
+    )
+    columns += tokenised("val")
+    columns.append(
+        Column(
+            f"{measure.title} 95 %",
+            [cells.interval(row.score and row.score.row_mean, ".1f") for row in rows],
+            drop_rank=4,
+            meaning="The interval has the true value in 95 % of cases.",
+        )
+    )
+    columns += score("test", measure.name, measure.title, "Of the test set.") + tokenised("test")
+    if paper and any(row.flops for row in paper.rows):
+        meaning = "Operations of a training's matrix products, counted."
+        columns.append(measured("FLOPs", lambda row: cells.short(row.results.flops), meaning))
+    return columns
+
+
+def _published_columns(rows: list[TableRow], paper: PublishedTable) -> list[Column]:
+    """What the paper prints for the same rows."""
 
     def printed(name: str, cell: Callable[[PublishedRow], str], meaning: str = "", **options: Any) -> Column:
         texts = [cell(row.published) if row.published else "" for row in rows]
         return Column(f"paper {name}", texts, meaning=meaning, **options)
 
-    difference, source = paper.difference, f"The paper's number for the same row: {paper.source}."
+    title, source = rows[0].results.measure.title, f"The paper's number for the same row: {paper.source}."
+    others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others if row.score is not None)
+    of_others = f" Also printed there: {others}." if others else ""
+    difference = paper.difference
     return [
         printed("PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
-        printed(title, lambda row: cells.number(row.score, ".1f"), source),
         printed(
-            f"Δ {title}",
-            lambda row: cells.number(difference(row), "+z.1f"),
-            f"Its {title} minus its base's.",
-            drop_rank=6,
+            f"test {title}" if paper.split == "test" else title,
+            lambda row: cells.number(row.score, ".1f"),
+            source + of_others,
         ),
-        printed("params", lambda row: short_number(row.params * 1e6) if row.params else "", drop_rank=1),
+        printed(f"Δ {title}", lambda row: cells.number(difference(row), "+z.1f"), "To the paper's base.", drop_rank=6),
+        printed("params", lambda row: cells.short(row.params and row.params * 1e6), drop_rank=1),
+        printed(
+            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate."
+        ),
     ]
-
-
-def _difference_cells(rows: list[TableRow]) -> list[str]:
-    """The score minus base's, marked where significant; `-` where it is not known, nothing where no row has one."""
-    if all(row.difference() is None for row in rows):
-        return [""] * len(rows)
-    return ["" if row.is_base else cells.score_difference(row) or "-" for row in rows]
-
-
-def _tokenised_cells(rows: list[TableRow]) -> list[str]:
-    """The paper's kind of BLEU; nothing where no row has it."""
-    means = [mean(row.results.values("val/bleu_tokenised")) for row in rows]
-    if all(value is None for value in means):
-        return [""] * len(rows)
-    found = zip(rows, means, strict=True)
-    return [cells.number(value, ".1f") or cells.unmeasured(row.results) for row, value in found]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Records: the lines of the CSV file, with numbers at full precision
 
 
-def _records(rows: list[TableRow], keys: list[str]) -> list[dict[str, Any]]:
+def _records(rows: list[TableRow], keys: list[str], paper: PublishedTable | None) -> list[dict[str, Any]]:
     metrics = dict.fromkeys(["val/ppl", f"val/{rows[0].results.measure.name}"])
     metrics |= dict.fromkeys(metric for row in rows for result in row.results.done for metric in result["metrics"])
-    paper = published_table([row.results for row in rows])
     return [_record(row, keys, list(metrics), paper) for row in rows]
 
 
@@ -230,7 +224,7 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
     record: dict[str, Any] = {"row": row.label} | {key: row.settings.get(key) for key in keys}
     record |= {"seeds": len(results.results), "done": len(results.done)}
     record |= {state: results.states.count(state) for state in ("failed", "diverged")}
-    record |= {"params": results.params}
+    record |= {"params": results.params, "flops": results.flops}
     for metric in metrics:
         values = results.values(metric)
         record |= {
@@ -241,21 +235,22 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
         }
     converged = results.convergence
     record |= {"val/loss.fall": converged and converged.fall, "val/loss.fall.noise": converged and converged.noise}
-    record |= comparison_record(f"val/{score}", row.score) | comparison_record("val/loss", row.loss)
+    record |= _comparison_record(f"val/{score}", row.score) | _comparison_record("val/loss", row.loss)
+    printed_score = f"paper/test/{score}" if paper and paper.split == "test" else f"paper/{score}"
     return record | {
         "paper/ppl": published and published.ppl,
-        f"paper/{score}": published and published.score,
+        printed_score: published and published.score,
         f"paper/{score}.difference": published and paper and paper.difference(published),
         "paper/params": round(published.params * 1e6) if published and published.params else None,
+        "paper/flops": published and published.flops,
     }
 
 
-def comparison_record(metric: str, comparison: "RowComparison | None") -> dict[str, Any]:
+def _comparison_record(metric: str, comparison: "RowComparison | None") -> dict[str, Any]:
     """The part of a record that holds a metric's intervals and p-value; its values are None without a comparison."""
     row_mean, difference = (comparison.row_mean, comparison.difference) if comparison else (None, None)
     low, high = row_mean.interval() if row_mean else (None, None)
     difference_low, difference_high = difference.interval() if difference else (None, None)
-    is_tested = comparison is not None and comparison.p_value is not None
     return {
         f"{metric}.low": low,
         f"{metric}.high": high,
@@ -263,5 +258,5 @@ def comparison_record(metric: str, comparison: "RowComparison | None") -> dict[s
         f"{metric}.difference.high": difference_high,
         f"{metric}.difference.p": comparison and comparison.p_value,
         f"{metric}.difference.p_own": comparison and comparison.own_p_value,
-        f"{metric}.difference.above": difference.probability_positive if difference and is_tested else None,
+        f"{metric}.difference.above": difference.probability_positive if difference else None,
     }

@@ -19,7 +19,7 @@ from pathlib import Path
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import GRACE_S
 
-IMPORTED = ["transformer_pl.train", "transformer_pl.training.fit", "transformer_pl.evaluation.evaluate_trial"]
+IMPORTED = ["transformer_pl.train", "transformer_pl.training.fit", "transformer_pl.evaluation.evaluate"]
 
 
 def context(on_gpu: bool = True) -> BaseContext:

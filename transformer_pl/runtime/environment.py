@@ -1,4 +1,4 @@
-"""The environment of this process: the variables that the project sets, and a description of the machine."""
+"""The environment of this process: the variables that the project sets, its version, a description of the machine."""
 
 import hashlib
 import os
@@ -7,11 +7,15 @@ import re
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+NAME = "transformer-pl"
 GIT_S = 5.0  # seconds that git has to answer
+SWEEP, ROW = "TRANSFORMER_PL_SWEEP", "TRANSFORMER_PL_ROW"  # variables: see `sweep_and_row`
+TRIAL = "TRANSFORMER_PL_TRIAL"  # a variable: the id of the trial that a sweep has started this process for
+PROJECT = NAME  # of W&B, unless a sweep file names another
 
 
 def avoid_spinning_threads() -> None:
@@ -42,11 +46,6 @@ def set_thread_count(threads: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-SWEEP, ROW = "TRANSFORMER_PL_SWEEP", "TRANSFORMER_PL_ROW"  # variables: see `sweep_and_row`
-TRIAL = "TRANSFORMER_PL_TRIAL"  # a variable: the id of the trial that a sweep has started this process for
-PROJECT = "transformer-pl"  # of W&B, unless a sweep file names another
-
-
 def set_wandb_group(group: str, project: str, sweep: str) -> None:
     """Group the W&B runs of the processes that this one starts. A project that the user chose stays.
 
@@ -70,6 +69,14 @@ def under_wandb_agent() -> bool:
     return bool(os.environ.get("WANDB_SWEEP_ID"))
 
 
+def project_version() -> str:
+    """Such as `0.1.0`; `not installed` where the project runs from its folder and pip has not installed it."""
+    try:
+        return version(NAME)
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def code_state() -> dict[str, Any]:
     """The git commit of this project's code as `commit`, whether its files were `changed` since, and the `diff`.
 
@@ -77,18 +84,17 @@ def code_state() -> dict[str, Any]:
     of its own, or where git does not answer; diff also where nothing has changed.
     """
     state: dict[str, Any] = {"commit": None, "changed": None, "diff": None}
-    root = Path(__file__).parents[2]
-    if (root / ".git").exists():
+    if (Path(__file__).parents[2] / ".git").exists():
         with suppress(OSError, subprocess.SubprocessError):
-            state["commit"] = _git(root, "rev-parse", "HEAD").decode().strip()
-            diff = _git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+            state["commit"] = _git("rev-parse", "HEAD").decode().strip()
+            diff = _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
             state |= {"changed": bool(diff), "diff": hashlib.sha256(diff).hexdigest()[:12] if diff else None}
     return state
 
 
-def _git(folder: Path, *words: str) -> bytes:
-    """What git prints. It may not take a lock, as other commands do the same at the same time."""
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+def _git(*words: str) -> bytes:
+    """What git prints about this code. It may not take a lock, as other commands do the same at the same time."""
+    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parents[2]), *words]
     return subprocess.run(command, capture_output=True, check=True, timeout=GIT_S).stdout
 
 

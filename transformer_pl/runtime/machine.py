@@ -65,23 +65,6 @@ def nvidia_gpus() -> int:
     return count.value
 
 
-def gpu_joules(uuid: str) -> float:
-    """What a GPU has used since its driver was loaded. Raises an OSError where that is not told (a part of a GPU)."""
-    device, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
-    try:
-        driver = ctypes.CDLL("libnvidia-ml.so.1")
-        failed = (
-            driver.nvmlInit_v2()
-            or driver.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
-            or driver.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(millijoules))
-        )
-    except AttributeError as error:
-        raise OSError("NVIDIA's driver is too old to tell energy") from error
-    if failed:
-        raise OSError(f"NVIDIA's driver does not tell the energy of {uuid}: error {failed}")
-    return millijoules.value / 1000
-
-
 def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = os.environ) -> str:
     """`cuda` or `cpu`: what a trial is trained on.
 
@@ -90,25 +73,25 @@ def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = 
     Raises an InputError if they cannot do what the config says. Lightning would fail later, wait for other nodes
     without an end, or silently use another precision.
     """
-    mistakes = []
+    mistakes = missing_packages([trainer])
     if trainer.num_nodes > 1 and not LAUNCHER_VARIABLES & environment.keys():
         mistakes.append(
             f"trainer.num_nodes = {trainer.num_nodes}: needs a launcher that starts this command on every node, such "
-            "as srun or torchrun, but there is none here; use one (a sweep: --launcher slurm), or leave it out"
+            "as srun or torchrun, but there is none here; use one, or leave it out"
         )
     gpus = gpus if trainer.accelerator != "cpu" else 0
-    if not gpus and trainer.accelerator == "gpu":
-        mistakes.append("trainer.accelerator = gpu: needs a GPU, but torch finds none here; choose auto or cpu")
-    if not gpus and trainer.precision == "16-mixed":
-        mistakes.append(
-            "trainer.precision = 16-mixed: needs a GPU, but torch finds none here; choose bf16-mixed or 32-true"
-        )
+    for key, value, other in (
+        ("accelerator", "gpu", "auto or cpu"),
+        ("precision", "16-mixed", "bf16-mixed or 32-true"),
+    ):
+        if not gpus and getattr(trainer, key) == value:
+            mistakes.append(f"trainer.{key} = {value}: needs a GPU, but torch finds none here; choose {other}")
     if gpus and trainer.devices > gpus:
         mistakes.append(
             f"trainer.devices = {trainer.devices}: must be at most the number of GPUs that torch finds here, {gpus}; "
             "lower it, or choose trainer.accelerator=cpu"
         )
-    if mistakes := [*mistakes, *missing_packages([trainer])]:
+    if mistakes:
         raise InputError(*mistakes)
     return "cuda" if gpus else "cpu"
 
@@ -116,8 +99,6 @@ def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = 
 def missing_packages(trainers: "Iterable[Trainer]") -> list[str]:
     """A message for each optional package that these trainer sections need and that is not installed."""
     if any(trainer.tokenised_bleu for trainer in trainers) and find_spec("sacremoses") is None:
-        return [
-            "trainer.tokenised_bleu = True: needs the package sacremoses, which is not here; pip install -c "
-            "constraints.txt -e '.[wmt]', or set it to False"
-        ]
+        install = "pip install -c constraints.txt -e '.[wmt]'"
+        return [f"trainer.tokenised_bleu = True: needs the package sacremoses; {install}, or set it to False"]
     return []

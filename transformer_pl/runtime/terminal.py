@@ -5,10 +5,7 @@ import os
 import sys
 from contextlib import suppress
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from transformer_pl.runtime.signals import Stopped
 
@@ -48,45 +45,6 @@ def ask(console: Console, question: str) -> bool:
         console.print()
         raise
     return answer.strip().lower() in ("y", "yes")
-
-
-def can_answer() -> bool:
-    """Whether a person sits before this command: in the background, input would stop it."""
-    try:
-        return sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):  # standard input is no terminal, or closed
-        return False
-
-
-def fits(console: Console, table: Table) -> bool:
-    """Whether no cell of a table without a box must be broken."""
-    widths = [max(column.width or 0, *map(cell_len, _cells(column))) for column in table.columns]
-    return sum(widths) + table.padding[1] * (len(widths) - 1) <= console.width
-
-
-def _cells(column: Column) -> list[str]:
-    return [str(column.header), *map(str, column.cells)]
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Print a table without a box. One that fits is written at once: rich takes a millisecond for each row.
-
-    Its cells are strings of one line, and its columns have no widths set.
-    """
-    if not fits(console, table):
-        console.print(table)
-        return
-    gap, padded = " " * table.padding[1], []
-    for column in table.columns:
-        cells = _cells(column)
-        width = max(map(cell_len, cells))
-        missing = [" " * (width - cell_len(cell)) for cell in cells]
-        pairs = zip(missing, cells, strict=True) if column.justify == "right" else zip(cells, missing, strict=True)
-        padded.append(list(map("".join, pairs)))
-    header, *lines = (gap.join(cells).rstrip() for cells in zip(*padded, strict=True))
-    console.print(Text(header, style="bold"), soft_wrap=True)
-    if lines:
-        console.out("\n".join(lines), highlight=False)
 
 
 def counted(number: int, noun: str) -> str:

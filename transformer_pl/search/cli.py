@@ -13,10 +13,10 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
+from transformer_pl.command_line import kept_options, make_folder, other_table, refuse_options, sweep_folder
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.cli import kept_options, make_folder, other_table, refuse_options, sweep_folder
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
@@ -32,9 +32,9 @@ from transformer_pl.search import samplers, storage
 from transformer_pl.search.page import write_search_page
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, print_search, read_search
-from transformer_pl.search.states import states_of, trial_name, trials_left
+from transformer_pl.search.states import UNCOUNTED, states_of, trial_name, trials_left
 from transformer_pl.search.study import SearchQueue
-from transformer_pl.trials.runs_folder import check_writable, runs_lock
+from transformer_pl.trials.runs_folder import check_writable
 
 
 def run_search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
@@ -46,7 +46,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     grids = ["beside", "measure", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     sampler, pruner = samplers.sampler(search, options.sampler), samplers.pruner(search, options.pruner)
-    samplers.try_out(search, sampler, pruner)
+    samplers.try_out(search, options.sampler, options.pruner)
     folder = sweep_folder(search, options)
     launcher = LocalLauncher(options.parallel, options.devices, options.per_device)
     if options.launcher == "local":
@@ -59,31 +59,31 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         return 0
     print_search(search, console)
     check_writable(options.runs)
-    with runs_lock(options.runs):
-        if options.storage is None:  # the study lies in the folder
-            make_folder(folder)
-        study = storage.create_study(search, folder, options.storage, sampler, pruner)
+    if options.storage is None:  # the study lies in the folder
         make_folder(folder)
-        try:
-            prepare_texts([search.base.data], options.runs, console)
-            exit_code = _train(search, study, folder, options, console, launcher)
-            results = SearchResults(search, study, options.runs)
-        except (storage.Unreachable, *storage.DATABASE_ERRORS) as error:
-            reason = storage.first_line(error)
-            say(console, f"the study cannot be reached: {reason}; run the same command again to resume")
-            return 1
-        if not results.records or options.worker:
-            return exit_code
-        exit_code = _publish(results, folder, exit_code, options, console)
+    study = storage.create_study(search, folder, options.storage, sampler, pruner)
+    make_folder(folder)
+    try:
+        prepare_texts([search.base.data], options.runs, console)
+        exit_code = _train(search, study, folder, options, console, launcher)
+        results = SearchResults(search, study, options.runs)
+    except storage.DATABASE_ERRORS as error:
+        reason = storage.first_line(error)
+        say(console, f"the study cannot be reached: {reason}; run the same command again to resume")
+        return 1
+    if not results.records or options.worker:
+        return exit_code
+    exit_code = _publish(results, folder, exit_code, options, console)
     trial_folders = [options.runs / "trials" / one["folder"] for one in results.trained]
     mention_offline_runs([*trial_folders, folder], options.runs, console)
-    url = storage.display_url(options.storage, folder)
-    say(console, f"to browse the study: optuna-dashboard {url}")
+    say(console, f"to browse the study: optuna-dashboard {options.storage or folder / storage.JOURNAL}")
     return exit_code
 
 
 def search_from_options(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Search:
     """The search that a sweep file describes, with the options of the command line. Raises an InputError."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints what becomes of each trial
+    storage.check_url(options.storage)
     if options.retune:
         raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
     return read_search(file, content, options.scale, options.seeds, options.set)
@@ -102,7 +102,7 @@ def _print_plan(
     with suppress(storage.NotSearched):
         trials = storage.find_study(search, folder, options.storage).get_trials(deepcopy=False)
     known, left = states_of(trials), trials_left(trials, search.run_cap)
-    drawn = [f"{trial_name(one)}: {known[one.number].value}" for one in trials if known[one.number].counts]
+    drawn = [f"{trial_name(one)}: {known[one.number]}" for one in trials if known[one.number] not in UNCOUNTED]
     for line in (*drawn, *lines, *([launcher.workers.describe([], left)] if left else [])):
         say(console, line)
 

@@ -11,11 +11,8 @@ if TYPE_CHECKING:
 
 
 def write_search_page(results: "SearchResults", table: Table, folder: Path) -> dict[str, Path]:
-    """Write `report.html` and the figures of a search; return the figures' png files by caption.
-
-    folder: runs/sweeps/NAME of the search.
-    """
+    """Write `report.html` and the figures of a search; return the figures' png files by caption."""
     from transformer_pl.search import plots  # optuna and matplotlib take seconds
 
-    sweep, planned, shown = plots.as_sweep(results, folder.parents[1])
+    sweep, planned, shown = plots.as_sweep(results)
     return write_page_files(sweep, planned, shown, table, plots.draw_search_plots(results), folder)

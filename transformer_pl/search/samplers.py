@@ -1,9 +1,7 @@
 """Samplers and pruners: what draws the trials of a study, and what ends them early."""
 
-import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import optuna
@@ -29,7 +27,6 @@ PRUNERS = {
     "halving": optuna.pruners.SuccessiveHalvingPruner,
     "hyperband": optuna.pruners.HyperbandPruner,
 }
-EXTRA_PACKAGES = {"cma-es": "cmaes"}  # that Optuna needs but does not install
 
 
 def sampler(search: Search, words: Sequence[str] | None) -> BaseSampler:
@@ -49,7 +46,7 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
         )
     if words or search.early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.first, reduction_factor=search.early.eta)
 
 
 def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
@@ -60,39 +57,34 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     name, *options = words
     if name not in kinds:
         raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
-    if name in EXTRA_PACKAGES and not find_spec(EXTRA_PACKAGES[name]):
-        package = EXTRA_PACKAGES[name]
-        raise InputError(f"{flag} {name}: needs the package {package}, which is not here; pip install {package}")
     pairs = [option.partition("=") for option in options]
-    if bare := [option for option, (_, equals, value) in zip(options, pairs, strict=True) if not equals or not value]:
+    if bare := [option for option, (_, _, value) in zip(options, pairs, strict=True) if not value]:
         raise InputError(f"{flag} {name}: {bare[0]}: must be key=value")
     if repeated := [key for key, count in Counter(key for key, _, _ in pairs).items() if count > 1]:
         raise InputError(f"{flag} {' '.join(words)}: {repeated[0]} must be given once; leave out one of them")
     try:
         return kinds[name](**{key: parse_scalar(value) for key, _, value in pairs})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"{flag} {' '.join(words)}: {error}") from None
 
 
-def try_out(search: Search, sampler: BaseSampler, pruner: BasePruner) -> None:
-    """Draw twelve trials in memory: some options are refused by Optuna only when it first uses them.
-
-    Raises an InputError with Optuna's message.
-    """
+def try_out(search: Search, sampler_words: Sequence[str] | None, pruner_words: Sequence[str] | None) -> None:
+    """Draw twelve trials in memory: Optuna refuses some options, and misses some packages, only when it draws."""
     study = optuna.create_study(
-        sampler=copy.deepcopy(sampler), pruner=copy.deepcopy(pruner), directions=list(search.goals.values())
+        sampler=sampler(search, sampler_words),
+        pruner=pruner(search, pruner_words),
+        directions=list(search.goals.values()),
     )
     try:
-        for number in range(1, 13):
+        for number in range(12):
             trial = study.ask(dict(search.space))
             trial.set_constraint(VALID_CONFIG, 0.0)
             if len(search.goals) == 1:
-                for validation in (1, 2, 3):
-                    trial.report(number / validation, validation)
-                    trial.should_prune()
+                trial.report(number, 1)
+                trial.should_prune()
             study.tell(trial, [float(number)] * len(search.goals))
     except Exception as error:  # any error would end the search
-        message = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"--sampler or --pruner: must have options that Optuna can draw with, but: {message}; correct them"
+            f"--sampler or --pruner: must have options that Optuna can draw with, but: {error}; correct them, or "
+            "install what is missing"
         ) from None

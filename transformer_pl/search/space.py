@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from optuna.distributions import IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
 
 from transformer_pl.components import default_options
 from transformer_pl.config import KEYS, Config, Trainer, is_known_key, nominal_sizes, not_papers, unknown_key
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
+from transformer_pl.key_types import Count, NoBool, constraint_of
 from transformer_pl.levels import (
     DEFAULT_SCALE,
     Level,
@@ -25,15 +27,7 @@ from transformer_pl.levels import (
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.search.distributions import (
-    CategoricalDistribution,
-    Distribution,
-    FloatDistribution,
-    choices_or_ends,
-    contains,
-    describe,
-    distribution,
-)
+from transformer_pl.search.distributions import Distribution, choices_or_ends, contains, describe, distribution
 from transformer_pl.task import LOSSES, best_goal, task_of
 
 OF_MODEL = ("params", "flops")  # what a model costs
@@ -41,11 +35,67 @@ SCHEDULED = "val/ppl, val/loss, val/bleu_sample"  # metrics that a pruner can us
 Direction = Literal["minimize", "maximize"]
 
 
-class EarlyTerminate(NamedTuple):
-    """W&B's `early_terminate` of type hyperband, in validations."""
+class Goal(BaseModel):
+    """What is searched for: `metric`, or an entry of `metrics`."""
 
-    min_iter: int  # the first validation after which a trial may end
-    eta: int  # the factor from each of these validations to the next
+    name: str = Field(None, validate_default=True, pattern=r"^(val/.+|params|flops)$")
+    goal: Direction = "minimize"
+
+
+class EarlyTerminate(BaseModel):
+    """W&B's `early_terminate`, in validations: `min_iter`, or `max_iter` and `s`; and `eta`."""
+
+    type: Literal["hyperband"]
+    min_iter: Count | None = None
+    max_iter: Count | None = None
+    s: Count | None = None
+    eta: Annotated[int, Field(ge=2), NoBool] = (
+        3  # the factor from each validation after which a trial may end to the next
+    )
+
+    @property
+    def first(self) -> int:
+        """The first validation after which a trial may end; 0 where the file does not say it."""
+        if self.max_iter and self.s and not self.min_iter:
+            return max(1, self.max_iter // self.eta**self.s)
+        return 0 if self.max_iter else self.min_iter or 0
+
+
+class Engine(BaseModel):
+    """What draws the trials for `method: custom`."""
+
+    engine: Literal["optuna"]
+
+
+class Sections(BaseModel):
+    """What a sweep file that searches has beside its parameters."""
+
+    method: Literal["random", "bayes", "custom"]
+    run_cap: Count = Field(None, validate_default=True)
+    metric: Goal | None = None
+    metrics: list[Goal] = []
+    early_terminate: EarlyTerminate | None = None
+    scheduler: Engine | None = None
+
+    @property
+    def goals(self) -> dict[str, Direction]:
+        """Which way each metric is better."""
+        return {goal.name: goal.goal for goal in (*filter(None, [self.metric]), *self.metrics)}
+
+    def mistakes(self) -> list[str]:
+        """What is wrong between sections that are right by themselves."""
+        mistakes = []
+        if bool(self.metric) == bool(self.metrics):
+            mistakes.append("metric: must be given, or else metrics, such as metric: {name: val/ppl, goal: minimize}")
+        if len(self.goals) < len(self.metrics):
+            mistakes.append("metrics: each name must be given once; take the other one out")
+        if self.method == "custom" and not self.scheduler:
+            mistakes.append("scheduler = None: must be {engine: optuna} for method: custom")
+        if self.early_terminate and not is_scheduled(self.goals):
+            mistakes.append(f"early_terminate: needs one metric that is logged on the schedule ({SCHEDULED})")
+        if self.early_terminate and not self.early_terminate.first:
+            mistakes.append("early_terminate: must have min_iter, or else max_iter and s")
+        return mistakes
 
 
 class Search(NamedTuple):
@@ -112,30 +162,47 @@ def read_search(
 
     scale, seeds and sets are the options of the command line. Raises one InputError for all mistakes.
     """
-    reader = _SearchReader(path, content)
-    reader.check_method()
-    goals, run_cap = reader.goals(), reader.run_cap()
-    early = reader.early_terminate(goals)
-    fixed, space = reader.parameters()
+    mistakes, fixed, space = top_level_mistakes(path, content), dict[str, Any](), dict[str, Distribution]()
+    try:
+        sections = Sections.model_validate(content)
+        mistakes += [f"{path}: {mistake}" for mistake in sections.mistakes()]
+    except ValidationError as error:
+        for one in error.errors():
+            mistakes.append(f"{path}: {'.'.join(map(str, one['loc']))} = {shown(one['input'])}: {constraint_of(one)}")
+    parameters = content.get("parameters")
+    for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
+        try:
+            values = _distribution(key, parameter)
+        except (ValueError, TypeError) as error:
+            mistakes.append(f"{path}: parameters.{key} = {shown(parameter)}: {error}")
+            continue
+        if isinstance(values, CategoricalDistribution) and len(values.choices) == 1 and key != "variant":
+            fixed[key] = values.choices[0]
+        else:
+            space[key] = values
+            mistakes += _invalid_choices(path, key, values)
+    if not space and not mistakes:
+        mistakes.append(
+            f"{path}: parameters = {shown(parameters)}: some key must have values: [...], or min and max, to search"
+        )
     if seeds and len(seeds) > 1:
-        reader.mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
-    reader.check_sets(space, sets)
-    if reader.mistakes:
-        raise InputError(*reader.mistakes)
+        mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
+    if mistakes := mistakes or _drawn_sets(path, space, sets):
+        raise InputError(*mistakes)
     scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
     search = Search(
         path=path,
         name=str(content.get("name", path.stem)),
         project=str(content.get("project", PROJECT)),
         scale=scale_of_file if scale is None else scale,
-        method=content["method"],
+        method=sections.method,
         fixed=fixed,
         sets=dict(sets),
         seed=seeds[0] if seeds else seed_of_file,
         space=space,
-        goals=goals,
-        run_cap=run_cap,
-        early=early,
+        goals=sections.goals,
+        run_cap=sections.run_cap,
+        early=sections.early_terminate,
         base=resolve([]),
     )
     base = search.config({})[0]
@@ -150,137 +217,35 @@ def is_scheduled(goals: Iterable[str]) -> bool:
     return [name in LOSSES or name.endswith("_sample") for name in goals] == [True]
 
 
-class _SearchReader:
-    """Reads the sections of a sweep file one by one, and collects the mistakes of all of them."""
+def _distribution(key: Any, parameter: Any) -> Distribution:
+    """Read one parameter. Raises a ValueError or a TypeError with the constraint that it breaks."""
+    if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
+        raise ValueError(unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS]))
+    if not isinstance(parameter, dict):
+        raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
+    values = distribution(_with_numbers(parameter) if type(KEYS.get(key)) in (int, float) else parameter)
+    is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
+    if (key in ("scale", "seed") or is_text) and len(choices_or_ends(values)) > 1:
+        raise ValueError("must be one value in a search")
+    if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
+        raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
+    return values
 
-    def __init__(self, path: Path, content: Mapping[str, Any]):
-        self.path, self.content = path, content
-        self.mistakes: list[str] = top_level_mistakes(path, content)
 
-    def _mistake(self, message: str) -> None:
-        self.mistakes.append(f"{self.path}: {message}")
-
-    def check_method(self) -> None:
-        scheduler = self.content.get("scheduler")
-        has_optuna = isinstance(scheduler, dict) and scheduler.get("engine") == "optuna"
-        if self.content["method"] == "custom" and not has_optuna:
-            self._mistake(f"scheduler = {shown(scheduler)}: must be {{engine: optuna}} for method: custom")
-
-    def run_cap(self) -> int:
-        run_cap = self.content.get("run_cap")
-        if isinstance(run_cap, int) and not isinstance(run_cap, bool) and run_cap >= 1:
-            return run_cap
-        self._mistake(f"run_cap = {shown(run_cap)}: must be a whole number from 1, the number of trials of a search")
-        return 1
-
-    def goals(self) -> dict[str, Direction]:
-        """Read `metric`, or W&B's `metrics` for several goals."""
-        if "metric" in self.content and "metrics" in self.content:
-            self._mistake("metric and metrics: must not both be given; take one of them out")
-        metrics = self.content.get("metrics") or [self.content.get("metric")]
-        goals: dict[str, Direction] = {}
-        for metric in metrics if isinstance(metrics, list) else [metrics]:
-            name = metric.get("name") if isinstance(metric, dict) else None
-            direction = metric.get("goal", "minimize") if isinstance(metric, dict) else None
-            if metric is None:
-                self._mistake("metric: must say what is searched for, such as {name: val/ppl, goal: minimize}")
-            elif not isinstance(name, str) or not (name in OF_MODEL or name.startswith("val/")):
-                names = (*LOSSES, "val/bleu", *OF_MODEL)
-                self._mistake(f"metric.name = {shown(name)}: no such metric{suggestion(shown(name), names)}")
-            elif direction not in ("minimize", "maximize"):
-                self._mistake(f"metric.goal = {shown(direction)}: must be minimize or maximize")
-            elif name in goals:
-                self._mistake(f"metric.name = {name}: must be given once; take the other one out")
-            else:
-                goals[name] = direction
-        return goals
-
-    def early_terminate(self, goals: Mapping[str, Direction]) -> EarlyTerminate | None:
-        """Read `early_terminate` as W&B does: min_iter, or max_iter and s; and eta."""
-        section = self.content.get("early_terminate")
-        if section is None:
-            return None
-        if not isinstance(section, dict) or section.get("type") != "hyperband":
-            self._mistake(f"early_terminate = {shown(section)}: must be of type: hyperband")
-            return None
-        if not is_scheduled(goals):
-            self._mistake(
-                f"early_terminate: needs one metric that is logged on the schedule ({SCHEDULED}), "
-                f"but metric.name = {', '.join(goals)}; search for one of these, or take it out"
-            )
-        minimums = {"min_iter": 1, "max_iter": 1, "s": 1, "eta": 2}
-        given = {key: section[key] for key in minimums if key in section}
-        wrong = [key for key, value in given.items() if type(value) is not int or value < minimums[key]]
-        for key in wrong:
-            self._mistake(f"early_terminate.{key} = {shown(given[key])}: must be a whole number from {minimums[key]}")
-        if ("min_iter" in given) == ("max_iter" in given) or ("max_iter" in given and "s" not in given):
-            self._mistake(f"early_terminate = {shown(section)}: must have min_iter, or else max_iter and s")
-        elif not wrong:
-            eta = given.get("eta", 3)
-            return EarlyTerminate(given.get("min_iter") or max(1, given["max_iter"] // eta ** given["s"]), eta)
-        return None
-
-    def parameters(self) -> tuple[dict[str, Any], dict[str, Distribution]]:
-        """Read the fixed values and the distributions, both by key."""
-        parameters = self.content.get("parameters")
-        fixed: dict[str, Any] = {}
-        space: dict[str, Distribution] = {}
-        if not isinstance(parameters, dict) or not parameters:
-            self._mistake(
-                f"parameters = {shown(parameters)}: must map keys to {{value: ...}}, {{values: [...]}} or a range"
-            )
-            return fixed, space
-        for key, parameter in parameters.items():
-            values = self._distribution(key, parameter)
-            if values is None:
-                continue
-            if isinstance(values, CategoricalDistribution) and len(values.choices) == 1 and key != "variant":
-                fixed[key] = values.choices[0]
-            elif key in ("scale", "seed"):
-                self._mistake(f"parameters.{key} = {shown(parameter)}: must be one value in a search")
-            elif invalid := _invalid_choices(self.path, key, values):
-                self.mistakes += invalid
-            else:
-                space[key] = values
-        if not space and not self.mistakes:
-            self._mistake("parameters: some key must have values or a range to search, but none has")
-        return fixed, space
-
-    def check_sets(self, space: Mapping[str, Distribution], sets: Mapping[str, str]) -> None:
-        """Refuse keys that the search draws and --set fixes: trials would not be trained with what was drawn."""
-        for key, values in space.items():
-            drawn = [key]
-            if key == "variant" and isinstance(values, CategoricalDistribution):
-                drawn = [name for choice in values.choices for name in parse_variant(str(choice), "variant").values]
-            for name in dict.fromkeys(drawn):
-                if name in sets:
-                    self.mistakes.append(
-                        f"--set {name}={shown(sets[name])}: must be a key that the search does not draw, but "
-                        f"parameters.{key} of {self.path} does; leave it out, or give the file one value"
-                    )
-
-    def _distribution(self, key: Any, parameter: Any) -> Distribution | None:
-        """Read one parameter; None for a mistake."""
-        if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
-            self._mistake(f"parameters.{key}: {unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS])}")
-            return None
-        try:
-            if not isinstance(parameter, dict):
-                raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-            values = distribution(_with_numbers(parameter) if type(KEYS.get(key)) in (int, float) else parameter)
-        except (ValueError, TypeError) as error:
-            self._mistake(f"parameters.{key} = {shown(parameter)}: {error}")
-            return None
-        if key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens") and "value" not in parameter:
-            self._mistake(f"parameters.{key}: must be the same in all trials: a search uses one text")
-            return None
-        if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
-            self._mistake(
-                f"parameters.{key} = {shown(parameter)}: must be whole; use whole min and max alone, or q_uniform "
-                "with a whole q"
-            )
-            return None
-        return values
+def _drawn_sets(path: Path, space: Mapping[str, Distribution], sets: Mapping[str, str]) -> list[str]:
+    """Refuse keys that the search draws and --set fixes: trials would not be trained with what was drawn."""
+    mistakes = []
+    for key, values in space.items():
+        drawn = [key]
+        if key == "variant":
+            drawn = [name for choice in choices_or_ends(values) for name in parse_variant(str(choice), key).values]
+        mistakes += [
+            f"--set {name}={shown(sets[name])}: must be a key that the search does not draw, but parameters.{key} of "
+            f"{path} does; leave it out, or give the file one value"
+            for name in dict.fromkeys(drawn)
+            if name in sets
+        ]
+    return mistakes
 
 
 def _with_numbers(parameter: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,33 +270,27 @@ def _invalid_choices(path: Path, key: str, values: Distribution) -> list[str]:
 
 def _mistakes_of_base(search: Search) -> list[str]:
     """Check what needs the base's config: the base is trial 0, and all trials are validated as often as it is."""
+    base, task = search.base, task_of(search.base.data)
+    known = [*LOSSES, *task.metrics, task.sample_metric, *OF_MODEL]
     mistakes = [
-        f"{search.path}: parameters.{key}: must have {value} in it, base's value at this scale, for base is trial 0; "
-        "widen it"
+        f"parameters.{key}: must have {value} in it, base's value at this scale, for base is trial 0; widen it"
         for key, value in search.base_draw.items()
         if not contains(search.space[key], value)
     ]
-    base, task = search.base, task_of(search.base.data)
-    known = [*LOSSES, *task.metrics, task.sample_metric, *OF_MODEL]
-    mistakes += [
-        f"{search.path}: metric.name = {name}: no such metric{suggestion(name, known)}"
-        for name in search.goals
-        if name not in known
-    ]
-    mistakes += [
-        f"{search.path}: metric.goal = {direction}: must be {best_goal(name)} for {name}; without a goal W&B minimizes"
-        for name, direction in search.goals.items()
-        if name in known and name not in OF_MODEL and direction != best_goal(name)
-    ]
+    for name, direction in search.goals.items():
+        if name not in known:
+            mistakes.append(f"metric.name = {name}: no such metric{suggestion(name, known)}")
+        elif name not in OF_MODEL and direction != (best := best_goal(name)):
+            mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")
     if task.sample_metric in search.goals and not base.trainer.bleu_sample:
         mistakes.append(
-            f"{search.path}: metric.name = {task.sample_metric}: needs trainer.bleu_sample, its number of sentences; "
-            "add it to parameters, such as trainer.bleu_sample: {value: 100}"
+            f"metric.name = {task.sample_metric}: needs trainer.bleu_sample, its number of sentences; add it to "
+            "parameters, such as trainer.bleu_sample: {value: 100}"
         )
     if base.steps < base.trainer.val_every and (search.early or task.sample_metric in search.goals):
         mistakes.append(
-            f"{search.path}: trainer.val_every = {base.trainer.val_every}: must be at most the {base.steps} steps of a "
-            "trial, or no trial is validated before its end"
+            f"trainer.val_every = {base.trainer.val_every}: must be at most the {base.steps} steps of a trial, or no "
+            "trial is validated before its end"
         )
     return mistakes
 

@@ -2,7 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,20 +14,18 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from optuna.trial import FrozenTrial, Trial
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
-from transformer_pl.runtime import passwords
-from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import check_regular, set_aside
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import Search
+from transformer_pl.search.states import BASE, FIRST, shown_number
 
 JOURNAL = "study.journal"
-DESCRIPTION = "search"  # user attribute of a study, as stored: what all its trials have in common
+DESCRIPTION = "search"  # user attribute of a study: what all its trials have in common
 DATABASE_ERRORS = (StorageInternalError, SQLAlchemyError)
-UNANSWERED = (*DATABASE_ERRORS, OSError)  # raised while a storage does not answer
-PATIENCE_S = 60.0  # for a storage that does not answer
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # the sweep prints what becomes of each trial
+BEAT_S, GRACE_S = 15, 60  # in a database: between two heartbeats of a trial; without one until its process is dead
 
 T = TypeVar("T")
 
@@ -35,135 +34,95 @@ class NotSearched(InputError):
     """There is no study of a search yet."""
 
 
-class Unreachable(Exception):
-    """The storage has not answered for PATIENCE_S; the message says why."""
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """In it Optuna warns neither of functions that it may still change, nor of uses that are meant here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnovaImportanceEvaluator")
+        yield
 
 
-class Patience:
-    """How long a storage has not answered. clock: seconds that only increase."""
-
-    def __init__(self, clock: Callable[[], float]):
-        self._clock = clock
-        self._since: float | None = None
-
-    def answered(self) -> None:
-        """The storage has answered: count anew from the next error."""
-        self._since = None
-
-    def unanswered(self, error: Exception) -> None:
-        """Note that one of UNANSWERED was caught. Raises Unreachable PATIENCE_S after the first in a row."""
-        if self._since is None:
-            self._since = self._clock()
-        if self._clock() > self._since + PATIENCE_S:
-            raise Unreachable(first_line(error)) from error
-
-
-def display_url(url: str | None, folder: Path) -> str:
-    """Return what optuna-dashboard takes, without the password. url: None for a journal in `folder`."""
-    return str(folder / JOURNAL) if url is None else _parsed(url).render_as_string(hide_password=True)
-
-
+@without_warnings()
 def create_study(
     search: Search, folder: Path, url: str | None, sampler: BaseSampler | None, pruner: BasePruner | None
 ) -> optuna.Study:
     """Create the study of a search, or load it if it is there.
 
-    A damaged journal is set aside: the study begins anew, and trials that it draws again are not trained again.
-    Raises an InputError where the storage does not answer, or has a study of this name with other settings.
+    Raises an InputError where the storage cannot be opened, or has a study of this name with other settings.
     """
-    full_url = _with_password(url)
-    journal = folder / JOURNAL
-    if full_url is None and (damage := _damage(folder)):
-        warn(f"{damage}; it is set aside as {set_aside(journal).name}, and the study begins anew")
-    elif full_url is None and journal.exists() and not journal.stat().st_size:
-        warn(f"{journal}: is empty; the study begins anew")
 
     def create() -> optuna.Study:
         return optuna.create_study(
             study_name=folder.name,
-            storage=_open(full_url, folder),
+            storage=_open(url, folder),
             sampler=sampler,
             pruner=pruner,
             directions=list(search.goals.values()),
             load_if_exists=True,
         )
 
-    study = _retry_while_created(url, create)
+    study = _connect(url, create)
     if DESCRIPTION not in study.user_attrs:
         study.set_user_attr(DESCRIPTION, _describe(search))
-        with warnings.catch_warnings():  # Optuna warns that this function may change
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names(list(search.goals))  # for optuna-dashboard
+        study.set_metric_names(list(search.goals))  # for optuna-dashboard
     _check_search(study, search)
     return study
 
 
+@without_warnings()
 def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
     """Load the study of a search.
 
     Raises NotSearched where there is none, and an InputError where it cannot be read, or has other settings.
     """
-    missing = NotSearched(
-        f"{search.path}: must have been searched in {display_url(url, folder)}, but was not; run it first"
-    )
+    missing = NotSearched(f"{search.path}: must have been searched in {url or folder / JOURNAL}; run it first")
     if url is None and not (folder / JOURNAL).exists():
         raise missing
-    full_url = _with_password(url)
-    if full_url is None and (damage := _damage(folder)):
-        raise InputError(f"{damage}; the sweep command sets it aside and begins the study anew")
     try:
-        study = _retry_while_created(
-            url, lambda: optuna.load_study(study_name=folder.name, storage=_open(full_url, folder))
-        )
+        study = _connect(url, lambda: optuna.load_study(study_name=folder.name, storage=_open(url, folder)))
     except KeyError:
         raise missing from None
     _check_search(study, search)
     return study
 
 
-def _with_password(url: str | None) -> str | None:
-    """Add the password that was taken from the command line, or is in the environment."""
+def _open(url: str | None, folder: Path) -> BaseStorage:
     if url is None:
-        return None
-    parsed = _parsed(url)
-    if parsed.host or parsed.username is not None:  # a file has no password
-        parsed = parsed.set(password=parsed.password or passwords.password())
-    return parsed.render_as_string(hide_password=False)
+        path = folder / JOURNAL
+        try:
+            return JournalStorage(JournalFileBackend(str(path)))
+        except Exception as error:  # Optuna raises any error for a journal that it cannot replay
+            raise InputError(
+                f"{path}: must be a journal that Optuna can replay, but: {type(error).__name__}: {first_line(error)}; "
+                "rename the file, and the search begins anew: trials that have finished are not trained again"
+            ) from None
+    return RDBStorage(
+        url,
+        engine_kwargs={"pool_pre_ping": True},  # a connection may break while a trial runs
+        heartbeat_interval=BEAT_S,
+        grace_period=GRACE_S,
+        heartbeat_stale_trial_callback=retry_once,
+    )
 
 
-def _open(full_url: str | None, folder: Path) -> BaseStorage:
-    if full_url is None:
-        return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
-    return RDBStorage(full_url, engine_kwargs={"pool_pre_ping": True})  # a connection may break while a trial runs
-
-
-def _damage(folder: Path) -> str | None:
-    """What is wrong with the journal, if anything. Optuna raises any error for one that it cannot replay."""
-    path = folder / JOURNAL
+def check_url(url: str | None) -> None:
+    """Raise an InputError for a URL that is malformed or holds a password, without printing it."""
     try:
-        if path.exists():
-            check_regular(path)
-            JournalStorage(JournalFileBackend(str(path)))
-    except Exception as error:
-        return f"{path}: cannot be read: {type(error).__name__}: {first_line(error)}"
-    return None
-
-
-def _parsed(url: str) -> URL:
-    """Raises an InputError for a malformed URL, without printing it: it may hold a password anywhere."""
-    try:
-        if passwords.HIDDEN in url:
-            raise ValueError
-        return make_url(url)
+        parsed = url and make_url(url)
     except (ArgumentError, ValueError):
         raise InputError(
-            "--storage: must be a URL that Optuna takes, such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE or "
-            "sqlite:///FILE; correct it. Write a password nowhere else in it, with %40 for each @; or leave it out "
-            f"and set {passwords.PASSWORD} in the environment"
+            "--storage: must be a URL that Optuna takes, such as postgresql://USER@HOST:PORT/DATABASE or "
+            "sqlite:///FILE; correct it"
         ) from None
+    if parsed and (parsed.password or any("pass" in key.lower() for key in parsed.query.keys() - {"passfile"})):
+        raise InputError(
+            "--storage: must hold no password, which others could read on the command line; take it out, and give it "
+            "to the database's driver: of PostgreSQL in the file ~/.pgpass, or in the environment as PGPASSWORD"
+        )
 
 
-def _retry_while_created(url: str | None, connect: Callable[[], T]) -> T:
+def _connect(url: str | None, connect: Callable[[], T]) -> T:
     """Call `connect`, again where several processes create the tables of an empty database at once: all but one fail.
 
     Raises an InputError where the database does not answer.
@@ -171,22 +130,15 @@ def _retry_while_created(url: str | None, connect: Callable[[], T]) -> T:
     for attempts_left in (4, 3, 2, 1, 0):
         try:
             return connect()
-        except (IntegrityError, ProgrammingError, OperationalError) as error:
-            if attempts_left and (not isinstance(error, OperationalError) or "already exists" in str(error)):
-                time.sleep(0.5)
+        except (SQLAlchemyError, OSError, ImportError) as error:
+            reason = first_line(error)
+            if isinstance(error, IntegrityError | ProgrammingError) or "already exists" in str(error):
+                time.sleep(attempts_left / 4)
                 continue
-            reason = first_line(error)
-        except (SQLAlchemyError, OSError) as error:
-            reason = first_line(error)
-        except ImportError as error:
-            raise InputError(
-                f"--storage {display_url(url, Path())}: needs a package that is not here: {error.__cause__ or error}; "
-                "pip install it (for PostgreSQL: psycopg[binary])"
-            ) from None
         break
     raise InputError(
-        f"--storage {display_url(url, Path())}: must be a database that answers, but: {reason}; correct the URL, or "
-        "start the database"
+        f"--storage {url}: must be a database that answers, but: {reason}; correct the URL, start the database, or "
+        "install its driver (for PostgreSQL: pip install 'psycopg[binary]')"
     )
 
 
@@ -200,12 +152,24 @@ def _check_search(study: optuna.Study, search: Search) -> None:
     """Raise an InputError where the study was created for another search; a study that was not described is taken."""
     description = _describe(search)
     stored = study.user_attrs.get(DESCRIPTION, description)
-    keys = [key for key in dict.fromkeys([*stored, *description]) if stored.get(key) != description.get(key)]
+    keys = [key for key in stored | description if stored.get(key) != description.get(key)]
     if changes := [f"{key} was {stored.get(key)}, is {description.get(key)}" for key in keys]:
         raise InputError(
             f"{search.path}: must be the search that its study was created for, but {'; '.join(changes)}; undo that, "
             "or give the file another `name`"
         )
+
+
+def enqueue_again(study: optuna.Study, trial: Trial | FrozenTrial) -> None:
+    """Enqueue a trial with the same values, under the number of the first time."""
+    kept = {BASE: True} if BASE in trial.user_attrs else {}
+    study.enqueue_trial(dict(trial.params), user_attrs=kept | {FIRST: shown_number(trial)})
+
+
+def retry_once(study: optuna.Study, orphan: FrozenTrial) -> None:
+    """Enqueue a trial whose process died; not for a second time, as the trial itself may kill its process."""
+    if FIRST not in orphan.user_attrs:
+        enqueue_again(study, orphan)
 
 
 def _describe(search: Search) -> dict[str, str]:

@@ -1,14 +1,46 @@
-"""English constituency parsing (Section 6.3 and Table 4): a sentence is translated to its linearised tree."""
+"""English constituency parsing (Section 6.3 and Table 4): a sentence is translated to its linearised tree.
 
-from collections.abc import Sequence
+Trees are bracketed in the style of the Penn Treebank, each over one line or several. Their linear form is that of
+Vinyals et al. 2015 (arXiv:1412.7449): brackets with labels, and each part of speech in the place of its word.
+
+    (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ sleeps)) (. .))     The dog sleeps .
+                                                               (S (NP DT NN )NP (VP VBZ )VP . )S
+
+Left out are traces (-NONE-) with the constituents that dominate nothing else, what follows - or = in a label
+(functions, indexes), and a root that has no label, or TOP, ROOT or S1.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from transformer_pl.config import Config, Data
-from transformer_pl.data.corpus import Corpus
-from transformer_pl.data.trees import treebank
-from transformer_pl.evaluation.brackets import SIGNATURE, bracket_counts, f1, is_tree
+from transformer_pl.data.corpus import Corpus, Pair
+from transformer_pl.data.files import digest_of, lines, split_files
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.task import Measure, Scores, Task
+
+LINEARISING = 1  # raised whenever the same trees would give other lines; enters the fingerprint of the data
+ROOTS = ("", "TOP", "ROOT", "S1")
+TRACE = "-NONE-"
+TOKEN = re.compile(r"[()]|[^\s()]+")
+
+# evalb's parameters COLLINS.prm
+PUNCTUATION = frozenset((",", ":", "``", "''", "."))
+SAME = {"PRT": "ADVP"}
+SIGNATURE = "evalb:COLLINS.prm|malformed:repaired|version:1"
+
+Bracket = tuple[str, int, int]  # label, its first word, the word behind its last one
+
+
+def f1(sums: np.ndarray) -> np.ndarray:
+    """2 PR / (P + R) from 0 to 100. sums (..., 3): brackets that are right, of the outputs, of the references."""
+    right, ours, theirs = (sums[..., i] for i in range(3))
+    return 200 * right / np.maximum(ours + theirs, 1)
 
 
 class Parsing(Task):
@@ -21,7 +53,29 @@ class Parsing(Task):
     published = "table4"
 
     def corpus(self, data: Data) -> Corpus:
-        return treebank(data)
+        """The trees of a folder (.mrg or .trees), or of the synthetic corpus."""
+        if data.hub is not None and data.path is None:
+            raise InputError(f"data.hub = {data.hub}: parsing reads trees from files; give their folder with data.path")
+        if data.path is None:
+            return self._synthetic()
+        described, splits = split_files(data.path, data, [("mrg",), ("trees",)])
+        paths = {split: list(itertools.chain.from_iterable(files.values())) for split, files in splits.items()}
+
+        def pairs(split: str) -> Iterator[Pair]:
+            for path in paths[split]:
+                yield from read_trees(lines(path), str(path))
+
+        digests = {split: [digest_of(path) for path in paths[split]] for split in paths}
+        return Corpus({"trees": digests, "linearising": LINEARISING}, f"trees of {described}", pairs)
+
+    def _synthetic(self) -> Corpus:
+        from transformer_pl.data import synthetic
+
+        def pairs(split: str) -> Iterator[Pair]:
+            return read_trees(synthetic.trees(split), f"the synthetic corpus, {split}")
+
+        fingerprint = {"corpus": "embedded trees", "version": synthetic.VERSION, "linearising": LINEARISING}
+        return Corpus(fingerprint, f"the trees of the synthetic corpus, version {synthetic.VERSION}", pairs)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         """Beside F1: precision, recall, and the share of outputs that are no tree of their sentence, in %."""
@@ -41,3 +95,110 @@ class Parsing(Task):
 
     def sides(self, data: Data) -> tuple[str, str]:
         return "sentence", "tree"
+
+
+def read_trees(text: Iterable[str], place: str) -> Iterator[Pair]:
+    """Yield the words and the linear form of each tree. Raises an InputError with the line of the first mistake."""
+    stack: list[list] = []  # the brackets that are open: each its label, then its word or brackets
+    number = 0
+    for number, line in enumerate(text, start=1):
+        for token in TOKEN.findall(line):
+            if token == "(":
+                stack.append([])
+                continue
+            if not stack:
+                raise InputError(f"{place} line {number}: must be in a bracket, but is not: {shown(token)}; fix it")
+            if token != ")":
+                stack[-1].append(token)
+                continue
+            node = stack.pop()
+            if not stack and all(isinstance(child, list) for child in node):
+                node = ["", *node]
+            if not _is_node(node):
+                rule = "must hold a label, then a word or brackets"
+                raise InputError(f"{place} line {number}: the bracket {rule}, but holds {shown(node)}; fix the tree")
+            if stack:
+                stack[-1].append(node)
+            else:
+                words, linear = _linear(node, is_root=True)
+                yield " ".join(words), " ".join(linear)
+    if stack:
+        raise InputError(f"{place} line {number}: the last tree must be closed, but is not; complete it")
+
+
+def _is_node(node: list) -> bool:
+    """A label with one word, or with one bracket or more."""
+    label, *children = node or [[]]
+    is_leaf = len(children) == 1 and isinstance(children[0], str)
+    return isinstance(label, str) and (is_leaf or (bool(children) and all(isinstance(one, list) for one in children)))
+
+
+def _linear(node: list[Any], is_root: bool = False) -> tuple[list[str], list[str]]:
+    """The words of a tree and its linear form."""
+    label, *children = node
+    if isinstance(children[0], str):
+        return ([], []) if label == TRACE else (children, [_bare(label)])
+    words, inside = (list(itertools.chain(*parts)) for parts in zip(*map(_linear, children), strict=True))
+    if words and not (is_root and label in ROOTS):
+        inside = [f"({_bare(label)}", *inside, f"){_bare(label)}"]
+    return words, inside
+
+
+def _bare(label: str) -> str:
+    """A label without functions and indexes: NP of NP-SBJ and of NP=2. Those such as -LRB- stay."""
+    return re.split(r"[-=]", label, maxsplit=1)[0] or label
+
+
+def read_linear(line: str) -> tuple[list[str], list[Bracket], bool]:
+    """Read a linear form: its parts of speech, its brackets, and whether every bracket is closed by its own label.
+
+    Brackets that are missing are added at the beginning or the end.
+    """
+    tags: list[str] = []
+    brackets: list[Bracket] = []
+    stack: list[tuple[str, int]] = []
+    balanced = True
+    for token in line.split():
+        if token[0] == "(":
+            stack.append((token[1:], len(tags)))
+        elif token[0] == ")":
+            label, start = stack.pop() if stack else (None, 0)
+            balanced &= label == token[1:]
+            brackets.append((token[1:] if label is None else label, start, len(tags)))
+        else:
+            tags.append(token)
+    brackets += [(label, start, len(tags)) for label, start in stack]
+    return tags, brackets, balanced and not stack
+
+
+def is_tree(hypothesis: str, reference: str) -> bool:
+    """Whether an output needs no repair: its brackets are closed, and it has as many words as the reference."""
+    tags, _, balanced = read_linear(hypothesis)
+    return balanced and len(tags) == len(read_linear(reference)[0])
+
+
+def bracket_counts(hypothesis: str, reference: str) -> list[int]:
+    """The brackets of an output that are right, all of its brackets, and those of the reference, as evalb counts them.
+
+    A bracket is right if one with the same label and the same words is in the reference; each is counted once. Parts of
+    speech are no brackets. Words that are punctuation in the reference are taken out first, and constituents without
+    words with them. The root is not counted. ADVP and PRT are one label (Sekine and Collins,
+    https://nlp.cs.nyu.edu/evalb/, sections 6 and 7 of its README).
+
+    evalb leaves out a sentence whose output is no tree, or has other words. This would flatter a model, so here it is
+    repaired as by Vinyals et al.: see `read_linear`. Words that it has too many are left out; those that it lacks are
+    in none of its constituents.
+    """
+    tags = read_linear(reference)[0]
+    before = np.cumsum([0, *(tag not in PUNCTUATION for tag in tags)]).tolist()  # words that count, by position
+
+    def counted(line: str) -> Counter[Bracket]:
+        spans = (
+            (SAME.get(label, label), before[min(start, len(tags))], before[min(end, len(tags))])
+            for label, start, end in read_linear(line)[1]
+            if label not in ROOTS
+        )
+        return Counter(span for span in spans if span[1] < span[2])
+
+    ours, theirs = counted(hypothesis), counted(reference)
+    return [(ours & theirs).total(), ours.total(), theirs.total()]

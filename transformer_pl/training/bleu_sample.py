@@ -1,6 +1,6 @@
 """val/bleu_sample: the score of a few validation sentences during training, cheap enough for a pruner."""
 
-from typing import Any
+from typing import cast
 
 import lightning as L
 
@@ -10,6 +10,7 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.evaluation.evaluate import best_translations
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
+from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.divergence import diverged_if_not_finite
 
 
@@ -29,11 +30,11 @@ class BleuSample(L.Callback):
 
     @component_code()
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        model: Any = module.model
+        module = cast(TransformerModule, module)
         quick = Decode(beam=1)  # no key of decoding counts: trials that differ in these share their training
         with diverged_if_not_finite(trainer.global_step):
-            hypotheses = best_translations(model, self.source, self.tokenizer, quick, self.config.trainer.eval_tokens)
+            tokens = self.config.trainer.eval_tokens
+            hypotheses = best_translations(module.model, self.source, self.tokenizer, quick, tokens)
         task = task_of(self.config.data)
         score = checked_scores(hypotheses, self.references, self.config).metrics[task.measure.name]
-        assert trainer.logger is not None
-        trainer.logger.log_metrics({task.sample_metric: score}, trainer.global_step)
+        module.log_now({task.sample_metric: score})

@@ -11,25 +11,23 @@ import lightning.pytorch  # sets its logger's level when it is imported, so befo
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from transformer_pl.config import Config
 from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
-from transformer_pl.runtime.energy import EnergyMeter, device_counters
 from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
-from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
-from transformer_pl.training.logger import TrialLogger
+from transformer_pl.training.logger import MetricsFile
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.training.precision import MasterWeights
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import TrialRun
-
-SHARED_FILES = ("weights.pt", "metrics.jsonl")  # of trials that differ only in decoding
 
 
 class TrainingSummary(NamedTuple):
@@ -40,11 +38,10 @@ class TrainingSummary(NamedTuple):
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
 
-def fit(run: TrialRun, prepared: Prepared, meter: EnergyMeter) -> tuple[TrialLogger, TrainingSummary]:
+def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) -> TrainingSummary:
     """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
 
-    Returns the logger, still open for the final evaluation. meter: of the energy, which checkpoints keep. Raises
-    Diverged or Stopped.
+    file: of the metrics, which is opened here. Raises Diverged or Stopped.
     """
     config = run.config
     L.seed_everything(config.seed, verbose=False)
@@ -54,29 +51,23 @@ def fit(run: TrialRun, prepared: Prepared, meter: EnergyMeter) -> tuple[TrialLog
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock, meter)
-    logger = TrialLogger(run.trial.folder, config.steps, **run.labels())
+    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
     callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
-    callbacks += [LambdaCallback(on_validation_end=lambda trainer, _: logger.print_validation(trainer.global_step))]
     callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
-    trainer = build_trainer(config, logger, callbacks)
-    newest = checkpoints.newest()
-    logger.start(*checkpoints.logged_until(newest))
-    try:
-        trainer.fit(module, data, ckpt_path=newest, weights_only=True)
-        weights = module.weights()
-        if trainer.is_global_zero:
-            run.trial.save_weights(checkpoints.averaged() or weights)
-    except BaseException as error:
-        logger.fail(error)
-        raise
+    trainer = build_trainer(config, [file, *loggers], callbacks)
+    newest, step = checkpoints.newest()
+    file.start(step)
+    trainer.fit(module, data, ckpt_path=newest, weights_only=True)
+    weights = module.weights()
+    if trainer.is_global_zero:
+        run.trial.save_weights(checkpoints.averaged() or weights)
     rates = [line["tokens_per_s"] for line in run.trial.metrics() if "tokens_per_s" in line]
     rate = round(sum(rates) / len(rates), 1) if rates else None
-    return logger, TrainingSummary(data.dropped, rate, checkpoints.earlier_s)
+    return TrainingSummary(data.dropped, rate, checkpoints.earlier_s)
 
 
-def build_trainer(config: Config, logger: TrialLogger, callbacks: list[L.Callback]) -> L.Trainer:
-    """Lightning's trainer for a config. Checkpoints and log lines are the project's own.
+def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
+    """Lightning's trainer for a config.
 
     Under SLURM, Lightning would requeue the job itself, with a checkpoint in the working folder.
     """
@@ -97,11 +88,11 @@ def build_trainer(config: Config, logger: TrialLogger, callbacks: list[L.Callbac
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         inference_mode=False,  # as in `evaluate`: a table that a component extends then must serve training, too
-        logger=logger,
+        logger=loggers,
         callbacks=callbacks,
         use_distributed_sampler=False,
         log_every_n_steps=1,  # the module decides when it logs
-        enable_checkpointing=False,
+        enable_checkpointing=False,  # see training/checkpoint.py
         enable_progress_bar=False,
         enable_model_summary=False,
     )
@@ -116,35 +107,23 @@ def _draw_dropout_by_rank(trainer: L.Trainer, module: L.LightningModule) -> None
 def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
     """The result of a finished trial that differs from this one only in decoding; None without one.
 
-    None also where this one has begun to train, or is to be trained again. A trial whose weights or metrics are damaged
-    is skipped with a warning.
+    None also where this one has begun to train, or is to be trained again.
     """
     if rerun or (run.trial.folder / "checkpoints").exists():
         return None
     for result in finished_results(run.runs):
         same_weights = result["weights_id"] == run.identity.weights and result["id"] != run.identity.trial
-        if same_weights and (result["folder"] / "weights.pt").exists() and _is_intact(result):
+        if same_weights and (result["folder"] / "weights.pt").exists():
             return result
     return None
 
 
-def reuse_weights(run: TrialRun, result: dict[str, Any]) -> tuple[TrialLogger, TrainingSummary]:
+def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> TrainingSummary:
     """Hard-link the weights of the trial of a result that `trained_elsewhere` has found."""
     print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
-    run.trial.link(result["folder"], *SHARED_FILES)
-    logger = TrialLogger(run.trial.folder, run.config.steps, **run.labels())
-    logger.start(run.config.steps)
-    return logger, TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
-
-
-def _is_intact(result: dict[str, Any]) -> bool:
-    try:
-        for name in SHARED_FILES:
-            Trial(result["folder"]).intact(name)
-    except InputError as error:
-        warn(f"weights are not shared: {error}")
-        return False
-    return True
+    run.trial.link(result["folder"], "weights.pt", "metrics.jsonl")
+    file.start(run.config.steps)
+    return TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
 
 
 def ran_out_of_memory(error: Exception) -> bool:
@@ -159,14 +138,6 @@ def accelerator(config: Config) -> str:
     Raises an InputError where this machine cannot train the trial as its config says.
     """
     return machine.accelerator(config.trainer, torch.cuda.device_count())
-
-
-def energy_meter(config: Config) -> EnergyMeter:
-    """A meter of the devices that a trial is trained on; of none if some of them are on other machines."""
-    if config.trainer.num_nodes > 1:
-        return EnergyMeter()
-    count = config.trainer.devices if accelerator(config) == "cuda" else 0
-    return EnergyMeter(device_counters([f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(count)]))
 
 
 def gpu_names(config: Config) -> list[str]:

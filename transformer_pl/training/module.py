@@ -13,9 +13,8 @@ from torch.distributed.tensor import DTensor
 from transformer_pl.config import Config, sizes
 from transformer_pl.data.batches import Batch
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.loss import projected_likelihood, projected_loss
+from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.model import DecoderLayer, Transformer
-from transformer_pl.runtime.crash import crash_point
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
 from transformer_pl.trials.divergence import Diverged
@@ -23,7 +22,7 @@ from transformer_pl.trials.metrics import perplexity
 
 
 class TransformerModule(L.LightningModule):
-    """A Transformer, its loss, Adam and the learning-rate schedule. Metrics go to the trainer's logger."""
+    """A Transformer, its loss, Adam and the learning-rate schedule. Metrics go to the trainer's loggers."""
 
     def __init__(self, config: Config, vocab_size: int):
         super().__init__()
@@ -63,6 +62,11 @@ class TransformerModule(L.LightningModule):
         state = self.trainer.strategy.lightning_module_state_dict()
         return {name.removeprefix("model."): value for name, value in state.items()}
 
+    def log_now(self, metrics: dict[str, float]) -> None:
+        """Give metrics of the last step to every logger."""
+        for logger in self.loggers:
+            logger.log_metrics(metrics, self.trainer.global_step)
+
     # `component_code` must guard these methods and not the trainer: Lightning takes a component's StopIteration for the
     # end of an epoch, and its KeyboardInterrupt for Ctrl-C.
 
@@ -74,7 +78,7 @@ class TransformerModule(L.LightningModule):
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
         states = self.model.states(batch.source, batch.target_in)
-        loss = projected_loss(self.model.embedding, states, batch.target_out, self.config.optim.eps_ls)
+        loss = smoothed_loss(self.model.embedding, states, batch.target_out, self.config.optim.eps_ls)
         step = self.trainer.global_step + 1
         # Only a tensor operation, so that no step waits for a GPU. `stop_if_diverged` reads the value.
         self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
@@ -111,10 +115,7 @@ class TransformerModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore them. Where the number of ranks is another, rank 0 gets the sums of all."""
-        saved = checkpoint["trained"]
-        if isinstance(saved, list):  # of an older version: the sums of all ranks, and the seconds
-            saved = {"sums": [saved[:2]], "seconds": saved[2]}
-        self._earlier_s, sums = saved["seconds"], torch.tensor(saved["sums"])
+        self._earlier_s, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
         if len(sums) != self.trainer.world_size:
             sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, 2)])
         self._trained = sums[self.global_rank]
@@ -125,14 +126,13 @@ class TransformerModule(L.LightningModule):
         Lightning calls it after every optimiser step, before a callback may save and stop: so no line is logged twice.
         """
         scheduler.step()
-        step = self.trainer.global_step
-        if step % self.config.trainer.log_every == 0:
+        if self.trainer.global_step % self.config.trainer.log_every == 0:
             loss, tokens = self._sum_over_ranks(self._trained)
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
             seconds = time.perf_counter() - self._log_started
             (lr,) = scheduler.get_last_lr()
-            self._log({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / seconds})
+            self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / seconds})
             self._trained = torch.zeros_like(self._trained)
             self._log_started = time.perf_counter()
 
@@ -145,15 +145,13 @@ class TransformerModule(L.LightningModule):
     @component_code()
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         states = self.model.states(batch.source, batch.target_in)
-        nll = projected_likelihood(self.model.embedding, states, batch.target_out)
+        nll = negative_log_likelihood(self.model.embedding, states, batch.target_out)
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
-        crash_point("a validation: after a batch")
 
     def on_validation_epoch_end(self) -> None:
         self.stop_if_diverged(self._validated)
         loss, tokens = self._sum_over_ranks(self._validated)
-        nll = loss / tokens
-        self._log({"val/loss": nll, "val/ppl": perplexity(nll)})
+        self.log_now({"val/loss": loss / tokens, "val/ppl": perplexity(loss / tokens)})
 
     def on_validation_end(self) -> None:
         """Leave the time of the validation and of its callbacks out of the training rate."""
@@ -173,10 +171,6 @@ class TransformerModule(L.LightningModule):
             adam, lambda done: learning_rate(done + 1, self.sizes.d_model, optim.warmup, optim.lr_scale)
         )
         return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def _log(self, metrics: dict[str, float]) -> None:
-        assert self.logger
-        self.logger.log_metrics(metrics, self.trainer.global_step)
 
     def _sum_over_ranks(self, sums: Tensor) -> list[float]:
         return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()

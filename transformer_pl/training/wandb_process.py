@@ -1,18 +1,17 @@
-"""A W&B run in a process of its own, for a trial or for a sweep's report.
+"""A W&B run in a process of its own, for a trial or for a sweep's report. Only this file imports wandb.
 
-W&B's calls may block for minutes, or raise, when the network or the service fails. In a process of its own they cannot
-delay or end a trial: the trial writes JSON objects to a pipe, one per line, and waits only in `WandbRun.finish`. Only
-this file imports wandb.
+W&B's calls may block for minutes, or raise, when the network or the service fails. Here they cannot delay or end a
+trial: a thread writes messages to a socket, as lines of JSON, and only `WandbRun.finish` waits, no longer than it says.
 """
 
-import fcntl
 import io
 import json
-import netrc
 import os
+import queue
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,86 +21,62 @@ from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
-from urllib.parse import urlsplit
 
 from transformer_pl.runtime.environment import PROJECT
-from transformer_pl.runtime.network import responds, why_unreachable
+from transformer_pl.runtime.network import why_unreachable
 from transformer_pl.runtime.signals import kill
 
-RUN_ID = "wandb/run-id"  # in the folder of a trial or of a sweep
-PIPE_BYTES = 1 << 20
-END_S = 4.5  # seconds that W&B gets at the end of a trial; with KILLED_S less than the 5 s that the README promises
-SEND_S = 30.0  # seconds that it gets where much may be left to send, and nothing trains: see `WandbRun.finish`
+END_S = 4.5  # seconds that W&B gets at the end of a trial
 KILLED_S = 0.4  # seconds to wait until a killed process is gone; one that hangs in the system may stay
-
-_server: str | None = None  # in the W&B process: the address of the server at which the run is online
+SEND_S = 30.0  # seconds that it gets at the end where its server answers, or where nothing else waits
 
 
 class WandbRun:
     """The trial's end of the pipe. No method fails when W&B does, and only `finish` waits for it."""
 
     def __init__(self, **run: Any):
-        """run: the arguments of `open_run`."""
+        """run: the arguments of `_open_run`."""
         self._process: subprocess.Popen[bytes] | None = None
-        if os.environ.get("WANDB_MODE") == "disabled":
-            return
-        self._answer, answer = os.pipe()  # the W&B process writes to it once the server has answered at the end
-        command = [sys.executable, "-m", "transformer_pl.training.wandb_process", str(answer)]
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=[answer])
-        except OSError as error:
-            os.close(self._answer)
-            print(f"W&B: not started ({error}); everything is on disk", flush=True)
-            return
-        finally:
-            os.close(answer)  # the other process has its own copy
-        assert process.stdin
-        self._process, self._pipe = process, process.stdin
-        os.set_blocking(self._pipe.fileno(), False)
-        with suppress(
-            OSError, AttributeError
-        ):  # a large pipe, where the system allows it, holds what W&B is sent early
-            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.tell(**run)
+        if os.environ.get("WANDB_MODE") != "disabled":
+            self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the end
+            command = [sys.executable, "-m", "transformer_pl.training.wandb_process"]
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(command, stdin=theirs.fileno())
+            threading.Thread(target=self._write, daemon=True).start()
+            self.tell(run=run)
 
     def tell(self, **message: Any) -> None:
-        """Send the run's description first, then messages of one key: log, summary, tables, images or finish."""
-        if self._process and self._process.poll() is None:
-            line = json.dumps(message).encode() + b"\n"
-            try:
-                if self._pipe.write(line) != len(line):
-                    self._give_up(self._process, "does not keep up")
-            except BrokenPipeError:  # the process ended meanwhile, and has printed why
-                pass
+        """Send a message of one key: log, summary, tables or images."""
+        if self._process:
+            self._lines.put(json.dumps(message).encode() + b"\n")
 
-    def finish(self, exit_code: int, wait: float = END_S) -> None:
-        """End the run. Kill its processes if they have not ended after `wait` seconds, or when a signal comes.
+    def finish(self, exit_code: int = 0, wait: float = END_S) -> None:
+        """End the run. Its processes are killed if they have not ended after `wait` seconds, or when a signal comes.
 
-        With exit code 0, a run that is online at a server that answers gets SEND_S to send what is queued.
+        After exit code 0, a run that is online at a server that answers gets SEND_S to send what is queued.
         """
-        self.tell(finish=exit_code)
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
-        self._pipe.close()
+        self.tell(finish=exit_code)
+        self._lines.put(None)
         try:
-            ended = _ends_in(process, wait)
-            if not ended and exit_code == 0 and self._server_answers():
-                ended = _ends_in(process, SEND_S - wait)
-            if not ended:
-                self._give_up(process, "has not ended in time")
+            ended = _ends_in(self._process, wait)
+            if not ended and exit_code == 0 and select.select([self._socket], [], [], 0)[0]:  # see `_read`
+                _ends_in(self._process, SEND_S - wait)
         finally:
-            _kill(process)
-            os.close(self._answer)
+            if self._process.returncode != 0:
+                print("W&B: logging stopped before its end; all metrics are in metrics.jsonl", flush=True)
+                kill(self._process.pid)
+                _ends_in(self._process, KILLED_S)
+            self._socket.close()
 
-    def _server_answers(self) -> bool:
-        """Whether the run is online at a server that answers, as `_watch_parent` reports."""
-        return bool(select.select([self._answer], [], [], 0)[0])
-
-    @staticmethod
-    def _give_up(process: subprocess.Popen[bytes], reason: str) -> None:
-        print(f"W&B: logging stopped (it {reason}); all metrics are in metrics.jsonl", flush=True)
-        _kill(process)
+    def _write(self) -> None:
+        """Write the lines to the socket. Where W&B hangs, this waits until its process is killed."""
+        with suppress(OSError):
+            while line := self._lines.get():
+                self._socket.sendall(line)
+            self._socket.shutdown(socket.SHUT_WR)
 
 
 def _ends_in(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -110,79 +85,70 @@ def _ends_in(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return process.returncode is not None
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        kill(process.pid)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(KILLED_S)
+# ---------------------------------------------------------------------------------------------------------------------
+# The W&B process
+
+_messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+_server: str | None = None  # at which the run is online
 
 
-def main() -> int:
-    """The W&B process: read messages from standard input until `finish`, or until the pipe is closed."""
+def _main() -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the trial handles these and sends `finish`
         signal.signal(signum, signal.SIG_IGN)
-    threading.Thread(target=_watch_parent, daemon=True).start()
-    import wandb  # only now: the import is slow, and a signal may arrive meanwhile
-
+    threading.Thread(target=_read, daemon=True).start()
     try:
-        run = open_run(**json.loads(sys.stdin.readline()))
-        for line in sys.stdin:
-            ((kind, content),) = json.loads(line).items()
-            if kind == "log":
-                run.log(content)
-            elif kind == "summary":
-                run.summary.update(content)
-            elif kind == "tables":
-                for name, rows in content.items():
-                    table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
-                    run.log({name: table})
-            elif kind == "images":
-                run.log({name: wandb.Image(path) for name, path in content.items()})
-            elif kind == "finish":
-                if content == 128 + signal.SIGTERM:
-                    run.mark_preempting()
-                run.finish(exit_code=content)
-                return 0
-        run.finish(exit_code=1)  # the trial was killed
+        _keep_run()
     except Exception as error:
         print(f"W&B: logging stopped ({type(error).__name__}: {error}); all metrics are in metrics.jsonl", flush=True)
         kill(os.getpid())  # W&B's own exit handlers would wait for the server
-    return 0
 
 
-def _watch_parent() -> None:
-    """When the parent closes the pipe or dies, tell it whether the server answers, and make sure this process ends."""
-    pipe = select.poll()
-    pipe.register(sys.stdin, 0)  # reports only that the other end is closed
-    pipe.poll()
-    deadline = threading.Timer(SEND_S + KILLED_S, kill, [os.getpid()])  # a living parent kills it earlier
-    deadline.daemon = True
-    deadline.start()
-    while _server is None:  # the run may still be opening
-        time.sleep(0.1)
-    if responds(_server, END_S):
-        with suppress(OSError):  # the parent was killed
-            os.write(int(sys.argv[1]), b"!")
+def _read() -> None:
+    """Read the socket to its end. Then tell the trial whether W&B's server answers, and make sure that W&B ends."""
+    for line in sys.stdin:
+        ((kind, content),) = json.loads(line).items()
+        _messages.put((kind, content))
+    _messages.put(("finish", 1))  # where the trial was killed
+    if _server and why_unreachable(_server, END_S) is None:
+        with suppress(OSError):
+            os.write(sys.stdin.fileno(), b"!")
+    time.sleep(SEND_S)
+    kill(os.getpid())
 
 
-def kept_run_id(folder: Path) -> str | None:
-    """The id of the W&B run that `open_run` keeps for a folder; None where it never had one."""
-    id_file = folder / RUN_ID
-    return id_file.read_text() if id_file.exists() else None
+def _keep_run() -> None:
+    import wandb  # here, because it is slow, and signals are ignored by now
+
+    run = _open_run(**_messages.get()[1])
+    while True:
+        kind, content = _messages.get()
+        if kind == "log":
+            run.log(content)
+        elif kind == "summary":
+            run.summary.update(content)
+        elif kind == "tables":  # rows by name; a row by column
+            for name, rows in content.items():
+                table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+                run.log({name: table})
+        elif kind == "images":  # files by caption
+            run.log({name: wandb.Image(path) for name, path in content.items()})
+        elif kind == "finish":
+            if content == 128 + signal.SIGTERM:
+                run.mark_preempting()
+            run.finish(exit_code=content)
+            return
 
 
-def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
+def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
-    The environment variables of W&B win over `name` and the default project.
+    The environment variables of W&B win over `name` and the default project. The run is online where there is an API
+    key and the server answers, and offline otherwise.
     """
     import wandb
 
     global _server
-    mode: Any
-    mode, reason = wandb_mode()
-    _server = wandb.setup().settings.base_url if mode == "online" else None
-    id_file = Path(folder, RUN_ID)
+    id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
     if not id_file.exists():
         id_file.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
@@ -195,20 +161,21 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
         "dir": folder,
         "id": None if os.environ.get("WANDB_SWEEP_ID") else id_file.read_text(),
         "resume": "allow",
-        "settings": wandb.Settings(
-            console="off",
-            silent=True,
-            init_timeout=20,
-            finish_timeout=SEND_S - END_S,  # then W&B gives up, and keeps on disk what it has not sent
-            program="-m transformer_pl.train",
-        ),
     }
+    # After finish_timeout W&B gives up, and keeps on disk what it has not sent.
+    options["settings"] = wandb.Settings(
+        console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"
+    )
+    mode: Any = os.environ.get("WANDB_MODE", "online")
+    server = wandb.setup().settings.base_url
+    reason = f"WANDB_MODE={mode}"
     try:
+        if mode == "online" and (unreachable := why_unreachable(server)):
+            raise ConnectionError(f"no answer from the server: {unreachable}")
         run = wandb.init(mode=mode, **options)
-    except Exception as error:  # such as an API key that the server refuses
-        if mode != "online":
-            raise
-        mode, reason, _server = "offline", f"{type(error).__name__}: {error}", None
+        _server = server if mode == "online" else None
+    except Exception as error:  # also where there is no API key, or where the server refuses it
+        mode, reason = "offline", str(error)
         wandb.teardown()  # frees the run's id
         run = wandb.init(mode=mode, **options)
     with redirect_stderr(io.StringIO()):  # W&B warns that it makes links
@@ -221,31 +188,5 @@ def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
     return run
 
 
-def wandb_mode() -> tuple[str, str]:
-    """The mode for `wandb.init` and the reason for it.
-
-    WANDB_MODE wins; else `online` where there is an API key and the server answers, and `offline` otherwise.
-    """
-    import wandb
-
-    if mode := os.environ.get("WANDB_MODE"):
-        return mode, f"WANDB_MODE={mode}"
-    server = wandb.setup().settings.base_url
-    if not _has_key(urlsplit(server).hostname):
-        return "offline", "no API key"
-    if reason := why_unreachable(server):
-        return "offline", f"no answer from the server ({reason})"
-    return "online", "an API key"
-
-
-def _has_key(host: str | None) -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    try:
-        return bool(netrc.netrc(os.environ.get("NETRC")).authenticators(host or ""))
-    except (OSError, netrc.NetrcParseError):
-        return False
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    _main()

@@ -1,242 +1,146 @@
 """`sweep --list` and `sweep --clean`: what a runs folder holds, and what of it can be removed."""
 
-import json
 import os
 import shutil
-import stat
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from itertools import chain
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
-from transformer_pl.component_sources import changed_files, own_components
-from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.terminal import ask, counted, print_table, say
-from transformer_pl.trials.identity import CORE_REVISION
-from transformer_pl.trials.index import index_of
-from transformer_pl.trials.names import trial_id
-from transformer_pl.trials.recognise import (
-    SweepPlan,
-    is_damaged_file,
-    is_data,
-    is_trial,
-    is_unfinished_data,
-    is_unfinished_file,
-    reason_to_stay,
-    sweep_plan,
-)
-from transformer_pl.trials.runs_folder import trained_config
-from transformer_pl.trials.schemas import main_score
-from transformer_pl.trials.trial import Trial
+from transformer_pl.data.prepare import digest
+from transformer_pl.runtime.files import read_json
+from transformer_pl.runtime.terminal import ask, counted, say
+from transformer_pl.trials.names import TRIAL_FOLDER, trial_id
+from transformer_pl.trials.runs_folder import sweep_plan
+from transformer_pl.trials.schemas import Record, main_score
+from transformer_pl.trials.trial import WRITTEN, Trial
+
+# What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
+TRIAL_FILES = (*WRITTEN, "log.txt", "log.*.txt", "result.json.unreadable", "checkpoints", "sources", "wandb", "lock*")
+DATA_FILES = ("meta.json", "tokenizer.model", "*.source*", "*.target*", "train.kept", "counts.json")
 
 
-def list_runs(runs: Path, console: Console, queued: Mapping[str, str] | None = None) -> None:
-    """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out.
-
-    queued: the state, by id, of trials that a launcher has and that may have written nothing yet: `queued`, `running`.
-    """
-    planned = _planned(runs)
-    for path in sorted((runs / "sweeps").glob("*/plan.json")):
-        if path.parent not in planned:
-            warn(f"{path}: cannot be read: it is damaged or not a plan of this sweep; the sweep is not listed")
-    sweeps = sorted(planned, key=lambda folder: _age(_files(folder / "plan.json")), reverse=True)
-    index = index_of(runs)
-    trials = [Trial(folder) for folder in _folders(runs / "trials") if index.knows(folder) or is_trial(folder)]
-    files = {folder: _files(folder) for folder in [*(trial.folder for trial in trials), *sweeps]}
-    trials.sort(key=lambda trial: _age(files[trial.folder]), reverse=True)
-    if not trials and not sweeps:
+def list_runs(runs: Path, console: Console) -> None:
+    """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out."""
+    plans = {folder: plan for folder in _folders(runs / "sweeps") if (plan := sweep_plan(folder))}
+    trials = [Trial(folder) for folder in _folders(runs / "trials") if _is_trial(folder)]
+    if not trials and not plans:
         console.print(f"{runs}: no sweep and no trial")
         return
-    state_of = {trial.folder.name: trial.state() for trial in trials}
-    for name, state in state_of.items():
-        if state not in ("done", "diverged"):
-            state_of[name] = (queued or {}).get(trial_id(name), state)
-    by_id = {trial_id(name): state for name, state in state_of.items()}  # a user may have renamed a trial's folder
+    files = {folder: _files(folder) for folder in (*plans, *(trial.folder for trial in trials))}
+    states = {trial_id(trial.folder.name): trial.state() for trial in trials}
     table = _table("sweep", "trials", "age", "differs by")
-    for folder in sweeps:
-        states = Counter(by_id.get(trial_id(name), "new") for name in planned[folder].trials)
-        counts = ", ".join(f"{count} {state}" for state, count in states.items())
-        table.add_row(folder.name, counts, _ago(files[folder]), planned[folder].differs or "")
-    print_table(console, table)
+    for folder, plan in sorted(plans.items(), key=lambda item: _age(files[item[0]])):
+        counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan.trials)
+        told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        table.add_row(folder.name, told, _ago(files[folder]), plan.differs)
+    console.print(table)
     console.print()
     table = _table("trial", "state", "age", "size", "score")
-    for trial in trials:
-        result = trial.result()
+    for trial in sorted(trials, key=lambda trial: _age(files[trial.folder])):
+        name, result = trial.folder.name, trial.result()
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
-        name = trial.folder.name
-        table.add_row(name, state_of[name], _ago(files[trial.folder]), _bytes(_size(files[trial.folder])), score)
-    print_table(console, table)
-    texts = [_files(folder) for folder in _folders(runs / "data") if is_data(folder)]
-    total = _size(chain(*files.values(), *texts))
-    console.print(
-        f"{counted(len(trials), 'trial')}, {_bytes(total)} under {runs}, vocabularies and token arrays included"
-    )
-    index.save()
+        table.add_row(name, states[trial_id(name)], _ago(files[trial.folder]), _size(files[trial.folder]), score)
+    console.print(table)
+    everything = [file for of_one in (*files.values(), _files(runs / "data")) for file in of_one]
+    console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, texts included")
 
 
 class Removable(NamedTuple):
-    """A file or folder that nobody needs any more."""
+    """A folder that nobody needs any more."""
 
     path: Path
     reason: str  # why nobody needs it
-    objection: str | None = None  # why it must not be removed all the same; None: it may be
+    foreign: str | None = None  # something in it that this project has not made: then it stays
 
 
-def clean(runs: Path, console: Console, queued: Collection[str] = ()) -> int:
-    """List what is broken, orphaned or superseded, and remove it if the user answers yes. Returns the exit code.
-
-    Raises an InputError where a trial is being trained: other machines may see no lock of the runs folder.
-    """
-    if training := [trial for trial in _trials(runs) if trial.locked()]:
-        raise InputError(
-            f"--runs {runs}: cleaning and training exclude each other, but {training[0].folder.name} is being trained; "
-            "wait for it"
-        )
-    candidates = find_removable(runs, queued)
-    for item in candidates:
-        if item.objection:
-            say(console, f"left alone: {item.path.relative_to(runs)} ({item.reason}): {item.objection}")
-    waste = [item for item in candidates if not item.objection]
+def clean(runs: Path, console: Console) -> int:
+    """List what is not needed, and remove it if the user answers yes. Returns the exit code."""
+    found = find_removable(runs)
+    for item in found:
+        if item.foreign:
+            say(console, f"left alone: {item.path}, as this project has not made {item.foreign} in it")
+    waste = [item for item in found if not item.foreign]
     if not waste:
         console.print(f"{runs}: nothing to clean")
         return 0
-    table = _table("what", "why", "size")
+    table = _table("what", "why", "age", "size")
     for item in waste:
-        table.add_row(str(item.path.relative_to(runs)), item.reason, _bytes(_size(_files(item.path))))
+        files = _files(item.path)
+        table.add_row(str(item.path.relative_to(runs)), item.reason, _ago(files), _size(files))
     console.print(table)
-    total = _size(file for item in waste for file in _files(item.path))
-    if not ask(console, f"Remove all {len(waste)} ({_bytes(total)})?"):
+    if not ask(console, f"Remove all {len(waste)} ({_size(f for item in waste for f in _files(item.path))})?"):
         console.print("nothing was removed")
         return 0
-    still_removable = set(find_removable(runs, queued))  # the user may have taken long to answer
-    waste = [item for item in waste if item in still_removable]
     removed = 0
-    for item in waste:
+    for item in set(waste) & set(find_removable(runs)):  # the user may have taken long to answer
         try:
-            if item.path.is_dir():
-                shutil.rmtree(item.path)
-            else:
-                item.path.unlink(missing_ok=True)
+            shutil.rmtree(item.path)
             removed += 1
         except OSError as error:  # such as another user's folder
-            say(console, f"left alone: {item.path.relative_to(runs)} ({item.reason}): {error.strerror or error}")
+            say(console, f"left alone: {item.path}: {error.strerror or error}")
     console.print(f"removed {removed}")
     return int(removed < len(waste))
 
 
-def find_removable(runs: Path, queued: Collection[str] = ()) -> list[Removable]:
-    """Broken, orphaned and superseded files and folders. Call it only while no command works in the runs folder.
+def find_removable(runs: Path) -> list[Removable]:
+    """The trials without a result that no process holds, and the texts that no other trial names.
 
-    What a command can continue is not listed, and neither are files that this project has not made. A folder that
-    holds such files, or lies behind a link, is listed with an objection.
-
-    queued: the ids of trials that a launcher has queued. They stay, also where they have written nothing yet.
+    A diverged trial has come to its end: it stays. Links stay, and so does what lies behind them.
     """
-
-    def item(path: Path, reason: str) -> Removable:
-        return Removable(path, reason, reason_to_stay(path, runs))
-
-    trials = [trial for trial in _trials(runs) if trial_id(trial.folder.name) not in queued]
-    useless = {trial.folder: reason for trial in trials if (reason := _why_broken(trial))}
-    newer = "superseded: the same config has a newer result"
-    useless |= {trial.folder: newer for trial in _superseded([t for t in trials if t.folder not in useless])}
-    waste = [item(folder, reason) for folder, reason in useless.items()]
-    for trial in trials:
-        if trial.folder not in useless:
-            waste += [item(path, reason) for path, reason in _useless_in(trial)]
-    removable = {candidate.path for candidate in waste if not candidate.objection}
-    kept = [trial for trial in trials if trial.folder not in removable]
-    dangling = [path for path in (runs / "trials").glob("*") if path.is_symlink() and not path.exists()]
-    corpora = _folders(runs / "data")
-    waste += [item(folder, "broken: never finished") for folder in corpora if is_unfinished_data(folder)]
-    with_text = {trial_id(folder.name) for folder in _folders(runs / "trials") if Trial(folder).data()}
-    all_tell = with_text.issuperset(queued) and all(trial.data() for trial in trials if trial.folder not in useless)
-    if all_tell and not dangling:  # which text each trial uses
-        # `translate` also accepts a folder that has no trial's name, such as a copy.
-        used = {Trial(folder).data() for folder in _folders(runs / "trials") if folder not in removable}
-        orphans = [folder for folder in corpora if is_data(folder) and folder.name not in used]
-        waste += [item(folder, "orphaned: no trial uses this text") for folder in orphans]
-    ids = {trial_id(path.name) for path in (*dangling, *(trial.folder for trial in kept))} | {*queued}
-    for folder, plan in _planned(runs).items():
-        if ids.isdisjoint(map(trial_id, plan.trials)):
-            waste.append(item(folder, "orphaned: none of its trials is left"))
-    return waste
+    trials = [Trial(folder) for folder in _folders(runs / "trials") if _is_trial(folder)]
+    useless = [trial for trial in trials if _has_no_result(trial) and not trial.locked()]
+    found = [_removable(trial.folder, f"{trial.state()}, without a result", TRIAL_FILES) for trial in useless]
+    gone = {item.path for item in found if not item.foreign}
+    staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in gone]
+    if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which text it uses
+        return found
+    used = {trial.data() for trial in staying}
+    texts = [folder for folder in _folders(runs / "data") if _is_text(folder) and folder.name not in used]
+    return found + [_removable(folder, "no trial uses this text", DATA_FILES) for folder in texts]
 
 
-def _useless_in(trial: Trial) -> Iterable[tuple[Path, str]]:
-    """Files that nobody needs in the folder of a trial that is needed, each with the reason."""
-    if trial.result() and (trial.folder / "checkpoints").exists():
-        yield trial.folder / "checkpoints", "orphaned: its trial is finished"
-    for path in filter(is_damaged_file, sorted(trial.folder.glob("*"))):
-        yield path, "damaged: it was set aside"
-    for path in filter(is_unfinished_file, sorted(trial.folder.glob(".*"))):
-        yield path, "broken: never finished"
+def _has_no_result(trial: Trial) -> bool:
+    return trial.diverged_at() is None and not (trial.folder / "result.json").exists()
 
 
-def _why_broken(trial: Trial) -> str | None:
-    """Why a trial is broken and cannot be continued; None if it is not, or if it can be."""
-    status, finished = trial.status(), (trial.folder / "result.json").exists()
-    if finished and trial.result() is None and os.access(trial.folder / "result.json", os.R_OK):
-        return "broken: its result is damaged"
-    if finished or any(trial.folder.glob("checkpoints/*.sha256")):
-        return None
-    if status["state"] == "failed":
-        return f"broken: failed ({status.get('why', 'see its log')})"
-    return "broken: never begun" if status["state"] == "new" else None
+def _removable(folder: Path, reason: str, known: tuple[str, ...]) -> Removable:
+    patterns = [*known, *(f".{name}*" for name in known)]  # the second: a file that was not written to its end
+    with os.scandir(folder) as entries:
+        foreign = [
+            entry.name
+            for entry in entries
+            if entry.is_symlink() or not any(fnmatchcase(entry.name, pattern) for pattern in patterns)
+        ]
+    return Removable(folder, reason, min(foreign, default=None))
 
 
-def _superseded(trials: list[Trial]) -> Iterable[Trial]:
-    """Finished trials for which a newer one has the same config and text: a component or the core has changed since.
-
-    A trial of the present core and components is never among them: the next command would use it.
-    """
-    newest: dict[str, Trial] = {}
-    finished = [(trial, result) for trial in trials if (result := trial.result())]
-    for trial, result in sorted(finished, key=lambda pair: str(pair[1]["finished"])):
-        same = json.dumps([result["scale"], result["config"], trial.data()], sort_keys=True)
-        if same in newest and not _is_present(newest[same]):
-            yield newest[same]
-        newest[same] = trial
-
-
-def _is_present(trial: Trial) -> bool:
-    """Whether the core and the components of a finished trial are those of today."""
-    result, inputs = trial.result(), trial.identity_inputs()
-    if result is None or inputs is None or inputs["core"] != CORE_REVISION:
+def _is_trial(folder: Path) -> bool:
+    """Whether a folder is a trial's: its name ends with an id, and its result or its status confirms it."""
+    if not TRIAL_FOLDER.fullmatch(folder.name):
         return False
-    try:
-        model = trained_config(result | {"folder": trial.folder}).model
-        return not changed_files(own_components(model).values(), trial.sources)
-    except InputError:  # its keys are no longer known
-        return False
+    result, status = Trial(folder).result(), Trial(folder).status()
+    return result["id"] == trial_id(folder.name) if result else {"time", "pid"} <= status.keys()
 
 
-def _trials(runs: Path) -> list[Trial]:
-    return [Trial(folder) for folder in _folders(runs / "trials") if is_trial(folder)]
-
-
-def _planned(runs: Path) -> dict[Path, SweepPlan]:
-    """The folder of each sweep, with its plan."""
-    plans = {folder: sweep_plan(folder) for folder in _folders(runs / "sweeps")}
-    return {folder: plan for folder, plan in plans.items() if plan is not None}
+def _is_text(folder: Path) -> bool:
+    """Whether a folder is a prepared text: its name is a hash of what its meta.json says."""
+    meta = read_json(folder / "meta.json", Record, "its folder is left alone") or {}
+    return folder.name == digest(meta.get("fingerprint", {}), meta.get("settings", {}))
 
 
 def _folders(place: Path) -> list[Path]:
-    """The folders in a folder, and the links to folders. Raises an InputError if it cannot be read."""
-    try:
-        return sorted(path for path in place.iterdir() if path.is_dir())
-    except NotADirectoryError:
+    """The folders in a folder, without links; none behind a link."""
+    if place.is_symlink() or not place.is_dir():
         return []
-    except OSError as error:
-        if isinstance(error, FileNotFoundError) and not place.is_symlink():
-            return []
-        raise InputError(f"{place}: must be a folder that can be read, but: {error.strerror}; fix it") from None
+    return sorted(path for path in place.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _table(*headings: str) -> Table:
@@ -244,6 +148,16 @@ def _table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold", justify="right" if heading in ("age", "size", "score") else "left")
     return table
+
+
+def _files(folder: Path) -> list[os.stat_result]:
+    """The status of every file in a folder. A file that is removed meanwhile is left out."""
+    statuses = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                statuses.append(os.lstat(os.path.join(parent, name)))
+    return statuses
 
 
 def _age(files: Iterable[os.stat_result]) -> float:
@@ -257,26 +171,6 @@ def _ago(files: Iterable[os.stat_result]) -> str:
     return f"{seconds / size:.0f} {unit}"
 
 
-def _files(path: Path) -> list[os.stat_result]:
-    """The status of every file in a folder. A file that is removed meanwhile is left out."""
-    statuses = []
-    inside = (f"{folder}/{name}" for folder, folders, names in os.walk(path) for name in (*folders, *names))
-    for file in inside if path.is_dir() else [path]:
-        with suppress(OSError):
-            status = os.lstat(file)
-            if not stat.S_ISDIR(status.st_mode):
-                statuses.append(status)
-    return statuses
-
-
-def _size(files: Iterable[os.stat_result]) -> int:
-    """Bytes on disk. A file that two trials share counts once."""
-    return sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values())
-
-
-def _bytes(number: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
+def _size(files: Iterable[os.stat_result]) -> str:
+    """What files take on disk. A file that two trials share counts once."""
+    return decimal(sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values()))

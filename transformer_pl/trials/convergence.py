@@ -18,7 +18,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
@@ -72,22 +71,9 @@ def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence |
 
 
 def of_trial(trial: Trial) -> Convergence | None:
-    """How the training of a finished trial ended; None where it is not known.
-
-    A result of an older version does not say: then it is computed from metrics.jsonl, with a warning where that is
-    damaged.
-    """
-    result = trial.result()
-    if result is None:
-        return None
-    if "convergence" in result:
-        return Convergence(**result["convergence"]) if result["convergence"] else None
-    try:
-        trial.intact("metrics.jsonl")
-    except InputError as error:
-        warn(f"whether the training had converged is not known: {error}")
-        return None
-    return convergence(trial.metrics(), result["steps"])
+    """How the training of a finished trial ended; None where it is not known."""
+    ended = (trial.result() or {}).get("convergence")
+    return Convergence(**ended) if ended else None
 
 
 def of_seeds(seeds: Sequence[Convergence | None]) -> Convergence | None:

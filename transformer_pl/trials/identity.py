@@ -81,8 +81,8 @@ _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenise
 def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:
     """The identity of a trial. Equal identities give equal results and are trained once.
 
-    Keys at their default are left out, so that older results stay valid when a key is added. Sizes enter as effective
-    sizes. fingerprint: identifies the text. component_sources: for each slot whose component is not the core's, the
+    Keys at their default are left out, so that results stay valid when a key is added. Sizes enter as effective sizes.
+    fingerprint: identifies the text. component_sources: for each slot whose component is not the core's, the
     sha256 of its source.
     """
     inputs = {

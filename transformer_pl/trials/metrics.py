@@ -24,8 +24,8 @@ def perplexity(loss: float) -> float:
 def line_kind(metrics: Mapping[str, Any]) -> Kind:
     """Whether metrics are of training steps, of a validation during training, or of the final evaluation.
 
-    Lines to be written, and those that older versions wrote, have no `kind`: then the names of their metrics decide.
-    Only the final evaluation is of the test set, or has BLEU.
+    Lines that are still to be written have no `kind`: the names of their metrics decide. Only the final evaluation is
+    of the test set, or has BLEU.
     """
     if "kind" in metrics:
         return metrics["kind"]
@@ -35,34 +35,24 @@ def line_kind(metrics: Mapping[str, Any]) -> Kind:
 
 
 def read_metrics(path: Path, last: int | None = None) -> list[dict[str, Any]]:
-    """The lines of a metrics file, or roughly the `last` ones. Damaged and unfinished lines are left out."""
+    """The lines of a metrics file, or roughly the `last` ones; without one that a process left unfinished."""
     try:
         with path.open("rb") as file:
             if last:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 200 * last))
                 if file.tell():
                     file.readline()  # the rest of a line
-            lines = file.read().split(b"\n")[:-1]
+            return [line for line in map(parse_line, file) if line]
     except FileNotFoundError:
         return []
-    return [metrics_from_json(line) for line in map(_parse_line, lines) if line]
 
 
-def _parse_line(text: bytes) -> dict[str, Any] | None:
-    """One line: its metrics, step, time and kind; None for a damaged one."""
+def parse_line(text: bytes | str) -> dict[str, Any] | None:
+    """The metrics, step, time and kind of a line; None for one that is not whole."""
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        return metrics_from_json(json.loads(text)) if text[-1:] in ("\n", b"\n") else None
+    except ValueError:
         return None
-    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-        return None
-    numbers = {name: value for name, value in line.items() if name != "kind"}
-    is_known = line.get("kind", "train") in ("train", "validation", "final")
-    are_numbers = all(
-        isinstance(value, int | float) or (value is None and name.endswith("/ppl"))  # null: infinite
-        for name, value in numbers.items()
-    )
-    return line if is_known and are_numbers else None
 
 
 def finite_or_none(value: Any) -> Any:

@@ -1,16 +1,16 @@
-"""The runs folder: whether it can be written, its lock, and the finished trials in it."""
+"""The runs folder: whether it can be written, and the finished trials and the plans of sweeps in it."""
 
-import fcntl
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import LISTED, InputError
-from transformer_pl.runtime.files import try_lock, try_writing
+from transformer_pl.runtime.files import read_json, try_writing
 from transformer_pl.trials.trial import Trial
 
 DEFAULT_RUNS = Path("runs")
@@ -36,51 +36,20 @@ def why_unwritable(runs: Path) -> str | None:
     return None
 
 
-@contextmanager
-def runs_lock(runs: Path, alone: bool = False) -> Iterator[None]:
-    """Keep `--clean` away while trials are trained in the runs folder; `alone=True`: keep everything else away.
-
-    Raises an InputError where another process holds the lock.
-    """
-    if not runs.is_dir():
-        yield
-        return
-    try:
-        file = (runs / "lock").open("a")
-    except OSError as error:
-        raise InputError(
-            f"{runs / 'lock'}: must be a file that can be written, but: {error.strerror}; let its owner give you the "
-            "right to write it, or choose another --runs"
-        ) from None
-    with file:
-        if not try_lock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-            holder = "a sweep or a trial is running there" if alone else "it is being cleaned"
-            raise InputError(f"--runs {runs}: cleaning and training exclude each other, but {holder}; wait for it")
-        yield
-
-
 def trained_config(result: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
     """The config that a finished trial was trained with; `changes` of the command line over it.
 
     result: of `finished_results`. Raises an InputError for changes that are no valid config.
     """
-    return resolve([trained_level(result), Level("command line", changes or {})])
-
-
-def trained_level(result: dict[str, Any]) -> Level:
-    """The keys that a finished trial was trained with, of those that this version knows."""
     known = {key: value for key, value in result["config"].items() if is_known_key(key)}
-    return Level(str(result["folder"]), {key: v for key, v in known.items() if v is not None or key not in KEYS})
+    set_keys = {key: value for key, value in known.items() if value is not None or key not in KEYS}
+    return resolve([Level(str(result["folder"]), set_keys), Level("command line", changes or {})])
 
 
 def finished_results(runs: Path) -> list[dict[str, Any]]:
     """The results of all finished trials in a runs folder, each with the path of its folder as `folder`."""
-    results = []
-    trials = runs / "trials"
-    for name in sorted(os.listdir(trials)) if trials.is_dir() else ():
-        if result := Trial(trials / name).result():
-            results.append(result | {"folder": trials / name})
-    return results
+    folders = sorted(path.parent for path in (runs / "trials").glob("*/result.json"))
+    return [result | {"folder": folder} for folder in folders if (result := Trial(folder).result())]
 
 
 def find(runs: Path, name: str) -> dict[str, Any]:
@@ -94,13 +63,25 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     if len(matching) == 1:
         return matching[0]
     names = [r["folder"].name for r in matching or results]
-    more = [f"and {len(names) - MOST_LISTED} more; see python -m transformer_pl.sweep --list --runs {runs}"]
-    listed = "".join(f"{LISTED}{line}" for line in names[:MOST_LISTED] + (more if len(names) > MOST_LISTED else []))
-    constraint = "must name one finished trial"
-    if matching:
-        raise InputError(
-            f"TRIAL {name}: {constraint}, but {len(matching)} match; give a longer part of the name:{listed}"
-        )
+    if len(names) > MOST_LISTED:
+        more = f"and {len(names) - MOST_LISTED} more; see python -m transformer_pl.sweep --list --runs {runs}"
+        names = [*names[:MOST_LISTED], more]
     raise InputError(
-        f"TRIAL {name}: {constraint} under {runs}, but none matches" + (f"; finished are:{listed}" if listed else "")
+        f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give a part of its name "
+        f"that no other has{''.join(f'{LISTED}{line}' for line in names)}"
     )
+
+
+class SweepPlan(BaseModel):
+    """What plan.json says of a sweep, as far as other commands need it."""
+
+    name: str
+    trials: list[dict[str, Any]]  # each with the name of its `folder`
+    differs: str  # the options that the folder's name has a hash of
+    command: str  # that shows the table
+
+
+def sweep_plan(folder: Path) -> SweepPlan | None:
+    """The plan of a sweep's folder; None where it has none, or where it cannot be read."""
+    content = read_json(folder / "plan.json", SweepPlan, "the sweep is not listed")
+    return None if content is None else SweepPlan.model_validate(content)

@@ -9,7 +9,6 @@ from transformer_pl.config import Config, effective_sizes
 from transformer_pl.data.corpus import Corpus
 from transformer_pl.runtime.environment import sweep_and_row
 from transformer_pl.trials.identity import Identity, identity
-from transformer_pl.trials.repeat import Earlier
 from transformer_pl.trials.trial import Trial
 
 
@@ -24,16 +23,13 @@ class TrialRun:
     corpus: Corpus
     identity: Identity
     trial: Trial
-    repeats: Earlier | None = None  # the trial that it is to repeat (--from)
 
     @classmethod
-    def of(
-        cls, config: Config, runs: Path, scale: str, difference: str, corpus: Corpus, repeats: Earlier | None = None
-    ) -> "TrialRun":
+    def of(cls, config: Config, runs: Path, scale: str, difference: str, corpus: Corpus) -> "TrialRun":
         """The run of a config on a corpus: equal identities share one folder."""
         trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
         trial = Trial.at(runs, trial_identity.trial, lambda: f"{scale}-{difference}-s{config.seed}")
-        return cls(config, runs, scale, difference, corpus, trial_identity, trial, repeats)
+        return cls(config, runs, scale, difference, corpus, trial_identity, trial)
 
     @property
     def name(self) -> str:

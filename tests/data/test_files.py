@@ -1,0 +1,228 @@
+"""Text in a folder's files: every format says the same, and a mistake names its file and line."""
+
+import codecs
+import gzip
+import json
+
+import pytest
+from corpora import PAIRS, mistake, opened, read
+
+from transformer_pl.config import Data
+from transformer_pl.data.sources import open_corpus
+from transformer_pl.runtime.errors import InputError
+
+ROWS = {split: [{"en": en, "de": de} for en, de in pairs] for split, pairs in PAIRS.items()}
+FINE = {"en": "x", "de": "y"}
+
+
+def write_table(path, rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        import datasets
+
+        datasets.disable_progress_bars()
+        datasets.Dataset.from_list(rows).to_parquet(path)
+        return
+    text = json.dumps(rows, indent=1) if ".json" in path.suffixes else "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+@pytest.fixture
+def tables(tmp_path):
+    def write(ending, nested=False):
+        folder = tmp_path / "tables [1] *"  # signs that a pattern would read otherwise
+        for split, rows in ROWS.items():
+            write_table(folder / f"{split}.{ending}", [{"translation": row} for row in rows] if nested else rows)
+        return folder
+
+    return write
+
+
+def test_text_files_are_read_as_often_as_asked_in_both_directions(folder):
+    corpus = opened(folder)
+    assert read(corpus) == read(corpus) == PAIRS and str(folder) in corpus.description
+    turned = read(opened(folder, source="de", target="en"))
+    assert turned == {split: [pair[::-1] for pair in pairs] for split, pairs in PAIRS.items()}
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["columns", "translation"])
+@pytest.mark.parametrize("ending", ["json", "json.gz", "jsonl", "jsonl.gz", "parquet"])
+def test_tables_are_read_like_text(tables, ending, nested, capfd):
+    corpus = opened(tables(ending, nested))
+    assert read(corpus) == read(corpus) == PAIRS
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("split", "name"), [("val", "dev2013"), ("val", "validation"), ("test", "test_2016_flickr")])
+def test_splits_are_found_by_their_beginning(folder, split, name):
+    for path in folder.glob(f"{split}.*"):
+        path.rename(folder / path.name.replace(split, name, 1))
+    assert read(opened(folder)) == PAIRS
+
+
+def test_a_language_may_have_a_dot_and_other_files_may_be_there(folder):
+    for path in list(folder.iterdir()):
+        split, language = path.name.split(".", 1)
+        path.rename(folder / f"{split}.clean.{language}")
+    for name in (".en", "README.md", "train.clean.fr", "train/x.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("no pair")
+    assert read(opened(folder, source="clean.en", target="clean.de")) == read(opened(folder)) == PAIRS
+
+
+@pytest.mark.parametrize("name", ["newstest2013.{}", "newstest2013/0.{}"])
+def test_a_split_that_is_named_is_taken(folder, name):
+    for language in ("en", "de"):
+        path = folder / name.format(language)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"named {language}\n")
+    assert read(opened(folder, val="newstest2013"))["val"] == [("named en", "named de")]
+
+
+@pytest.mark.parametrize("name", ["test-{}-of-12.{}", "test/{}.{}", "test/{:04}.{}"])
+@pytest.mark.parametrize("endings", [("en", "de"), ("jsonl",), ("parquet",)], ids="-".join)
+def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endings):
+    pairs = [(f"word {i}", f"Wort {i}") for i in range(12)]
+    for path in folder.glob("test.*"):
+        path.unlink()
+    for i, pair in enumerate(pairs):
+        for side, ending in enumerate(endings):
+            path = folder / name.format(i, ending)
+            if len(endings) == 1:
+                write_table(path, [dict(zip(("en", "de"), pair, strict=True))])
+            else:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(f"{pair[side]}\n")
+    assert read(opened(folder))["test"] == pairs
+    (folder / name.format(7, endings[-1])).unlink()
+    assert str(folder) in mistake(folder) and name.format(0, endings[-1]) in mistake(folder)
+
+
+def test_only_newline_ends_a_sentence(folder):
+    odd = "a\u2028b\x0bc\x0cd\x85e\rf"
+    (folder / "test.en").write_bytes(f"\ufeff{odd}\r\nlast".encode())
+    assert [source for source, _ in opened(folder).pairs("test")] == [odd, "last"]
+
+
+def test_a_newline_inside_a_row_becomes_a_blank_and_a_date_stays_text(tables):
+    folder = tables("jsonl")
+    rows = [{"en": "a\nb", "de": "c\n"}, {"en": "2021-01-01", "de": "12:00", "translation": "by hand"}]
+    write_table(folder / "test.jsonl", rows)
+    assert read(opened(folder))["test"] == [("a b", "c "), ("2021-01-01", "12:00")]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_file_may_be_a_list_or_an_object_a_line_after_a_byte_order_mark(tables, indent):
+    folder = tables("json")
+    for text in (json.dumps(ROWS["test"], indent=indent), "".join(f"{json.dumps(row)}\n\n" for row in ROWS["test"])):
+        (folder / "test.json").write_bytes(codecs.BOM_UTF8 + text.encode())
+        assert read(opened(folder)) == PAIRS
+
+
+def test_the_fingerprint_is_that_of_the_text_not_of_the_folder(folder, tmp_path):
+    before = opened(folder).fingerprint
+    assert json.loads(json.dumps(before)) == before
+    folder.rename(tmp_path / "elsewhere")
+    assert opened(tmp_path / "elsewhere").fingerprint == before
+    (tmp_path / "elsewhere" / "val.en.gz").write_bytes(gzip.compress(b"other\n"))
+    assert opened(tmp_path / "elsewhere").fingerprint != before
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("path", ["nowhere", "~no-such-user/x"])
+def test_a_folder_that_is_missing(path):
+    assert path in mistake(path)
+
+
+def test_every_split_that_is_missing_is_reported_at_once(folder):
+    for path in [*folder.glob("val*"), *folder.glob("test*")]:
+        path.unlink()
+    with pytest.raises(InputError) as error:
+        opened(folder)
+    val, test = error.value.messages
+    assert "data.val" in val and "data.test" in test and str(folder) in val and ".jsonl" in val
+
+
+@pytest.mark.parametrize(
+    ("files", "keys", "named"),
+    [
+        (["dev.en", "dev.de"], {}, "data.val"),  # beside val
+        ([], {"val": "dev"}, "data.val"),
+        ([], {"train": "train.en"}, "data.train"),  # its ending is no part of the name
+        (["test.en.gz"], {}, "test.en.gz"),  # twice
+        (["test.jsonl"], {}, "test.jsonl"),
+        (["test/0.en", "test/0.de"], {}, "test/0.en"),
+        ([], {"target": "fr"}, "train.en"),  # a language is missing
+    ],
+)
+def test_files_that_are_not_one_text_each(folder, files, keys, named):
+    for name in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x\n")
+    with pytest.raises(InputError) as error:
+        opened(folder, **keys)
+    assert any(named in message and str(folder) in message for message in error.value.messages)
+
+
+@pytest.mark.parametrize(("lines", "first_missing"), [("eins\n", "line 2"), ("eins\nzwei\ndrei\n", "line 3")])
+def test_lines_that_do_not_pair(folder, lines, first_missing):
+    (folder / "test.de").write_text(lines)
+    message = mistake(folder)
+    assert str(folder / "test.en") in message and str(folder / "test.de") in message and first_missing in message
+
+
+def test_a_file_that_is_not_utf8(folder):
+    (folder / "test.en").write_bytes("one\nna\u00efve\n".encode("latin-1"))
+    assert f"{folder / 'test.en'} line 2" in mistake(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"plain text", gzip.compress(b"cut off" * 99)[:-9], b"\x1f\x8b\x08" + b"\x00" * 30],
+    ids=["no gzip", "cut off", "zeros"],
+)
+def test_a_file_that_cannot_be_read(folder, content):
+    (folder / "val.en.gz").write_bytes(content)
+    assert str(folder / "val.en.gz") in mistake(folder)
+    (folder / "val.en.gz").unlink()
+    (folder / "val.en.gz").mkdir()
+    assert str(folder / "val.en.gz") in mistake(folder)
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("content", [b'{"en": 1,\n{', b"[{]"])
+def test_a_broken_table(tables, ending, content, capfd):
+    folder = tables(ending)
+    (folder / f"test.{ending}").write_bytes(content)
+    assert str(folder / f"test.{ending}") in mistake(folder)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["columns", "translation"])
+@pytest.mark.parametrize("row", [1, 2, 1001])
+@pytest.mark.parametrize("wrong", [{"en": "x"}, {"en": "x", "de": 3}, {"en": "x", "de": "a\ud800"}], ids=str)
+def test_a_row_without_text_is_named(tables, row, nested, wrong):
+    folder = tables("jsonl")
+    rows = [FINE] * (row - 1) + [wrong, FINE]
+    write_table(folder / "test.jsonl", [{"translation": one} for one in rows] if nested else rows)
+    assert f"{folder / 'test.jsonl'} line {row}" in mistake(folder)
+
+
+@pytest.mark.parametrize("row", ["null", "1", '"a"', "[1, 2]", "true", '{"translation": [1]}', "{"])
+def test_a_row_that_is_no_pair(tables, row):
+    folder = tables("jsonl")
+    (folder / "test.jsonl").write_text(f"{json.dumps(FINE)}\n\n{row}\n")
+    assert f"{folder / 'test.jsonl'} line 3" in mistake(folder)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["columns", "translation"])
+def test_a_column_that_is_missing_is_named(tables, nested):
+    folder = tables("parquet", nested)
+    message = mistake(folder, target="fr")
+    assert f"{folder / 'train.parquet'} row 1" in message and "fr" in message and "data.target" in message
+
+
+def test_a_path_goes_before_the_hub(folder):
+    assert read(open_corpus(Data(path=str(folder), hub="wmt/wmt14"))) == PAIRS

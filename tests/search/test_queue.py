@@ -1,0 +1,302 @@
+"""What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from forked import command
+from helpers import a_result
+from optuna.trial import TrialState
+
+from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.results import SearchResults
+from transformer_pl.search.samplers import SAMPLERS, construct, pruner
+from transformer_pl.search.states import counted_trials, trials_left
+from transformer_pl.search.storage import BEAT_S, GRACE_S, JOURNAL, create_study, find_study
+from transformer_pl.search.study import MOST_HELD, RETRY_DRAW_S, UNLOCKED_S
+
+SECRET = "s3cret"
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def trials_in(queue, state):
+    return queue.study.get_trials(states=(state,))
+
+
+@pytest.mark.parametrize(
+    "goals",
+    [[("val/ppl", "minimize")], [("val/bleu", "maximize")], [("val/bleu", "maximize"), ("flops", "minimize")]],
+    ids=str,
+)
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path, goals, sampler):
+    """Even if it is the cheapest. A trial that had diverged before it was drawn is not trained again."""
+    keys = OPTUNA | {"metrics": [{"name": name, "goal": direction} for name, direction in goals]}
+    keys |= {"run_cap": 6, "space": DROPOUT}
+    drawn_by = construct(SAMPLERS, [sampler, "seed=1", "n_startup_trials=4"], "--sampler")
+    queue = queue_of(tmp_path, sampler=drawn_by, **keys)
+    for index, ending in enumerate(["diverged", "done", "failed", "diverged"]):
+        planned = queue.next(set())
+        if ending == "done":
+            finish(queue, planned, **{"val/bleu": 1.0})
+        else:
+            planned.trial.folder.mkdir(parents=True)
+            planned.trial.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
+            queue.ended(planned, ending)
+        assert queue.counts() == (6, index + 1, 6 - (index + 1))
+    before = queue_of(tmp_path / "before", **keys)
+    before.runs = queue.runs
+    before.study.enqueue_trial({"model.p_drop": 0.25})
+    planned = before.next(set())
+    planned.trial.folder.mkdir(parents=True)
+    planned.trial.set_status("diverged", step=7)
+    queue.study.enqueue_trial({"model.p_drop": 0.25})
+    queue.next(set())  # ends that trial, and draws another
+    assert queue.counts() == (6, 5, 0)
+    trials = queue.study.get_trials()
+    assert [t.user_attrs.get("diverged") for t in trials[:5]] == [1, None, None, 4, 7]
+    worst = [float("inf") if direction == "minimize" else -float("inf") for _, direction in goals]
+    assert all(t.values == worst for t in trials if "diverged" in t.user_attrs)
+    states = [record["state"] for record in SearchResults(queue.search, queue.study, queue.runs).records]
+    assert states == ["best", *["diverged"] * 3, "failed", "running"]
+    next_command = queue_of(tmp_path, **keys)  # it tries the failed trial again, and no other
+    (retry,) = trials_in(next_command, TrialState.WAITING)
+    assert retry.user_attrs == {"first": 2}
+
+
+def test_repeated_draws_do_not_count_and_end_the_search_in_a_space_that_is_too_small(tmp_path):
+    """Of two values both become trials, and every other draw repeats one of them."""
+    queue = queue_of(tmp_path, space={"model.h": {"values": [4, 8]}}, run_cap=5)
+    while planned := queue.next(set()):
+        finish(queue, planned)
+    assert sorted(trial.params["model.h"] for trial in counted_trials(queue.study)) == [4, 8]
+    assert queue.waits() is None
+    repeats = [trial for trial in queue.study.get_trials() if "skipped" in trial.user_attrs]
+    assert len(repeats) == 10 and all(trial.value == 2.0 for trial in repeats)
+
+
+class DrawnAtOnce:
+    """A study from which another process draws in the moment in which this one does."""
+
+    def __init__(self, study, other):
+        self.study, self.other = study, other
+
+    def __getattr__(self, name):
+        return getattr(self.study, name)
+
+    def ask(self, space):
+        other, self.other = self.other, None
+        if other:
+            finish(other, other.next(set()))
+        return self.study.ask(space)
+
+
+def test_processes_that_draw_at_once_stay_within_run_cap_and_have_one_base(tmp_path, clock):
+    one, two = (queue_of(tmp_path, clock, space=DROPOUT, run_cap=2) for _ in range(2))
+    two.study.enqueue_trial(two.search.base_draw, user_attrs={"base": True})  # as it was created at once
+    finish(one, one.next(set()))
+    one.study = DrawnAtOnce(one.study, two)  # it passes over the second base
+    assert one.next(set()) is None and two.next(set()) is None and one.waits() is None and two.waits() is None
+    counted = counted_trials(one.study)
+    assert [trial.number for trial in counted] == [0, 2] and len(one.study.get_trials()) == 4
+    assert [trial.number for trial in counted if "base" in trial.user_attrs] == [0]
+
+
+def test_the_trials_that_are_left_are_counted(tmp_path):
+    """Failed ones are trained again, whatever the cap."""
+    queue = queue_of(tmp_path, space=DROPOUT, run_cap=4)
+
+    def count(run_cap):
+        return trials_left(queue.study.get_trials(), run_cap)
+
+    assert count(4) == 4
+    finish(queue, queue.next(set()))
+    queue.ended(queue.next(set()), "failed")
+    finish(queue, queue.next(set()))
+    assert [count(4), count(3), count(2), count(1)] == [2, 1, 1, 1]
+    again = queue_of(tmp_path, space=DROPOUT, run_cap=2)  # enqueues the failed one
+    assert [count(4), count(2)] == [2, 1]
+    again.ended(again.next(set()), "failed")
+    assert [count(4), count(2)] == [2, 1] and [t.number for t in counted_trials(queue.study)] == [0, 2, 3]
+
+
+def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
+    queue = queue_of(tmp_path, clock, space=DROPOUT, run_cap=2)
+    drawn = [queue.next(set()), queue.next(set())]
+    queue.stopped()
+    again = queue_of(tmp_path, clock, space=DROPOUT, run_cap=2)
+    for before in drawn:
+        planned = again.next(set())
+        assert (planned.name, planned.trial.folder) == (before.name, before.trial.folder)
+        finish(again, planned)
+    assert again.next(set()) is None and len(counted_trials(again.study)) == 2
+
+
+def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
+    """The trial itself may kill its process. The next command tries it again."""
+    keys = {"clock": clock, "space": DROPOUT, "run_cap": 1}
+    dead, queue = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
+    base = dead.next(set())
+    base.trial.folder.mkdir(parents=True)
+    with base.trial.lock():
+        for _ in range(3):
+            assert queue.next(set()) is None and queue.waits() is not None
+            clock.now += UNLOCKED_S + 1
+    assert queue.next(set()) is None
+    clock.now += UNLOCKED_S + 1
+    again = queue.next(set())
+    assert again.trial.folder == base.trial.folder and again.name == base.name
+    third = queue_of(tmp_path, **keys)
+    assert third.next(set()) is None
+    clock.now += UNLOCKED_S + 1
+    assert third.next(set()) is None and third.waits() is None
+    assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
+    queue.ended(again, "done")  # it had been alive, and changes nothing
+    assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
+    assert queue_of(tmp_path, **keys).next(set()).trial.folder == base.trial.folder
+
+
+def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock):
+    """Optuna compares them with the database's clock."""
+    keys = {"clock": clock, "space": DROPOUT, "run_cap": 1, "url": f"sqlite:///{tmp_path}/study.db"}
+    one, two = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
+    base = one.next(set())
+
+    def wait(seconds, *living):
+        clock.now += seconds
+        with closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
+            database.execute(f"UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-{seconds} seconds')")
+        for queue in living:
+            queue.give_heartbeat()
+
+    one.give_heartbeat()
+    for _ in range(10):
+        wait(BEAT_S, one)
+        assert two.next(set()) is None and two.waits() is not None
+    wait(GRACE_S + 5)
+    again = two.next(set())
+    assert again.trial.folder == base.trial.folder and again.name == base.name
+    assert [t.state for t in two.study.get_trials()] == [TrialState.FAIL, TrialState.RUNNING]
+
+
+def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path, clock):
+    """As a grid that trains base."""
+    queue = queue_of(tmp_path, clock, space=DROPOUT, run_cap=9)
+    base = queue_of(tmp_path / "other", clock, space=DROPOUT).next(set()).trial
+    base = type(base)(queue.runs / "trials" / base.folder.name)
+    base.folder.mkdir(parents=True)
+    with base.lock():
+        planned = queue.next(set())
+        assert planned is not None and planned.trial.folder != base.folder
+        assert [draw.planned.trial.folder for draw in queue.held] == [base.folder]
+    assert queue.next(set()).trial.folder == base.folder and not queue.held
+
+
+def test_a_search_draws_few_trials_that_have_to_wait(tmp_path, clock):
+    """Here all of them train the same weights, and differ in decoding alone."""
+    queue = queue_of(tmp_path, clock, space={"decode.alpha": {"min": 0.0, "max": 1.0}}, run_cap=9)
+    first = queue.next(set())
+    for _ in range(3):
+        assert queue.next({first.identity.weights}) is None
+        clock.now += RETRY_DRAW_S
+    assert len(queue.held) == MOST_HELD and queue.waits() is not None
+    finish(queue, first)
+    assert queue.next(set()) is not None and len(queue.held) == MOST_HELD - 1
+
+
+def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twice(tmp_path, clock):
+    one, two = (queue_of(tmp_path, clock, space={"model.h": {"values": [4, 8]}}, run_cap=2) for _ in range(2))
+    first = one.next(set())
+    two.study.enqueue_trial({"model.h": 8})  # as the base has
+    assert two.next(set()) is None and two.waits() is not None
+    (held,) = two.own_draws()
+    finish(one, first)
+    clock.now += RETRY_DRAW_S
+    second = two.next(set())
+    assert second.config.model.h == 4
+    repeated = two.study.get_trials()[held.trial.number]
+    assert (repeated.state, repeated.value, "skipped" in repeated.user_attrs) == (TrialState.COMPLETE, 2.0, True)
+
+
+# What becomes of four trials of which each is worse than those before: C is complete, P pruned. Base is not pruned.
+HALVING = {"type": "hyperband", "min_iter": 1, "eta": 2}  # so W&B calls it
+
+
+@pytest.mark.parametrize(
+    ("words", "early", "expected"),
+    [
+        (["none"], HALVING, "CCCC"),
+        (["median", "n_startup_trials=1"], None, "CPPP"),
+        (["median", "n_startup_trials=99"], None, "CCCC"),
+        (["halving", "min_resource=1", "reduction_factor=2"], None, "CCPP"),
+        (["hyperband", "min_resource=1", "max_resource=1", "reduction_factor=2"], None, "CCPP"),
+        (None, HALVING, "CCPP"),
+        (None, None, "CCCC"),
+    ],
+)
+def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expected):
+    queue = queue_of(tmp_path, space=DROPOUT, run_cap=4, early_terminate=early)
+    queue.study.pruner = pruner(queue.search, words)
+    while planned := queue.next(set()):
+        value = 10.0 + planned.row  # the trial's number
+        planned.trial.folder.mkdir(parents=True)
+        (planned.trial.folder / "metrics.jsonl").write_text(f'{{"step": 2, "val/ppl": {value}}}\n')
+        if queue.watch(planned):
+            queue.ended(planned, "pruned")
+        else:
+            planned.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
+            queue.ended(planned, "done")
+    trials = counted_trials(queue.study)
+    assert "".join(trial.state.name[0] for trial in trials) == expected
+    assert [trial.intermediate_values for trial in trials] == [{1: 10.0 + number} for number in range(4)]
+
+
+def test_a_study_is_of_one_search(tmp_path):
+    queue_of(tmp_path)
+    changed = search_of(space=DROPOUT | {"model.h": {"values": [4, 8]}})
+    for open_study in (
+        lambda: create_study(changed, study_folder(tmp_path), None, None, None),
+        lambda: find_study(changed, study_folder(tmp_path), None),
+    ):
+        with pytest.raises(InputError, match=r"parameters\.model\.h was "):
+            open_study()
+
+
+def test_a_journal_that_cannot_be_replayed_is_named_and_trials_are_reused_without_it(tmp_path):
+    queue = queue_of(tmp_path, space=DROPOUT, run_cap=1)
+    finish(queue, queue.next(set()))
+    journal = study_folder(tmp_path) / JOURNAL
+    journal.write_bytes(b"\x00[}\n" + journal.read_bytes())
+    path = search_file(tmp_path, space=DROPOUT, run_cap=1)
+    for name in ("sweep", "report"):
+        finished = command(name, path, "--runs", tmp_path / "runs")
+        assert finished.returncode == 2 and str(journal) in finished.stderr and "Traceback" not in finished.stderr
+    journal.rename(journal.with_suffix(".old"))
+    anew = queue_of(tmp_path, space=DROPOUT, run_cap=1)
+    assert anew.next(set()) is None and [trial.value for trial in anew.study.get_trials()] == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"postgresql://me:{SECRET}@h/x", "PGPASSWORD"),
+        (f"postgresql+psycopg://me:{SECRET}%40@127.0.0.1:1/x", "PGPASSWORD"),
+        (f"postgresql://h/x?user=me&password={SECRET}", "PGPASSWORD"),
+        (f"postgresql://me:{SECRET}@h:54x/x", "--storage"),
+        (f"nonsense {SECRET}", "--storage"),
+        ("oracle://me@127.0.0.1:1/x", "oracle://me@127.0.0.1:1/x"),
+        ("sqlite:////nowhere/at/all.db", "sqlite:////nowhere/at/all.db"),
+    ],
+)
+def test_an_invalid_storage_is_refused_and_no_password_printed(tmp_path, url, shown):
+    for name in ("sweep", "report"):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        finished = command(name, search_file(tmp_path), "--runs", tmp_path / "runs", f"--storage={url}")
+        assert finished.returncode == 2 and shown in finished.stderr and "Traceback" not in finished.stderr
+        assert SECRET not in finished.stdout + finished.stderr
+    assert not (tmp_path / "runs" / "sweeps").exists()

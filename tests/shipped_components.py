@@ -1,0 +1,18 @@
+"""The components that the shipped sweeps name."""
+
+from helpers import GRIDS
+
+from transformer_pl.config import SLOTS
+from transformer_pl.experiments.sweep_file import read_sweep
+
+
+def components():
+    """By name, the keys of every component that a shipped grid names, and the paper's."""
+    found = {"base": {}}
+    slots = {f"model.{slot}" for slot in SLOTS}
+    for path in GRIDS:
+        for row in read_sweep(path, None, None, {}).rows:
+            flat = row.configs[0].flat()
+            keys = {key: value for key, value in flat.items() if key in slots or key.count(".") == 2}
+            found[" ".join(str(value).rpartition(".")[2] for value in keys.values())] = keys
+    return found

@@ -1,0 +1,311 @@
+"""The command line of every command: the parser, the readers of values, the options of sweep files, the exit code."""
+
+import argparse
+import hashlib
+import math
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformer_pl.levels import DEFAULT_SCALE, scale_names
+from transformer_pl.runtime import signals
+from transformer_pl.runtime.environment import NAME, project_version
+from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.trials.names import as_folder, sweep_title
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS
+
+BUDGET = 8  # tries per row of --retune
+SHIPPED = Path(__file__).parent / "sweeps"  # the sweep files that come with the package
+Options = argparse._ArgumentGroup  # a group of options in the help, to which more are added
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The parser
+
+
+class HelpShown(Exception):
+    """The parser has printed what `--help` or `--version` asks for. The command has nothing else to do."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that reports a wrong command line as an InputError.
+
+    Options must be spelled in full. Setting an option twice is an error. The texts of the help keep their lines.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        self.register("action", None, _StoreOnce)  # the default action, also of groups
+        version = f"{NAME} {project_version()}"
+        self.add_argument("-V", "--version", action="version", version=version, help="show the version and exit")
+
+    def parse_args(self, argv: Any, namespace: Any = None) -> Any:  # type: ignore[override]  # argv is required here
+        """The options of a command line. Raises an InputError."""
+        options, unknown = self.parse_known_intermixed_args(argv, namespace)
+        if wrong := next((word for word in unknown if word.startswith("-")), None):
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            self.error(f"{shown(wrong)}: no such option{suggestion(wrong.partition('=')[0], known)}")
+        if unknown:
+            last = self._get_positional_actions()[-1].metavar
+            self.error(f"{shown(' '.join(unknown))}: one {last} at a time; leave it out")
+        return options
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """argparse calls this after it has printed the help or the version."""
+        raise HelpShown
+
+    def error(self, message: str) -> NoReturn:
+        end = " " if message.endswith("?") else "; "
+        raise InputError(f"command line: {message}{end}see {self.prog} --help")
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """The options in one column, and what they mean in a second one that begins early."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=22)
+
+
+class _StoreOnce(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            raise argparse.ArgumentError(self, "is set twice; set it once")
+        setattr(namespace, self.dest, value)
+
+
+def run_command(main: Callable[[list[str]], int]) -> NoReturn:
+    """Run a command on this process's arguments, and end the process with its exit code.
+
+    0: done. 1: a trial failed, or nobody reads the output any more. 2: the input is invalid, nothing was started.
+    128 + signal number: stopped by a signal.
+    """
+    signals.install_handler(signals.raise_stopped)
+    try:
+        with signals.component_code():  # a component that calls sys.exit must not look like a finished command
+            code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except HelpShown:
+        code = 0
+    except InputError as error:
+        sys.stdout.flush()
+        for message in error.messages:
+            print(f"error: {message}", file=sys.stderr)
+        code = 2
+    except signals.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        code = stopped.exit_code
+    except BrokenPipeError:  # such as `| head`, which ends before the output does
+        sys.stderr.close()
+        code = 1
+    sys.exit(code)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Readers of values, for the `type` of an option. argparse reports their errors with the option's name.
+
+
+def whole_number(at_least: int = 1, remark: str = "") -> Callable[[str], int]:
+    """A reader of one whole number. remark: what the error message adds, such as why the bound is what it is."""
+
+    def read(word: str) -> int:
+        if not _is_whole(word) or int(word) < at_least:
+            raise _must(word, f"be a whole number of at least {at_least}{remark}")
+        return int(word)
+
+    return read
+
+
+def whole_numbers(at_least: int = 0, example: str = "1,2") -> Callable[[str], list[int]]:
+    """A reader of different whole numbers with commas between them."""
+
+    def read(word: str) -> list[int]:
+        words = word.split(",")
+        numbers = [int(one) for one in words if _is_whole(one)]
+        if len(set(numbers)) < len(words) or min(numbers) < at_least:
+            raise _must(word, f"be different whole numbers from {at_least}, with commas between, such as {example}")
+        return numbers
+
+    return read
+
+
+def _is_whole(word: str) -> bool:
+    return bool(re.fullmatch("[0-9]{1,18}", word))
+
+
+def positive_number(word: str) -> float:
+    """Read a number above 0."""
+    try:
+        number = float(word if word.isascii() else "")  # which would read the digits of every script
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise _must(word, "be a number above 0, such as 9.5")
+    return number
+
+
+def text(word: str) -> str:
+    """Read a text that is not empty."""
+    if not word:
+        raise argparse.ArgumentTypeError("is empty; give a value, or leave it out")
+    return word
+
+
+def names(word: str) -> list[str]:
+    """Read different names with commas between them."""
+    words = word.split(",")
+    if not all(words) or len(set(words)) < len(words):
+        raise _must(word, "be different keys with commas between")
+    return words
+
+
+def folder_name(word: str) -> Path:
+    """Read the path of a folder, which need not exist yet. `~` is read as a shell reads it."""
+    folder = Path(os.path.expanduser(word))
+    try:
+        is_file = folder.exists() and not folder.is_dir()
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        raise _must(word, f"be a folder, but: {error}; choose another") from None
+    if not word or is_file or str(folder).startswith("~"):
+        raise _must(word, "be a folder; choose another")
+    return folder
+
+
+def sweep_file(word: str) -> Path:
+    """Read the path of a sweep file, or, where there is no such file, the name of one that ships: `table3_A`."""
+    path = Path(word)
+    if path.suffix or len(path.parts) != 1 or os.path.isfile(path):
+        return path
+    shipped = {file.stem: file for file in sorted(SHIPPED.glob("*.yaml"))}
+    if word not in shipped:
+        raise _must(word, f"be a sweep file, or the name of one that ships{suggestion(word, shipped)}")
+    return shipped[word]
+
+
+def _seeds(word: str) -> list[str]:
+    return [str(seed) for seed in whole_numbers()(word)]
+
+
+def _setting(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or not value:
+        raise _must(word, "be KEY=VALUE, such as model.h=4")
+    return key, value
+
+
+def _must(word: str, constraint: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{shown(repr(word))} must {constraint}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The options of commands on a sweep file
+
+
+def add_row_options(group: Options, scale: str) -> None:
+    """Add the options that choose the rows of a sweep file, and the runs folder. scale: --scale's default, in words."""
+    group.add_argument("--scale", type=text, metavar="S", help=f"{', '.join(scale_names())} or your own YAML ({scale})")
+    group.add_argument(
+        "--set",
+        type=_setting,
+        nargs="+",
+        action=_Settings,
+        default={},
+        metavar="KEY=VALUE",
+        help="values that win over the file's; for all keys: python -m transformer_pl.train --help",
+    )
+    group.add_argument(
+        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
+    )
+
+
+def add_sweep_options(parser: CommandParser) -> None:
+    """Add the options that choose the trials of a sweep file, the runs folder, and where a search keeps its study."""
+    group = parser.add_argument_group("which trials")
+    add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
+    group.add_argument("--seeds", type=_seeds, metavar="1,2", help="the seeds of each row (the file's, or 1)")
+    tuned = "tune these keys for each row separately, by the same small search"
+    group.add_argument("--retune", type=names, metavar="KEY,KEY", help=tuned)
+    budget = whole_number(2, ": base's own values are one try")
+    group.add_argument("--budget", type=budget, metavar="K", help=f"for --retune: trials per row ({BUDGET})")
+    study = "of a search: a database (the file study.journal in the sweep's folder)"
+    group.add_argument("--storage", type=text, metavar="URL", help=study)
+
+
+def complete_retune_options(options: argparse.Namespace) -> None:
+    """Fill in the default of --budget. Raises an InputError where it is given without --retune."""
+    if not options.retune:
+        refuse_options(options, ["budget"], "is for --retune, which is not given")
+    options.budget = options.budget or BUDGET
+
+
+def add_beside_option(group: Options) -> None:
+    """Add the option that says what a table stands beside."""
+    help = "whether the table shows the paper's numbers (paper, unless the text is your own)"
+    group.add_argument("--beside", choices=("none", "paper"), help=help)
+
+
+def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
+    """Raise an InputError for the first of these options that was given."""
+    for flag in flags:
+        if getattr(options, flag):
+            raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")
+
+
+class _Settings(argparse.Action):
+    """Collects KEY=VALUE pairs in a mapping. --set may be given several times, each key once."""
+
+    def __call__(self, parser: Any, namespace: Any, pairs: Any, option_string: str | None = None) -> None:
+        settings = dict(getattr(namespace, self.dest))
+        for key, value in pairs:
+            if key in settings:
+                raise argparse.ArgumentError(self, f"{key} is set twice; set it once")
+            settings[key] = value
+        setattr(namespace, self.dest, settings)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The folder of a sweep's results
+
+
+def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
+    """`runs/sweeps/<name>@<scale>`; --set and --retune make another table, so they add a short hash."""
+    name = as_folder(sweep_title(sweep.name, sweep.scale))
+    if differs := other_table(options):
+        name += "-" + hashlib.sha256(differs.encode()).hexdigest()[:6]
+    return options.runs / "sweeps" / name
+
+
+def other_table(options: argparse.Namespace) -> str:
+    """The options that make another table of the sweep file, as they are typed."""
+    words = ["--set", *(f"{key}={value}" for key, value in sorted(options.set.items()))] if options.set else []
+    if options.retune:
+        words += ["--retune", ",".join(options.retune), "--budget", str(options.budget)]
+    return shlex.join(words)
+
+
+def kept_options(options: argparse.Namespace) -> dict[str, str]:
+    """What plan.json keeps of the options: those of `other_table`, and the command that shows the table."""
+    file = options.file.stem if options.file.parent == SHIPPED else str(options.file)
+    words = ["python", "-m", "transformer_pl.report", file]
+    words += ["--scale", options.scale] if options.scale else []
+    words += ["--seeds", ",".join(options.seeds)] if options.seeds else []
+    words += ["--runs", str(options.runs)] if options.runs != DEFAULT_RUNS else []
+    differs = other_table(options)
+    return {"differs": differs, "command": " ".join([shlex.join(words), differs]).strip()}
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and try to write into it. Raises an InputError with the system's reason if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror
+        raise InputError(
+            f"{folder}: must be a folder that can be written, but: {reason}; choose another --runs"
+        ) from None

@@ -1,0 +1,183 @@
+"""Text in the files of a folder, which data/README.md describes: text, json, jsonl and parquet.
+
+They are not read by `datasets`: it ends a line also at a lone carriage return, which pairs the wrong sentences, and it
+turns a JSON text such as 2021-01-01 into a date.
+"""
+
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformer_pl.config import Data
+from transformer_pl.data.corpus import Corpus, Pair, choose_splits
+from transformer_pl.runtime.errors import InputError, shown
+
+TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languages
+ROWS = 1000  # of a table that are in memory at a time
+
+
+def folder_corpus(folder: str | Path, data: Data) -> Corpus:
+    """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete."""
+    languages = (data.source, data.target)
+    described, splits = split_files(folder, data, [languages, *((table,) for table in TABLES)])
+
+    def pairs(split: str) -> Iterator[Pair]:
+        files = splits[split]
+        if data.source not in files:
+            for path in itertools.chain.from_iterable(files.values()):
+                yield from _table_pairs(path, data)
+            return
+        for source, target in zip(files[data.source], files[data.target], strict=True):
+            yield from _text_pairs(source, target)
+
+    digests = {
+        f"{role}.{ending if ending in languages else 'pairs'}": [digest_of(path) for path in paths]
+        for role, files in splits.items()
+        for ending, paths in files.items()
+    }
+    return Corpus({"files": digests}, described, pairs)
+
+
+def split_files(
+    folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
+) -> tuple[str, dict[str, dict[str, list[Path]]]]:
+    """What to call the text of a folder, and the files of each split by their endings.
+
+    forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
+    parts: train-00000-of-00003.en, or train/0000.en. Raises an InputError for splits that are missing or incomplete.
+    """
+    folder = Path(os.path.expanduser(folder))
+    if not folder.is_dir():
+        raise InputError(f"folder {folder}: must hold the text, but is no folder; give another with data.path=FOLDER")
+    endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
+    name = re.compile(
+        r"(?P<split>[^/]+?)(-(?P<part>\d+)-of-(?P<parts>\d+)|/(?P<file>\d+))?"
+        rf"\.(?P<ending>{'|'.join(map(re.escape, endings))})(\.gz)?"
+    )
+    found: dict[str, dict[str, list[re.Match]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+        if match := name.fullmatch(path.relative_to(folder).as_posix()):
+            found[match["split"]][match["ending"]].append(match)
+    whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
+    chosen = choose_splits(found, data, f"folder {folder}", f", without its ending, which must be {whole}")
+    splits, mistakes = {}, []
+    for role, split in chosen.items():
+        files = {ending: sorted(matches, key=_number) for ending, matches in found[split].items()}
+        if not _is_whole(files, forms):
+            names = shown(", ".join(match[0] for matches in files.values() for match in matches))
+            rule = f"{role} must be stored once and whole, as {whole}"
+            mistakes.append(f"folder {folder}: {rule}, but is in {names}; add or remove files")
+        splits[role] = {ending: [folder / match[0] for match in matches] for ending, matches in files.items()}
+    if mistakes:
+        raise InputError(*mistakes)
+    return f"folder {folder} ({', '.join(chosen.values())})", splits
+
+
+def _is_whole(files: dict[str, list[re.Match]], forms: Iterable[tuple[str, ...]]) -> bool:
+    """Whether a split's files are of one form, with all their parts, as many for each ending."""
+    parts = len(next(iter(files.values())))
+    return set(files) in map(set, forms) and all(
+        list(map(_number, matches)) == list(range(parts))
+        and all(int(match["parts"] or parts) == parts for match in matches)
+        for matches in files.values()
+    )
+
+
+def _number(match: re.Match) -> int:
+    """Which part of its split a file is."""
+    return int(match["part"] or match["file"] or 0)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file's content, by which a text is known."""
+    with _reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, gzip or plain. Only \\n ends a line, not the other separators of Python."""
+    with _reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path} line {number}: must be UTF-8, but: {error}; convert the file") from None
+            yield text.removesuffix("\n").removesuffix("\r")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """An InputError that names the file, in place of an error of reading it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: must be readable, but: {reason}; fix the file or its permissions") from None
+
+
+def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    for number, pair in enumerate(itertools.zip_longest(lines(source), lines(target)), start=1):
+        if None in pair:
+            shorter = source if pair[0] is None else target
+            raise InputError(
+                f"{source}, {target}: must have equally many lines, but line {number} is missing in {shorter.name}; "
+                "align the two files"
+            )
+        yield pair
+
+
+def _table_pairs(path: Path, data: Data) -> Iterator[Pair]:
+    with _reading(path):
+        for place, row in _parquet(path) if path.suffix == ".parquet" else _json(path):
+            yield pair_of(row, data, f"{path} {place}")
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each row with its place. `datasets` would hold the bytes of a whole file while it streams from it."""
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path, pre_buffer=False) as file:
+        batches = (batch.to_pylist() for batch in file.iter_batches(ROWS))
+        yield from ((f"row {i}", row) for i, row in enumerate(itertools.chain.from_iterable(batches), start=1))
+
+
+def _json(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each row with its place, of a file with an object a line or, where its name says .json, with one list."""
+    first = next((line for line in lines(path) if line.strip()), "")
+    if ".json" in path.suffixes and first.lstrip().startswith("["):
+        yield from ((f"row {i}", row) for i, row in enumerate(json.loads("\n".join(lines(path))), start=1))
+        return
+    for number, line in enumerate(lines(path), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{path} line {number}: must be JSON, but: {error}; correct it") from None
+            yield f"line {number}", row
+
+
+def pair_of(row: Any, data: Data, place: str) -> Pair:
+    """The sentences of a row {en, de} or {translation: {en, de}}. A newline in one becomes a blank."""
+    columns = row if isinstance(row, dict) else {}
+    if not {data.source, data.target} <= columns.keys() and isinstance(columns.get("translation"), dict):
+        columns = columns["translation"]
+    try:
+        source, target = (columns[language].replace("\n", " ") for language in (data.source, data.target))
+        f"{source}{target}".encode()  # JSON can spell halves of characters, which are no text
+        return source, target
+    except (KeyError, AttributeError, TypeError, UnicodeEncodeError):
+        raise InputError(
+            f"{place}: must have text in {data.source} and {data.target}, or in translation with both, but is "
+            f"{shown(row)}; fix the row, or set data.source and data.target"
+        ) from None
