@@ -153,7 +153,11 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
     assert again.trial.folder == base.trial.folder and again.name == base.name
     third = queue_of(tmp_path, **keys)
     assert third.next(set()) is None
-    clock.now += UNLOCKED_S + 1
+    clock.now += UNLOCKED_S - 1
+    assert third.next(set()) is None and third.waits() is not None
+    clock.now += RETRY_DRAW_S
+    assert third.next(set()) is None and third.waits() is not None  # another process may be about to enqueue it
+    clock.now += RETRY_DRAW_S
     assert third.next(set()) is None and third.waits() is None
     assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
     queue.ended(again, "done")  # it had been alive, and changes nothing

@@ -132,7 +132,7 @@ def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
     argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]
     whole, whole_lines = train(text, tmp_path / "whole", *argv, steps=60)
     with start(text, tmp_path / "parts", *argv, steps=60) as (process, printed):
-        wait_for(lambda: any((tmp_path / "parts").glob("trials/*/checkpoints/last.ckpt")))
+        wait_for(lambda: any((tmp_path / "parts").glob("trials/*/checkpoints/last.ckpt")), 120)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(30) == 143, printed.read_text()

@@ -59,12 +59,9 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     unknown = len(done) - len(known)
     note = f"Whether {counted(unknown, 'row')} had converged is not known: lower trainer.val_every. " if unknown else ""
     if falls:
-        low, high = f"{min(falls):.1%}", f"{max(falls):.1%}"
-        note += (
-            f"{UNCONVERGED}: {counted(len(falls), 'row')} had not converged; the perplexity still fell by "
-            f"{low if low == high else f'{low} to {high}'} over the last {FALLEN:.0%} of the steps. More steps may "
-            "change every number so marked."
-        )
+        fell = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (min(falls), max(falls))))
+        note += f"{UNCONVERGED}: {counted(len(falls), 'row')} had not converged; the perplexity still fell by {fell} "
+        note += f"over the last {FALLEN:.0%} of the steps. More steps may change every number so marked."
     elif known:
         note += f"{counted(len(known), 'row')} had converged."
     return note.rstrip()
@@ -76,16 +73,15 @@ def _significance_note(rows: Sequence[TableRow], randomise: bool) -> str:
     seeds = sorted({len(row.results.done) for row in rows if row.results.done})
     if not seeds:
         return ""
-    note = f"± is the standard deviation over {seeds[-1]} seeds. " if seeds[-1] > 1 else ""
+    several = " or ".join(str(n) for n in seeds if n > 1)
+    note = f"± is the standard deviation over {several} seeds. " if several else ""
     if seeds[0] == 1:
-        which = "Each row" if seeds == [1] else "A row of one seed"
-        note += f"{which} says nothing of other seeds, so a small difference may be chance. "
+        note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
         by_seeds = any(one.difference and one.difference.variance_by_seeds is not None for one in compared)
         test = "a t-test" if by_seeds and not randomise else "approximate randomisation of these seeds"
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by {test}, with Holm's correction for {counted(tested, 'row')}. "
     if compared:
-        several = any(one.row_mean.variance_by_seeds is not None for one in compared)
         note += f"Intervals are for other sentences{' and other seeds' if several else ''}."
     return note.rstrip()
 

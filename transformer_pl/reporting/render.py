@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
@@ -138,11 +139,13 @@ def _grid(columns: list[Column]) -> Grid:
     """The columns as rich lays them out. A heading of several words has two lines; of cells, only settings wrap."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
+        heading = column.name.replace(" ", "\n", 1)
+        whole = max(map(cell_len, [*heading.split("\n"), *column.cells]))
         grid.add_column(
-            Text(column.name.replace(" ", "\n", 1)),
+            Text(heading),
             justify="left" if column.wraps or column is columns[0] else "right",
             no_wrap=not column.wraps,
-            min_width=WRAPPED_WIDTH if column.wraps else None,
+            min_width=min(whole, WRAPPED_WIDTH) if column.wraps else whole,
             overflow="fold",
         )
     for cells in zip(*(column.cells for column in columns), strict=True):

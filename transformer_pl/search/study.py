@@ -61,6 +61,7 @@ class SearchQueue:
         self._past_results = finished_results(runs)  # for the estimates
         self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
         self._next_draw = self._next_beat = -math.inf
+        self._busy_at = clock()  # when there was last something to wait for, or to train
         known = study.get_trials(deepcopy=False)
         if not known:
             study.enqueue_trial(search.base_draw, user_attrs={states.BASE: True})
@@ -103,8 +104,15 @@ class SearchQueue:
     def waits(self) -> str | None:
         """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
         if waiting := len(self.held) + len(self._trials_of_others()):
-            return f"waiting for {counted(waiting, 'trial')} of other processes"
-        return "drawing trials that were put back" if self._has_more() else None
+            what = f"waiting for {counted(waiting, 'trial')} of other processes"
+        elif self._has_more():
+            what = "drawing trials that were put back"
+        else:  # a trial whose process died is told to have failed just before it is enqueued again
+            has_failed = "failed" in states_of(self.study.get_trials(deepcopy=False)).values()
+            is_soon = self._clock() < self._busy_at + RETRY_DRAW_S
+            return "looking for trials that were put back" if has_failed and is_soon else None
+        self._busy_at = self._clock()
+        return what
 
     def give_heartbeat(self) -> None:
         """Give one to every trial that this process has drawn, where the study is in a database."""
@@ -125,6 +133,7 @@ class SearchQueue:
         """Tell the study how a trial ended."""
         trial = self.draws.pop(planned.trial.folder.name).trial
         values = self._values(planned)
+        self._busy_at = self._clock()
         if ending == "pruned":
             planned.trial.drop_checkpoints()
             planned.trial.set_status("pruned")
@@ -296,8 +305,9 @@ class SearchQueue:
 
         In a database Optuna's heartbeats tell, beside the table the locks of the trials' folders.
         """
-        fail_stale_trials(self.study)
         others, now = self._trials_of_others(), self._clock()
+        self._busy_at = now if others else self._busy_at
+        fail_stale_trials(self.study)
         unlocked = [trial for trial in others if not self._is_alive(trial)]
         self._unlocked = {trial.number: self._unlocked.get(trial.number, now) for trial in unlocked}
         for trial in unlocked:
