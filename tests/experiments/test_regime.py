@@ -1,7 +1,7 @@
 """The regime of a training, beside the paper's: epochs, target tokens per parameter, peak learning rate."""
 
 import pytest
-from helpers import ROOT, a_result, little_text
+from helpers import little_text
 
 from transformer_pl.config import Config
 from transformer_pl.data.batches import token_batches
@@ -62,9 +62,7 @@ def test_the_paper_s_regime():
 
 def test_the_sentence_names_the_paper_and_the_range_of_rows():
     base, deep = Regime(1.62, 0.77, 0.00625), Regime(1.62, 0.5, 0.00625)
-    assert describe_regime(base, [base, deep]) == (
-        "Training regime: 1.6 epochs of the text (the paper's base: 18); 0.77 target tokens per parameter (all rows: "
-        "0.5 to 0.77; the paper's base: 38); a peak learning rate of 0.0063 (the paper's base: 0.0007)"
-    )
-    unknown = describe_regime(Regime(None, None, 0.001), [])
-    assert "0.001" in unknown and "target tokens" not in unknown and unknown.endswith("once the text is prepared")
+    told = describe_regime(base, [base, deep])
+    assert all(number in told for number in ("1.6 epochs", "18)", "0.77 target", "0.5 to 0.77", "0.0063", "0.0007"))
+    unknown = describe_regime(Regime(None, None, 0.001))
+    assert "0.001" in unknown and "target tokens" not in unknown and "epochs" not in unknown
