@@ -11,6 +11,8 @@ from transformer_pl.training.logger import wandb_summary
 from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
 from transformer_pl.trials.trial import Trial
 
+pytestmark = pytest.mark.core
+
 STEPS = 1000
 # The loss at a share u of the steps, the noise of a validation in nats, and whether it still falls at the end.
 CURVES = {

@@ -3,7 +3,7 @@
 import pytest
 from helpers import a_result
 
-from transformer_pl.component_sources import keep_sources, source_digests, task_digest
+from transformer_pl.component_sources import keep_sources, source_digests
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.files import write_json
 from transformer_pl.trials.identity import CORE_REVISION, identity
@@ -45,34 +45,6 @@ def test_the_file_that_was_edited_is_named(tmp_path, module):
     helper.write_text("rate = 2\n")
     new = inputs(keys, sources=source_digests(model))
     assert why_new(new, [(trial, old)]) == "constants.py was edited since demo-0123456789ab"
-
-
-def test_a_task_that_was_edited_is_named_beside_the_files_of_components(tmp_path, module):
-    parts = [
-        module(f"from transformer_pl.{core}\n", name)
-        for name, core in (
-            ("reversing", "tasks.translation import Translation"),
-            ("stranger", "model import FeedForward"),
-        )
-    ]
-    keys = {"data.task": "reversing.Translation", "model.ffn": "stranger.FeedForward"}
-    config = resolve([Level("test", keys)])
-
-    def digests():
-        return source_digests(config.model) | task_digest(config.data)
-
-    trial = Trial(tmp_path / "trials" / "demo-0123456789ab")
-    old = inputs(keys, sources=digests())
-    keep_sources(config.model, trial.sources)
-    parts[0].write_text(parts[0].read_text() + "rate = 2\n")
-    said = why_new(inputs(keys, sources=digests()), [(trial, old)])
-    assert said == "reversing.Translation was edited since demo-0123456789ab"
-    parts[1].write_text(parts[1].read_text() + "rate = 2\n")
-    said = why_new(inputs(keys, sources=digests()), [(trial, old)])
-    assert said == "reversing.Translation, stranger.py were edited since demo-0123456789ab"
-    elsewhere = inputs({"data.task": "stranger.Translation"}, sources={"task": "0"})
-    differences = why_new(inputs(keys, sources=digests()), [(trial, elsewhere)])
-    assert "data.task stranger.Translation -> reversing.Translation" in differences
 
 
 def test_the_most_similar_trial_is_compared(tmp_path):
