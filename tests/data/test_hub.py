@@ -4,7 +4,6 @@ import json
 import shutil
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -139,20 +138,3 @@ def test_a_dataset_is_loaded_once_at_its_commit_when_it_is_read(online):
     assert online == []
     assert read(corpus) == read(corpus) == PAIRS
     assert online == [(("wmt/wmt14", "de-en"), {"revision": COMMIT})]
-
-
-def test_a_branch_is_resolved_to_its_commit(online, monkeypatch):
-    """A download of any file, also of one that is missing, leaves the commit of a branch in the cache."""
-    import huggingface_hub
-    from huggingface_hub import constants
-    from huggingface_hub.errors import EntryNotFoundError
-
-    def download(repo, file, revision, **options):
-        path = Path(constants.HF_HUB_CACHE) / "datasets--wmt--wmt14" / "refs" / revision
-        path.parent.mkdir(parents=True)
-        path.write_text(OTHER)
-        raise EntryNotFoundError(file)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    list(open_corpus(Data(hub="wmt/wmt14", revision="a-branch")).pairs("val"))
-    assert online == [(("wmt/wmt14", None), {"revision": OTHER})]

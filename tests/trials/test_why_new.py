@@ -3,12 +3,13 @@
 import pytest
 from helpers import a_result
 
-from transformer_pl.component_sources import keep_sources, source_digests
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.files import write_json
 from transformer_pl.trials.identity import CORE_REVISION, identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import reasons_by_names, why_new
+
+FFN = {"model.ffn": "mine.Sign"}
 
 
 def inputs(keys=(), data="text", sources=()):
@@ -23,28 +24,14 @@ def inputs(keys=(), data="text", sources=()):
         (inputs({"optim.warmup": 800}), inputs(), "optim.warmup 4000 -> 800"),
         (inputs({"model.d_ff": 1024}), inputs(), "d_ff 2048 -> 1024"),
         (inputs() | {"core": CORE_REVISION + 1}, inputs(), f"core revision {CORE_REVISION} -> {CORE_REVISION + 1}"),
+        (inputs(FFN, sources={"ffn": "b"}), inputs(FFN, sources={"ffn": "a"}), "the code of ffn changed since demo-1"),
+        (inputs(FFN, sources={"ffn": "b"}), inputs(), "model.ffn transformer_pl.model.FeedForward -> mine.Sign"),
         (inputs(data="other"), inputs(), "the text or its preparation changed"),
         (inputs(), inputs(), None),
     ],
 )
 def test_the_difference_from_a_finished_trial_is_named(tmp_path, new, old, reason):
-    assert why_new(new, [(Trial(tmp_path), old)]) == reason
-
-
-def test_the_file_that_was_edited_is_named(tmp_path, module):
-    """Of a component's files: the one whose code changed since the trial was trained."""
-    helper = module("rate = 1\n", "constants")
-    module("from constants import rate\nfrom transformer_pl.model import FeedForward\n", "stranger")
-    keys = {"model.ffn": "stranger.FeedForward"}
-    model = resolve([Level("test", keys)]).model
-    trial = Trial(tmp_path / "trials" / "demo-0123456789ab")
-    old = inputs(keys, sources=source_digests(model))
-    keep_sources(model, trial.sources)
-    helper.write_text("rate = 1  # per step\n")
-    assert inputs(keys, sources=source_digests(model)) == old
-    helper.write_text("rate = 2\n")
-    new = inputs(keys, sources=source_digests(model))
-    assert why_new(new, [(trial, old)]) == "constants.py was edited since demo-0123456789ab"
+    assert why_new(new, [(Trial(tmp_path / "demo-1"), old)]) == reason
 
 
 def test_the_most_similar_trial_is_compared(tmp_path):

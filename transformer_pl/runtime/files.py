@@ -1,6 +1,5 @@
 """Files written atomically and read by a schema, and the rule for names of files."""
 
-import errno
 import json
 import os
 import secrets
@@ -53,15 +52,6 @@ def try_writing(folder: Path) -> None:
         probe.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
         probe.flush()
         os.fsync(probe.fileno())
-
-
-def read_text(path: Path, limit: int) -> str:
-    """The UTF-8 text of a file of at most `limit` bytes. Raises an OSError or a UnicodeDecodeError."""
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
-    return content.decode()
 
 
 def read_json(path: Path, schema: type[BaseModel], consequence: str) -> dict[str, Any] | None:

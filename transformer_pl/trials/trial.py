@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, unfinished, write_atomically, write_json
@@ -49,12 +49,6 @@ class Result(BaseModel):
     steps: int
     flops: float
     finished: str
-
-    @model_validator(mode="after")
-    def _has_a_score(self) -> "Result":
-        if self.metrics.get(f"val/{self.score}") is None:
-            raise ValueError(f"metrics.val/{self.score}: must be a number, but is missing")
-        return self
 
 
 class Record(BaseModel):
@@ -156,14 +150,8 @@ class Trial:
     # Whose it is
 
     def make(self) -> None:
-        """Make the folder. Raises an InputError where it cannot be made."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{error.filename or self.folder}: must be a folder that can be written, but: {error.strerror}; "
-                "remove it"
-            ) from None
+        """Make the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     @cached_property
     def _lock(self) -> TrialLock:
