@@ -73,8 +73,3 @@ def test_every_sentence_comes_back(pairs, form, zipped):
 @given(pairs=PAIRS, form=st.sampled_from(FORMATS), at=st.integers(0, 500), piece=st.binary(max_size=3))
 def test_broken_bytes_are_read_or_refused(pairs, form, at, piece):
     prepared_or_told(pairs, form, spoil=lambda content: content[: at % (len(content) + 1)] + piece)
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
-def test_another_encoding_is_refused(encoding):
-    assert prepared_or_told([("a", "é")] * 3, "text", spoil=lambda content: content.decode().encode(encoding)) is None

@@ -58,16 +58,6 @@ def test_splits_are_found_by_their_beginning(folder, split, name):
     assert read(opened(folder)) == PAIRS
 
 
-def test_a_language_may_have_a_dot_and_other_files_may_be_there(folder):
-    for path in list(folder.iterdir()):
-        split, language = path.name.split(".", 1)
-        path.rename(folder / f"{split}.clean.{language}")
-    for name in (".en", "README.md", "train.clean.fr", "train/x.json"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("no pair")
-    assert read(opened(folder, source="clean.en", target="clean.de")) == read(opened(folder)) == PAIRS
-
-
 @pytest.mark.parametrize("name", ["test-{}-of-12.{}", "test/{}.{}", "test/{:04}.{}"])
 @pytest.mark.parametrize("endings", [("en", "de"), ("jsonl",), ("parquet",)], ids="-".join)
 def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endings):

@@ -116,10 +116,6 @@ def test_waste_goes_on_a_yes_alone(runs):
     assert code == 0 and find_removable(runs) == []
 
 
-def test_an_empty_runs_folder_is_listed_and_cleaned(tmp_path):
-    assert find_removable(tmp_path) == [] and clean(tmp_path, "")[0] == 0 and len(listed(tmp_path)) == 1
-
-
 def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
     (stopped,) = (runs / "trials").glob("demo-stopped-*")
     trial = make_trial(runs, 8, "stopped", make_text(runs, 500))
@@ -195,11 +191,3 @@ def test_nothing_is_removed_behind_a_link_or_beside_one(runs, tmp_path, name):
     before = elsewhere.read_bytes() if elsewhere.is_file() else everything(elsewhere)
     assert clean(runs, "y\n")[0] == 0
     assert path.is_symlink() and before == (elsewhere.read_bytes() if name == "status.json" else everything(elsewhere))
-
-
-def test_a_copy_of_a_trial_is_no_trial_but_uses_its_text(runs):
-    (done,) = (runs / "trials").glob("demo-done-*")
-    done.rename(done.with_name("the good one"))
-    for path in (runs / "trials").glob("demo-*"):
-        shutil.rmtree(path)
-    assert names(find_removable(runs)) == ["text"]
