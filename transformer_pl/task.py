@@ -89,9 +89,24 @@ def best_goal(metric: str) -> Literal["minimize", "maximize"]:
     return "minimize" if metric in LOSSES else "maximize"
 
 
+@cache
 def task_of(data: "Data") -> Task:
     """The task that `data.task` names. Raises an InputError for a path that holds none."""
-    return _task_at(data.task)
+    try:
+        task_class = import_component(data.task)
+    except InputError as error:
+        raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
+    rule = (
+        f"data.task = {data.task}: must be a class derived from transformer_pl.task.Task with a Measure as `measure`"
+    )
+    try:
+        task = task_class()
+        is_task = isinstance(task, Task) and isinstance(task.measure, Measure) and isinstance(task.described, str)
+    except Exception as error:
+        raise InputError(f"{rule}, but fails at {described(error)}; fix the task") from None
+    if not is_task:
+        raise InputError(f"{rule} and a text as `described`, but is not; fix the task")
+    return task
 
 
 def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
@@ -116,20 +131,3 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
             f"{shown(repr(scores))}; fix score"
         )
     return Scores(metrics, statistics, str(scores.signature))
-
-
-@cache
-def _task_at(path: str) -> Task:
-    try:
-        task_class = import_component(path)
-    except InputError as error:
-        raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
-    rule = f"data.task = {path}: must be a class derived from transformer_pl.task.Task, with a Measure as `measure`"
-    try:
-        task = task_class()
-        is_task = isinstance(task, Task) and isinstance(task.measure, Measure) and isinstance(task.described, str)
-    except Exception as error:
-        raise InputError(f"{rule}, but fails at {described(error)}; fix the task") from None
-    if not is_task:
-        raise InputError(f"{rule} and a text as `described`, but is not; fix the task")
-    return task

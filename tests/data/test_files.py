@@ -1,6 +1,5 @@
 """Text in a folder's files: every format says the same, and a mistake names its file and line."""
 
-import codecs
 import gzip
 import json
 
@@ -90,14 +89,6 @@ def test_a_newline_inside_a_row_becomes_a_blank_and_a_date_stays_text(tables):
     assert read(opened(folder))["test"] == [("a b", "c "), ("2021-01-01", "12:00")]
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-def test_a_json_file_may_be_a_list_or_an_object_a_line_after_a_byte_order_mark(tables, indent):
-    folder = tables("json")
-    for text in (json.dumps(ROWS["test"], indent=indent), "".join(f"{json.dumps(row)}\n\n" for row in ROWS["test"])):
-        (folder / "test.json").write_bytes(codecs.BOM_UTF8 + text.encode())
-        assert read(opened(folder)) == PAIRS
-
-
 def test_the_fingerprint_is_that_of_the_text_not_of_the_folder(folder, tmp_path):
     before = opened(folder).fingerprint
     assert json.loads(json.dumps(before)) == before
@@ -177,10 +168,3 @@ def test_a_row_without_text_is_named(tables, row, nested, wrong):
     rows = [FINE] * (row - 1) + [wrong, FINE]
     write_table(folder / "test.jsonl", [{"translation": one} for one in rows] if nested else rows)
     assert f"{folder / 'test.jsonl'} line {row}" in mistake(folder)
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["columns", "translation"])
-def test_a_column_that_is_missing_is_named(tables, nested):
-    folder = tables("parquet", nested)
-    message = mistake(folder, target="fr")
-    assert f"{folder / 'train.parquet'} row 1" in message and "fr" in message and "data.target" in message

@@ -11,7 +11,6 @@ from corpora import PAIRS, read
 
 from transformer_pl.config import Data
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -75,19 +74,6 @@ def test_a_local_copy_stands_for_the_hub(folder, tmp_path, monkeypatch):
     assert str(tmp_path / "copies") in mistake(hub="some/other")
 
 
-def test_scale_iwslt_reads_a_copy_in_the_layout_of_the_hub(tmp_path, monkeypatch):
-    import datasets
-
-    for split, rows in ROWS.items():
-        for number, row in enumerate(rows):
-            path = tmp_path / "iwslt2017" / "iwslt2017-en-de" / split / f"{number:04}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            datasets.Dataset.from_list([row]).to_parquet(path)
-    monkeypatch.setenv("TRANSFORMER_PL_DATA", str(tmp_path))
-    data = resolve([scale_level("iwslt"), Level("test", {"data.val_count": None, "data.test_count": None})]).data
-    assert read(open_corpus(data)) == PAIRS
-
-
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
 def test_what_is_in_the_cache_is_read_without_a_network(cached, revision, capfd):
     corpus = open_corpus(Data(hub="wmt/wmt14", subset="de-en", revision=revision))
@@ -103,11 +89,6 @@ def test_what_is_not_in_the_cache_is_reported_at_once(cached, keys):
     assert time.monotonic() - begun < 4
     assert all(f"data.{key} = {value}" in message for key, value in keys.items())
     assert "data.path" in message and "TRANSFORMER_PL_DATA" in message
-
-
-def test_a_split_or_language_that_a_dataset_lacks(cached):
-    assert "data.val" in mistake(val="dev") and "validation" in mistake(val="dev")
-    assert "wmt/wmt14 train row 1" in mistake(target="fr")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.prepare import fingerprint_id, prepare
-from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.prepared import Prepared, token_type
 from transformer_pl.data.selection import select
 from transformer_pl.runtime.errors import InputError
 
@@ -70,20 +70,9 @@ def test_arrays_are_small_mapped_and_counted(prepared):
     assert tokens.lengths.sum() == len(tokens.flat) == prepared.meta["splits"]["train"]["source_pieces"]
     assert prepared.is_counted() and len(prepared.tokenizer) == 300
     assert prepared.mean_length("train", "source") == tokens.lengths_with_special.mean()
+    assert (token_type(2**16), token_type(2**16 + 1)) == (np.uint16, np.uint32)
     with pytest.raises(IndexError):
         tokens[len(tokens)]
-
-
-def test_a_large_vocabulary_takes_wider_numbers(tmp_path):
-    """Every character is a token."""
-    characters = "".join(map(chr, range(0x20000, 0x20000 + 2**16)))
-    pairs = {split: [(characters, characters)] for split in PAIRS}
-    prepared = prepare(
-        Data(vocab_size=66_000, max_length=10**6, batch_tokens=10**6), tmp_path, in_memory(pairs, "large")
-    )
-    tokens = prepared.split("train").source
-    assert tokens.flat.dtype == np.uint32 and tokens.flat.max() > 2**16
-    assert prepared.tokenizer.decode(list(tokens)) == [characters]
 
 
 def test_the_id_depends_on_the_text_its_cleaning_and_the_tokenizer_settings():
@@ -184,12 +173,6 @@ def test_a_text_that_cannot_be_used(tmp_path, keys, pairs, named):
     (message,) = error.value.messages
     assert named in message
     assert not list((tmp_path / "data").glob(".*"))
-
-
-def test_an_evaluation_set_that_is_not_whole_is_refused_also_where_the_text_is_prepared(prepared, tmp_path):
-    with pytest.raises(InputError, match=r"data\.test_count = 2"):
-        prepare(Data(vocab_size=300, test_count=2), tmp_path, in_memory(read=pytest.fail))
-    prepare(Data(vocab_size=300, val_count=3, test_count=1), tmp_path, in_memory(read=pytest.fail))
 
 
 # Which pairs are used

@@ -1,9 +1,5 @@
 """A trial's files, its lock, and what becomes of a trial whose files cannot be read."""
 
-import os
-import tempfile
-from pathlib import Path
-
 import pytest
 import tiny_trials
 from helpers import a_result
@@ -34,17 +30,6 @@ def test_an_infinite_perplexity_survives(tmp_path):
     trial = Trial(tmp_path)
     trial.finish(a_result(metrics={"val/ppl": float("inf"), "val/bleu": 1.0}))
     assert trial.result()["metrics"] == {"val/ppl": float("inf"), "val/bleu": 1.0}
-
-
-def test_weights_are_shared_across_file_systems(tmp_path):
-    """Where no link can be made, they are copied."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        if os.stat(name).st_dev == os.stat(tmp_path).st_dev:
-            pytest.skip("/dev/shm is no file system of its own")
-        (Path(name) / "weights.pt").write_bytes(b"weights")
-        Trial(tmp_path).link(Path(name), "weights.pt")
-    assert (tmp_path / "weights.pt").read_bytes() == b"weights"
-    assert [path.name for path in tmp_path.glob("*weights*")] == ["weights.pt"]
 
 
 def test_a_trial_is_found_by_its_id_when_its_folder_was_renamed(tmp_path):
