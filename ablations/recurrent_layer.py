@@ -42,4 +42,4 @@ class RecurrentLayer(nn.Module):
 
 def _without_autocast(lstm: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:
     with torch.autocast(x.device.type, enabled=False):
-        return lstm(x.type_as(lstm.weight_ih_l0), state)
+        return lstm(x.type_as(next(lstm.parameters())), state)
