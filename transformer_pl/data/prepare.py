@@ -102,7 +102,7 @@ def is_abandoned(folder: Path) -> bool:
         with FileLock(lock, timeout=0):
             lock.unlink()
             return True
-    except Timeout:
+    except OSError:  # a living process holds it, or the folder is another user's
         return False
 
 
