@@ -96,9 +96,7 @@ def task_of(data: "Data") -> Task:
         task_class = import_component(data.task)
     except InputError as error:
         raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
-    rule = (
-        f"data.task = {data.task}: must be a class derived from transformer_pl.task.Task with a Measure as `measure`"
-    )
+    rule = f"data.task = {data.task}: must be a class derived from transformer_pl.task.Task with a Measure as `measure`"
     try:
         task = task_class()
         is_task = isinstance(task, Task) and isinstance(task.measure, Measure) and isinstance(task.described, str)
