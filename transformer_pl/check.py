@@ -70,17 +70,11 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
         "settings", nargs="*", default=[], metavar="KEY=VALUE", help="its options, and keys such as model.h=4"
     )
     group = parser.add_argument_group("the model around it")
-    group.add_argument(
-        "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)"
-    )
+    group.add_argument("--slot", choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)")
     group.add_argument(
         "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"
     )
     return parser.parse_args(argv)
-
-
-def _slot(word: str) -> str:
-    return word.removeprefix("model.")
 
 
 def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -91,8 +85,6 @@ def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
         if not equals or not value:
             raise InputError(f"command line: {word}: must be key=value: an option of the component, or model.h=4")
         key = key if key.startswith("model.") else f"model.{slot}.{key}"
-        if key in keys:
-            raise InputError(f"command line: {key} is set twice; set it once")
         keys[key] = value
     return keys
 

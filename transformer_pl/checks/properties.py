@@ -8,28 +8,22 @@ start at zero are moved: a component that begins as the identity would show noth
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transformer_pl.checks.subject import (
-    LONG,
     SEED,
     SENTENCES,
     SOURCE_LENGTH,
     SPECIAL_TOKENS,
     TARGET_LENGTH,
     Subject,
-    decoding,
     difference,
     logits,
-    long_sentence,
     mode_name,
     move_zeros,
-    other_values_at_padding,
     rebuilt,
     small_model,
-    with_another_first_sentence,
     with_another_token,
-    without_padding,
 )
 from transformer_pl.components import build
 from transformer_pl.data.tokenizer import PAD
@@ -40,6 +34,7 @@ from transformer_pl.model import Mask
 SAME_SHAPES = 1e-5  # where tensors have the same shapes
 ROUNDING = 1e-4  # where shapes differ, and with them the order of sums
 ROUNDING_BFLOAT16 = 0.1
+LONG = 80  # tokens of a sentence; longer than 64, a usual block
 GRADIENT_TRIES = 32  # models; a mixture of experts does not use each of its experts in every model
 
 Property = Callable[[Subject], str | None]
@@ -67,10 +62,15 @@ def the_future_is_hidden(subject: Subject) -> str | None:
     the code alone: in training, without padding, or in long sentences.
     """
     every, last = range(1, TARGET_LENGTH), (LONG // 2, LONG - 1)
+    least = int(subject.target[subject.target != PAD].min())
+    full = subject._replace(source=subject.source.clamp(min=least), target=subject.target.clamp(min=least))
+    at = torch.arange(LONG)
+    source, target = (subject.source[0, places % SOURCE_LENGTH][None] for places in (at, at // 2))
+    long = subject._replace(source=source, target=target)
     for kind, sentences, positions in (
         ("", subject, every),
-        (" of sentences without padding", without_padding(subject), every),
-        (f" of a sentence of {LONG} tokens", long_sentence(subject), last),
+        (" of sentences without padding", full, every),
+        (f" of a sentence of {LONG} tokens", long, last),
     ):
         for training in (False, True):
             subject.model.train(training)
@@ -91,14 +91,20 @@ def padding_changes_nothing(subject: Subject) -> str | None:
     positions or over sentences.
     """
     source, target = subject.source, subject.target
+    embed, noise = subject.model._embed, torch.linspace(-2, 2, subject.config.d_model)
+
+    def with_noise(ids: Tensor, site: str, start: int = 0) -> Tensor:
+        return embed(ids, site, start) + noise * (ids == PAD)[:, :, None]
+
     for training in (False, True):
         subject.model.train(training)
         before = logits(subject)
-        with other_values_at_padding(subject.model):
-            after = logits(subject)
+        subject.model._embed = with_noise  # type: ignore[method-assign]
+        after = logits(subject)
+        del subject.model._embed
         if change := difference(after, before, SAME_SHAPES, where=target != PAD):
             return f"{mode_name(training)}, other values at padded positions change the logits of {change}"
-        others = logits(subject, *(with_another_first_sentence(ids) for ids in (source, target)))
+        others = logits(subject, *(torch.cat([ids[:1].roll(1, 1), ids[1:]]) for ids in (source, target)))
         if change := difference(others[1:], before[1:], SAME_SHAPES, where=target[1:] != PAD):
             return f"{mode_name(training)}, another first sentence changes the logits of others: {change}"
     subject.model.eval()
@@ -168,7 +174,9 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
     target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)  # two hypotheses per sentence
     expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
     for incremental in (True, False) if model.incremental else (False,):
-        with torch.no_grad(), decoding(model, incremental):
+        if not incremental:
+            model.embedding.incremental = False
+        with torch.no_grad():
             step, hypotheses = CachedSteps(model, subject.source), torch.arange(2 * SENTENCES)
             for t in range(TARGET_LENGTH):
                 pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)  # at step 3 a sentence ends

@@ -1,7 +1,5 @@
-"""What is measured: a small model with the components, sentences for it, variations of both, and their differences."""
+"""What is measured: a small model with the components, sentences for it, and differences between its logits."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -13,22 +11,20 @@ from transformer_pl.model import Transformer
 
 SPECIAL_TOKENS = 4  # ids below are special tokens
 SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
-LONG = 80  # longer than 64
 SEED = 1
 
 
 class Subject(NamedTuple):
     """A model to measure, and sentences: of one of them the source is padded, of another the target."""
 
-    config: Sizes  # with N = 2 and without dropout
+    config: Sizes
     model: Transformer
     source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
     target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
 
 
 def small_model(config: Sizes, seed: int = SEED) -> Subject:
-    """A model with these components and sizes, but two layers per stack and no dropout, and random sentences."""
-    config = config._replace(N=2, p_drop=0.0)
+    """A model with these sizes and random sentences."""
     torch.manual_seed(seed)
     model = Transformer(config)
     move_zeros(model)
@@ -69,43 +65,6 @@ def mode_name(training: bool) -> str:
     return "in training" if training else "in evaluation"
 
 
-def without_padding(subject: Subject) -> Subject:
-    """The same model with sentences of one length."""
-    least = int(subject.target[subject.target != PAD].min())
-    return subject._replace(source=subject.source.clamp(min=least), target=subject.target.clamp(min=least))
-
-
-def long_sentence(subject: Subject) -> Subject:
-    """The same model with one sentence of LONG tokens in either language."""
-    tokens, positions = subject.source[0], torch.arange(LONG)
-    source, target = (tokens[at % len(tokens)][None] for at in (positions, positions // 2))
-    return subject._replace(source=source, target=target)
-
-
-def with_another_first_sentence(ids: Tensor) -> Tensor:
-    """The same sentences, but for the order of the tokens in the first."""
-    changed = ids.clone()
-    changed[0] = ids[0].roll(1)
-    return changed
-
-
-@contextmanager
-def other_values_at_padding(model: Transformer) -> Iterator[None]:
-    """Add noise to what the layers receive at padded positions."""
-    embed = model._embed
-
-    def embed_with_noise(ids: Tensor, site: str, start: int = 0) -> Tensor:
-        x = embed(ids, site, start)
-        noise = torch.linspace(-2, 2, x.shape[-1], device=x.device)
-        return x + noise * (ids == PAD)[:, :, None]
-
-    model._embed = embed_with_noise  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del model._embed
-
-
 def with_another_token(ids: Tensor, t: int) -> Tensor:
     """The same sentences with another token at position t, where they have one."""
     changed = ids.clone()
@@ -130,15 +89,3 @@ def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | No
         return ""
     sentence, at = divmod(int(by_position.argmax()), by_position.shape[1])
     return f"sentence {sentence}, position {position + at}, by {greatest:.2g} standard deviations"
-
-
-@contextmanager
-def decoding(model: Transformer, incremental: bool) -> Iterator[None]:
-    """Decode with the cache, or without."""
-    if not incremental:
-        model.embedding.incremental = False
-    try:
-        yield
-    finally:
-        if not incremental:
-            del model.embedding.incremental
