@@ -74,12 +74,6 @@ def test_a_command_with_such_a_component_is_told_and_starts_nothing(tmp_path):
     assert printed.stderr.startswith("error: model.ffn = stranger.Part") and printed.stderr.count("\n") == 1
 
 
-def test_what_a_child_returns_and_raises_arrives(tmp_path):
-    assert isolated.isolated("a sum", sum, [1, 2]) == 3
-    with pytest.raises(InputError, match=r"^the root: must run, but fails at .*ValueError: "):
-        isolated.isolated("the root", int, "x")
-
-
 RAISES = """
 import builtins
 from transformer_pl.model import FeedForward
@@ -144,10 +138,3 @@ def test_ctrl_c_is_no_failure_of_a_component(tmp_path):
         _, printed = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in printed
     wait_for(lambda: not os.path.exists(f"/proc/{reached.read_text()}"))
-
-
-def test_a_command_that_a_component_ends_is_not_done():
-    """Wherever it runs one: such as where it translates, or draws a picture of attention."""
-    program = "import sys; from transformer_pl.command_line import run_command; run_command(lambda argv: sys.exit(0))"
-    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 1 and "SystemExit(0)" in process.stderr
