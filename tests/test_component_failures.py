@@ -10,8 +10,8 @@ import small_models
 import tiny_trials
 from helpers import ROOT, command, wait_for
 
-from transformer_pl import components, train
-from transformer_pl.experiments.cost import Cost, forward_cost
+from transformer_pl import components
+from transformer_pl.experiments.cost import forward_cost
 from transformer_pl.runtime import isolated
 from transformer_pl.runtime.errors import InputError
 
@@ -27,7 +27,6 @@ def hangs_in_C(): sum(itertools.count())
 def crashes(): ctypes.string_at(0)
 def leaves(): os._exit(0)
 def exits(): sys.exit(0)
-def raises_no_error(): raise KeyboardInterrupt
 """
 FORWARD = """
 from transformer_pl.model import FeedForward
@@ -37,7 +36,7 @@ class Part(FeedForward):
         {way}()
         return super().forward(x)
 """
-HANGS, ENDS = ["catches_everything", "hangs_in_C"], ["crashes", "leaves", "exits", "raises_no_error"]
+HANGS, ENDS = ["catches_everything", "hangs_in_C"], ["crashes", "leaves", "exits"]
 
 
 @pytest.mark.parametrize("way", HANGS + ENDS)
@@ -75,7 +74,7 @@ def test_a_command_with_such_a_component_is_told_and_starts_nothing(tmp_path):
 
 
 RAISES = """
-import builtins
+import builtins, multiprocessing
 from transformer_pl.model import FeedForward
 
 
@@ -94,28 +93,24 @@ class Raises(FeedForward):
         return super().forward(x)
 
     def reached(self, now):
-        if now == self.when:
+        if now == self.when and multiprocessing.parent_process() is None:  # not where it is checked
             raise getattr(builtins, self.how)(0)
 """
 
 
-@pytest.mark.parametrize("how", ["SystemExit", "StopIteration"])
 @pytest.mark.parametrize(
-    ("when", "keys"),
+    ("when", "how", "keys"),
     [
-        ("constructor", {}),
-        ("training", {}),
-        ("backward", {}),
-        ("evaluation", {}),
-        ("decoding", {"trainer.bleu_sample": 3}),
+        ("constructor", "StopIteration", {}),
+        ("training", "SystemExit", {}),
+        ("backward", "StopIteration", {}),
+        ("evaluation", "StopIteration", {}),
+        ("decoding", "SystemExit", {"trainer.bleu_sample": 3}),
     ],
-    ids=["constructor", "training", "backward", "validation", "BLEU of a sample"],
 )
-def test_a_component_that_ends_the_training_fails_its_trial(module, tmp_path, monkeypatch, when, keys, how):
-    """Also where the dry run before the training has not found it."""
+def test_a_component_that_ends_the_training_fails_its_trial(module, tmp_path, when, how, keys):
+    """Also where the checks before the training have not found it."""
     path = module(RAISES)
-    monkeypatch.setattr(train, "_cost", lambda run, prepared: Cost(1, 1.0))
-    monkeypatch.setattr(train, "check_model", lambda *model: {})
     own = {"model.ffn": "stranger.Raises", "model.ffn.when": when, "model.ffn.how": how}
     code, trial = tiny_trials.train(tmp_path / "runs", own | keys)
     assert code == 1 and trial.result() is None

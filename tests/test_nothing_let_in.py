@@ -1,16 +1,12 @@
 """Nothing gets in by a file: loading never runs code."""
 
 import ast
-import tomllib
 from pathlib import Path
 
 import pytest
 import tiny_trials
 import torch
 from helpers import ROOT
-from packaging.requirements import Requirement
-
-from transformer_pl import train
 
 SOURCES = [path for folder in ("transformer_pl", "ablations") for path in sorted((ROOT / folder).rglob("*.py"))]
 
@@ -113,26 +109,15 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
     assert not Path("imported").exists()
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd, fails):
+def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd):
     """They are variables of the process that trains it. W&B's own files: tests/training/test_logger.py."""
     secrets = {"WANDB_API_KEY": "k3y" + "0123456789" * 4, "PGPASSWORD": "s3cret-of-the-storage", "HF_TOKEN": "hf_t0ken"}
     for name, secret in secrets.items():
         monkeypatch.setenv(name, secret)
-    if fails:
-        monkeypatch.setattr(train, "check_model", lambda *model: 1 / 0)
-    code, _ = tiny_trials.train(tmp_path / "runs", {})
-    assert code == int(fails)
+    assert tiny_trials.train(tmp_path / "runs", {})[0] == 0
     said = capfd.readouterr()
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert {"log.txt", "env.json", "status.json"} <= {path.name for path in written}
     for secret in secrets.values():
         assert secret not in said.out + said.err
         assert not [path for path, content in written.items() if secret.encode() in content]
-
-
-@pytest.mark.parametrize("version", ["2.6.2", "2.6.3", "2.6.5"])
-def test_no_release_that_ran_foreign_code_is_installed(version):
-    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    (lightning,) = [one for one in map(Requirement, dependencies) if one.name == "lightning"]
-    assert version not in lightning.specifier
