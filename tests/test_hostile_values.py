@@ -12,7 +12,7 @@ from transformer_pl import sweep, train
 from transformer_pl.config import KEYS
 from transformer_pl.experiments.sweep_file import MOST_TRIALS, read_sweep
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.runtime.errors import SHOWN, InputError, shown
+from transformer_pl.runtime.errors import SHOWN, InputError
 from transformer_pl.runtime.yaml_file import read_yaml
 
 TABLE3 = str(ROOT / "sweeps" / "table3_A.yaml")
@@ -47,12 +47,6 @@ def file(tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Messages
-
-
-def test_a_long_value_is_shown_by_its_ends():
-    assert shown("model.h") == "model.h" and shown(4) == "4" and shown({"value": 4}) == "{'value': 4}"
-    text = shown("a" * 5000 + "z")
-    assert len(text) < SHOWN and text.startswith("aaa") and text.endswith("z (5,001 characters)")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def code_digest(file: Path) -> str:
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-    return hashlib.sha256(ast.unparse(tree).encode() or file.read_bytes()).hexdigest()
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
 def keep_sources(model: Model, folder: Path) -> None:
@@ -142,10 +142,11 @@ def _files(name: str, seen: set[str]) -> Iterator[tuple[Path, Path]]:
 
 
 def _tree(file: Path) -> ast.Module:
-    """The syntax tree of a file; an empty one for a file that is no Python."""
+    """The syntax tree of a file; for a file that is no Python, its bytes as a constant."""
+    content = file.read_bytes()
     with suppress(SyntaxError, ValueError, RecursionError):
-        return ast.parse(file.read_bytes())
-    return ast.Module([], [])
+        return ast.parse(content)
+    return ast.Module([ast.Expr(ast.Constant(content))], [])
 
 
 def _imports(node: ast.AST, package: str | None) -> list[str]:
