@@ -67,6 +67,7 @@ ARGUMENTS = st.one_of(
     st.builds(lambda option, value: f"{option}={value}", st.sampled_from(OPTIONS), SCALARS),
     st.sampled_from(["right.yaml", "text", "table3_A", "1,2", "model.h=4", "md", "tpe"]),
     SETTINGS.map("--set={}".format),
+    (st.lists(SETTINGS, max_size=3).map(" ".join) | WORDS).map("--set=variant={}".format),
 )
 
 
@@ -126,12 +127,6 @@ def a_scale(content, here):
     told_or_done(here, sweep.main, "right.yaml", "--plan", "--scale=scale.yaml")
 
 
-def a_variant(text, here):
-    keys = {"data.path": {"value": "text"}, "data.vocab_size": {"value": 300}, "variant": {"values": ["base", text]}}
-    (here / "variant.yaml").write_bytes(dumped({"method": "grid", "parameters": keys}))
-    told_or_done(here, sweep.main, "variant.yaml", "--plan")
-
-
 def a_command_line(line, here):
     main, words = line
     told_or_done(here, main, *(["right.yaml", "--plan"] if main is sweep.main else []), *words)
@@ -144,7 +139,6 @@ PROPERTIES = {
         st.binary(max_size=60),
     ),
     a_scale: (st.dictionaries(KEY_NAMES, VALUES, max_size=3) | VALUES).map(dumped),
-    a_variant: st.lists(SETTINGS, max_size=3).map(" ".join) | WORDS,
     a_command_line: st.tuples(
         st.sampled_from([sweep.main, report.main, translate.main]), st.lists(ARGUMENTS, max_size=5)
     ),
@@ -161,7 +155,7 @@ def here(tmp_path, monkeypatch):
     parameters = {key: {"value": value} for key, value in (keys | {"data.path": "text"}).items()}
     parameters["variant"] = {"values": ["base", "model.h=4"]}
     (tmp_path / "right.yaml").write_bytes(dumped({"program": "p.py", "method": "grid", "parameters": parameters}))
-    for name in ("any.yaml", "scale.yaml", "variant.yaml"):
+    for name in ("any.yaml", "scale.yaml"):
         (tmp_path / name).touch()
     return tmp_path
 

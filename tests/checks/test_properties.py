@@ -1,7 +1,10 @@
 """The properties of components: every shipped one keeps them, and broken ones are found."""
 
+import re
+
 import pytest
 import small_models
+from helpers import ROOT
 from shipped_components import components
 
 from transformer_pl.checks.properties import PROPERTIES
@@ -29,31 +32,7 @@ from transformer_pl.model import (
     PostNormResidual,
     ScaledDotProductAttention,
     SinusoidalPosition,
-    softmax,
 )
-
-
-class MeanOfThePrefix(nn.Module):
-    def __init__(self, config, site):
-        super().__init__()
-        self.site = site
-        self.W = nn.Linear(config.d_model, config.d_model)
-
-    def forward(self, x, mask, start=0, cache=None):
-        if self.site == "encoder":
-            keys = torch.ones_like(x[..., :1]) if mask.keys is None else mask.keys[..., None]
-            return self.W(x + (x * keys).sum(1, keepdim=True) / keys.sum(1, keepdim=True))
-        total = x.cumsum(1)
-        if cache is not None:
-            total = total + (cache["sum"] if cache else self.zeros(x))
-            cache["sum"] = total[:, -1:]
-        return self.W(total / torch.arange(start + 1, start + 1 + x.shape[1], device=x.device)[:, None])
-
-    def zeros(self, x):
-        return torch.zeros(len(x), 1, x.shape[-1], device=x.device)
-
-
-# These break a property.
 
 
 class NoMask(ScaledDotProductAttention):
@@ -130,17 +109,12 @@ class ForgetsTheCache(MultiHeadSelfAttention):
         return super().forward(x, mask)
 
 
-class ForgetsWhoseItIs(nn.Module):
-    def __init__(self, config, site):
-        super().__init__()
-        self.lstm = nn.LSTM(config.d_model, config.d_model, batch_first=True)
-
+class ForgetsWhoseItIs(MultiHeadSelfAttention):
     def forward(self, x, mask, start=0, cache=None):
-        if start and cache is not None:
-            self.state = tuple(kept[:, : len(x)] for kept in self.state)
-        x, state = self.lstm(x, self.state if start and cache is not None else None)
-        if cache is not None:
-            self.state = state
+        if cache is None:
+            return super().forward(x, mask)
+        cache |= {name: kept[: len(x)] for name, kept in self.kept.items()} if start else {}
+        x, self.kept = super().forward(x, mask, start, cache), dict(cache)
         return x
 
 
@@ -159,9 +133,9 @@ class WeightsForgetTheStart(ScaledDotProductAttention):
         return super().weights(Q, K, mask)
 
 
-class CacheOnTheCpu(MeanOfThePrefix):
-    def zeros(self, x):
-        return torch.zeros(len(x), 1, x.shape[-1], device="cpu")
+class CacheOnTheCpu(MultiHeadSelfAttention):
+    def forward(self, x, mask, start=0, cache=None):
+        return super().forward(x, mask, start, cache) + (torch.zeros(x.shape, device="cpu") if start else 0)
 
 
 class AlwaysDropsOut(FeedForward):
@@ -195,34 +169,6 @@ class PositionsInBfloat16(SinusoidalPosition):
 
 
 # These keep every one.
-
-
-class Alibi(ScaledDotProductAttention):
-    def __init__(self, config, site):
-        super().__init__(config, site)
-        self.site = site
-        self.register_buffer("slopes", 2 ** (-8 * torch.arange(1, config.h + 1) / config.h))
-
-    def forward(self, Q, K, V, mask, start=0):
-        return self.weights(Q, K, mask, start) @ V
-
-    def weights(self, Q, K, mask, start=0):
-        scores = Q @ K.mT * Q.shape[-1] ** -0.5
-        if self.site != "cross":
-            queries = torch.arange(start, start + Q.shape[2], device=Q.device)
-            distance = queries[:, None] - torch.arange(K.shape[2], device=Q.device)
-            scores = scores - self.slopes[:, None, None] * distance.abs()
-        return softmax(scores, mask.dense(Q, K, start))
-
-
-class ReZero(PostNormResidual):
-    def __init__(self, config, site):
-        super().__init__(config, site)
-        del self.norm
-        self.alpha = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x, sublayer):
-        return x + self.alpha * self.dropout(sublayer(x))
 
 
 class StochasticDepth(PostNormResidual):
@@ -274,14 +220,7 @@ BROKEN = [
     ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input"),  # in decoding alone
     ("position.PositionsInBfloat16", "bfloat16_is_close"),
 ]
-SOUND = [
-    "attention.Alibi",
-    "self_attention.MeanOfThePrefix",
-    "residual.ReZero",
-    "residual.StochasticDepth",
-    "ffn.MixtureOfExperts",
-    "self_attention.NoCache",
-]
+SOUND = ["residual.StochasticDepth", "ffn.MixtureOfExperts", "self_attention.NoCache"]
 
 
 def own(name: str) -> Sizes:
@@ -303,3 +242,10 @@ def test_every_property_can_be_broken():
 def test_a_sound_component_keeps_every_property(module, name):
     module(OWN)
     assert [how for measure in PROPERTIES.values() if (how := measure(small_model(own(name))))] == []
+
+
+def test_the_worked_example_keeps_every_property(module):
+    text = (ROOT / "ablations" / "SLOTS.md").read_text()
+    module(re.search(r"`alibi\.py`:\n\n```python\n(.*?)```", text, re.DOTALL)[1])
+    subject = small_models.small({"model.attention": "stranger.Alibi"})
+    assert [how for measure in PROPERTIES.values() if (how := measure(small_model(subject)))] == []
