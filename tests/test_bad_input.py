@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 from forked import command
-from helpers import a_result
+from helpers import a_result, little_text
 
 TABLE3 = "sweeps/table3_A.yaml"  # of the paper's own parts: planned without torch
 TINY = {"model.N": 1, "model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.width": 1, "model.depth": 1}
@@ -86,29 +86,8 @@ SWEEPS = {  # the parameters of a sweep
     ),
     "scale": ({"scale": "dem"}, ["scale = dem"]),
 }
-TEXTS = {  # what is said of a text, whose mistake is made below
-    "length": ({}, ["train.en, ", "train.de"]),
-    "empty": ({}, ["val "]),
-    "utf-8": ({}, ["test.de line 2"]),
-    "large": ({"data.vocab_size": 9000}, ["data.vocab_size = 9000"]),
-    "small": ({"data.vocab_size": 100}, ["data.vocab_size = 100"]),
-    "batch": ({"data.batch_tokens": 3}, ["data.batch_tokens = 3"]),
-}
-ABSENT = {  # the same, where the plan finds it already
-    "val": ["folder HERE/val"],
-    "language": ["folder HERE/language", "train.en"],
-    "nosuch": ["folder HERE/nosuch", "give another with data.path=FOLDER"],
-}
 NO_GPU = ["trainer.precision = 16-mixed"]
-NO_NETWORK = [
-    "data.hub = bentrevett/multi30k",
-    "TRANSFORMER_PL_DATA (now HERE)",
-]
-
-
-def on(name, **settings):
-    keys = TINY | {"data.path": f"HERE/{name}", "data.vocab_size": 300} | TEXTS[name][0] | settings
-    return {key: str(value) for key, value in keys.items()}
+NO_NETWORK = ["data.hub = bentrevett/multi30k", "TRANSFORMER_PL_DATA (now HERE)"]
 
 
 CASES = {
@@ -173,11 +152,7 @@ CASES = {
     "train-twice": Case("train", ["--model.h=4", "--model.h", "8"], ["command line: --model.h"]),
     "train-variant": Case("train", ["--variant=bad"], ["variant 'bad'", "not 'bad'"]),
     # the text
-    "texts": Case("sweep", ["HERE/texts.yaml"], [word for _, words in TEXTS.values() for word in words]),
-    "texts-absent": Case(
-        "sweep", ["HERE/absent.yaml", "--plan"], [word for words in ABSENT.values() for word in words]
-    ),
-    "train-text": Case("train", [f"--{key}={value}" for key, value in on("utf-8").items()], TEXTS["utf-8"][1]),
+    "texts": Case("sweep", ["HERE/texts.yaml"], ["train.en", "train.de", "test.de line 2"]),
     "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
     # the runs folder
     "runs-file": Case("sweep", [TABLE3, "--runs=HERE/empty.yaml"], ["HERE/empty.yaml"]),
@@ -220,15 +195,6 @@ def sweep_file(path, parameters):
     return path
 
 
-def corpus(folder):
-    """A small text: two languages, three splits."""
-    folder.mkdir()
-    for split, size in (("train", 40), ("val", 4), ("test", 4)):
-        for language, words in (("en", "the low the lower the lowest"), ("de", "das tief das tiefer das tiefst")):
-            (folder / f"{split}.{language}").write_text("".join(f"{words} {'abcdefgh'[i % 8]}\n" for i in range(size)))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """The folder with all that is wrong."""
@@ -241,17 +207,12 @@ def here(tmp_path_factory):
     search = {"method": "random", "metric": {"name": "val/ppl"}} | choices
     (here / "search-precision.yaml").write_text(yaml.safe_dump(search))
     (here / "trials").write_text("a file")
-    for name in (*TEXTS, "val", "language"):
-        corpus(here / name)
+    for name in ("length", "utf-8"):
+        (here / name).mkdir()
+        little_text(here / name, 60, 8, 6)
     (here / "length" / "train.de").write_text("eins\nzwei\n")
-    for language in ("en", "de"):
-        (here / "empty" / f"val.{language}").write_text("")
-        (here / "val" / f"val.{language}").unlink()
     (here / "utf-8" / "test.de").write_bytes(b"gut\nsch\xf6n\n")
-    (here / "language" / "train.de").unlink()
-    rows = [" ".join(f"{key}={value}" for key, value in on(name).items()) for name in TEXTS]
-    sweep_file(here / "texts.yaml", {"variant": [row.replace("HERE", str(here)) for row in rows]})
-    sweep_file(here / "absent.yaml", {"data.path": [str(here / name) for name in ABSENT]})
+    sweep_file(here / "texts.yaml", TINY | {"data.path": [str(here / "length"), str(here / "utf-8")]})
     return here
 
 

@@ -46,7 +46,7 @@ def refused(path):
     return message
 
 
-def given(name, **options):
+def given(name, /, **options):
     return components.build(Component(path=f"stranger.{name}", options=options), "the config", "cross").given
 
 
