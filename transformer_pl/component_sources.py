@@ -77,12 +77,9 @@ def changed_files(components: Iterable[Component], folder: Path) -> list[Path]:
     """
     sources = {name: file for component in components for name, file in source_files(component).items()}
     copies = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    names = dict.fromkeys((*sources, *copies))
-    return [name for name in names if not _same_code(sources.get(name), copies.get(name))]
-
-
-def _same_code(source: Path | None, copy: Path | None) -> bool:
-    return bool(source and copy and code_digest(source) == code_digest(copy))
+    in_both = sources.keys() & copies.keys()
+    unchanged = {name for name in in_both if code_digest(sources[name]) == code_digest(copies[name])}
+    return [name for name in dict.fromkeys((*sources, *copies)) if name not in unchanged]
 
 
 @contextmanager

@@ -6,7 +6,6 @@ A component is built as `Class(config, site, **options)`; its constructor's sign
 import importlib
 import inspect
 import sys
-from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -36,7 +35,7 @@ def import_component(path: str) -> type:
     if not all(part.isidentifier() for part in path.split(".")) or not module_name:
         raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
     if module_name not in sys.modules and not is_core(path):
-        isolated(f"{path} ({_file(module_name)})", _try_import, path)
+        isolated(path, _try_import, path)
     return _import(path)
 
 
@@ -151,13 +150,6 @@ def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
     given = [name for name, p in parameters.items() if p.kind in by_place][:2]  # config, site, unless *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in parameters.items() if name not in given and p.kind not in unnamed}
-
-
-def _file(module: str) -> str:
-    """The file that Python would import a module from. Nothing is imported."""
-    path = Path(*module.split("."))
-    files = (Path(folder, name) for folder in sys.path for name in (path.with_suffix(".py"), path / "__init__.py"))
-    return next((str(file) for file in files if file.is_file()), "no file of Python")
 
 
 def named(slot: str, component: type) -> str:

@@ -7,8 +7,7 @@ import small_models
 from helpers import ROOT
 from shipped_components import components
 
-from transformer_pl.checks.properties import PROPERTIES
-from transformer_pl.checks.subject import small_model
+from transformer_pl.checks.properties import PROPERTIES, small_model
 from transformer_pl.config import Sizes
 
 SHIPPED = components() | {  # so small that they matter in short sentences

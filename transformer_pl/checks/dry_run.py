@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.checks.calls import CALLS
-from transformer_pl.checks.subject import small_model
+from transformer_pl.checks.properties import small_model
 from transformer_pl.components import component_names, import_component, named
 from transformer_pl.config import Sizes, not_papers
 from transformer_pl.model import MultiHeadAttention, Transformer

@@ -6,7 +6,7 @@ The components run in a child process, because they may hang, crash or exit.
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from shlex import join
@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from transformer_pl.component_sources import source_digests
 from transformer_pl.components import component_names, import_component
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
-from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
+from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
 
@@ -57,24 +57,17 @@ def check_models(configs: Iterable[Config], runs: Path) -> None:
     collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
 
 
-def measure_model(model: Model, vocab_size: int) -> dict[str, str | None]:
-    """How each property is broken, by its name; None where it holds. See `measured_properties`."""
-    return isolated(component_names(model), measured_properties, model, vocab_size)
-
-
 def exempt(component: Component) -> dict[str, str]:
     """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
     from transformer_pl.checks.properties import PROPERTIES
 
     reasons = getattr(import_component(component.path), "exempt", {})
-    if not isinstance(reasons, Mapping):
-        raise InputError(f"{component.path}.exempt = {reasons!r}: must be a dictionary of reasons by property")
-    for name, reason in reasons.items():
-        if name not in PROPERTIES:
-            raise InputError(f"{component.path}.exempt: {name}: no such property{suggestion(str(name), PROPERTIES)}")
-        if not isinstance(reason, str) or not reason.strip():
-            raise InputError(f"{component.path}.exempt: {name} = {reason!r}: must be the reason, as a text")
-    return dict(reasons)
+    if not isinstance(reasons, dict) or not all(
+        name in PROPERTIES and isinstance(why, str) and why.strip() for name, why in reasons.items()
+    ):
+        law = f"must give a reason for each property that it names, of {', '.join(PROPERTIES)}"
+        raise InputError(f"{component.path}.exempt = {reasons!r}: {law}")
+    return reasons
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -99,8 +92,7 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     import torch
 
     from transformer_pl.checks.dry_run import dry_run
-    from transformer_pl.checks.properties import PROPERTIES
-    from transformer_pl.checks.subject import small_model
+    from transformer_pl.checks.properties import PROPERTIES, small_model
 
     if "embedding" not in not_papers(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
