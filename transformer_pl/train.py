@@ -149,6 +149,8 @@ def _report_ended(run: TrialRun) -> int | None:
 
 def train(run: TrialRun, rerun: bool = False) -> int:
     """Train and evaluate a trial, record how it ended, and return the exit code."""
+    if not sys.modules.get("lightning"):  # not yet: that takes seconds
+        print(f"{run.trial.folder}: importing torch", flush=True)
     from lightning.pytorch.utilities import rank_zero_only
 
     from transformer_pl.training import fit
@@ -215,10 +217,8 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
 
 def _record_failure(run: TrialRun, error: Exception) -> None:
     """Record why a training failed, and print it unless the command prints the error."""
-    from transformer_pl.training.fit import ran_out_of_memory
-
     reason = why_unwritable(run.runs) or components.described(error)  # a full disk has many obscure symptoms
-    if ran_out_of_memory(error):
+    if "out of memory" in reason:
         reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
     with suppress(OSError):
         run.trial.set_status("failed", why=reason)

@@ -39,11 +39,6 @@ class Likelihood(NamedTuple):
         """Nats per token."""
         return float(self.nll.sum() / self.tokens.sum())
 
-    @property
-    def perplexity(self) -> float:
-        """Per token, as in Table 3. Infinite if it is too large for a float."""
-        return perplexity(self.loss)
-
 
 def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likelihood:
     """Score every reference, in batches of at most `tokens` tokens per language."""
@@ -133,7 +128,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
     hypotheses = {"val": translations[:first], "test": translations[first:]}
     for name, nll in zip(sets, likelihoods, strict=True):
         scores = checked_scores(hypotheses[name], prepared.text(name)[1], config)
-        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
+        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": perplexity(nll.loss)}
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
         trial.save_sentences(name, hypotheses[name], task.measure.name, scores.statistics, nll.nll, nll.tokens)
     lines = zip(*prepared.text("val"), hypotheses["val"], strict=True)

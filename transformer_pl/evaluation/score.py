@@ -37,7 +37,8 @@ def corpus_score(hypotheses: Sequence[str], references: Sequence[str], language:
     """
     bleu, chrf = BLEU(trg_lang=language), CHRF()
     scores = [metric.corpus_score(hypotheses, [references]).score for metric in (bleu, chrf)]
-    return Score(*scores, str(bleu.get_signature()), sentence_statistics(hypotheses, references, language))
+    statistics = sentence_statistics(hypotheses, references, language)
+    return Score(scores[0], scores[1], str(bleu.get_signature()), statistics)
 
 
 def sentence_bleu(hypothesis: str, reference: str, language: str = "") -> float:

@@ -124,12 +124,6 @@ def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> T
     return TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
 
 
-def ran_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that a device had no room for a tensor."""
-    is_any = isinstance(error, RuntimeError) and "out of memory" in str(error)  # of a driver, say
-    return is_any or isinstance(error, torch.OutOfMemoryError)
-
-
 def accelerator(config: Config) -> str:
     """`cuda` or `cpu`, named to Lightning so that it cannot choose another.
 
