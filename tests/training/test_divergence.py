@@ -12,10 +12,10 @@ from forked import command
 from helpers import ROOT, a_result, read_back, shared_text
 from lightning import Callback
 from small_trainings import Signals, config, fit
+from transformer_pl.training.bleu_sample import BleuSample
 
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.evaluation.evaluate import Likelihood, evaluate_trial
-from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import MetricsFile
 from transformer_pl.training.module import TransformerModule

@@ -10,12 +10,12 @@ import tiny_trials
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from small_trainings import config, fit
+from transformer_pl.training.bleu_sample import BleuSample
 
 from transformer_pl.config import Decode
 from transformer_pl.data.batches import collate
 from transformer_pl.evaluation.evaluate import reference_likelihood, translate
 from transformer_pl.schedule import learning_rate
-from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.fit import use_threads
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.trial import Trial
