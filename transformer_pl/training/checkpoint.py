@@ -93,7 +93,7 @@ class Checkpoints(L.Callback):
             return
         if trainer.global_step < trainer.max_steps and not _validates_now(trainer):  # else save after the validation
             is_due = time.monotonic() >= self._saved + 60 * self.minutes
-            if _on_any_rank(trainer, is_due or self._signal is not None):
+            if trainer.strategy.reduce_boolean_decision(is_due or self._signal is not None, all=False):
                 self._save(trainer)
                 self._stop_if_asked(trainer)
 
@@ -115,7 +115,7 @@ class Checkpoints(L.Callback):
 
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         """Stop after a checkpoint was saved."""
-        if _on_any_rank(trainer, self._signal is not None):
+        if trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False):
             raise Stopped(self._signal or signal.SIGTERM)
 
     def _save(self, trainer: L.Trainer, counts: bool = False) -> None:
@@ -153,10 +153,6 @@ class Checkpoints(L.Callback):
                 f"as its checkpoints count parts of batches; set that, or remove {self.folder} to begin again"
             )
         self.earlier_s, self._random_states = state["seconds"], state["random"]
-
-
-def _on_any_rank(trainer: L.Trainer, value: bool) -> bool:
-    return trainer.strategy.reduce_boolean_decision(value, all=False)
 
 
 def _validates_now(trainer: L.Trainer) -> bool:

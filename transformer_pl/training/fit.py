@@ -151,9 +151,7 @@ def use_threads(config: Config, trial: Trial) -> int:
     share = chosen_thread_count()  # for each process; torch has read it only if this process was not forked
     if share is None:
         share = max(1, torch.get_num_threads() // config.trainer.devices)
-    begun, threads = trial.threads_begun(), trial.threads(config.trainer.threads, share)
-    if begun not in (None, threads):
-        print(f"trainer.threads = {threads}: this trial began with {begun}; its result may differ in the last digits")
+    threads = trial.threads(config.trainer.threads, share)
     torch.set_num_threads(threads)
     set_thread_count(threads)
     return threads
