@@ -40,6 +40,6 @@ class RecurrentLayer(nn.Module):
         return _without_autocast(self.back, x[rows, turned])[0][rows, turned]
 
 
-def _without_autocast(lstm: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:
+def _without_autocast(lstm: Any, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:
     with torch.autocast(x.device.type, enabled=False):
-        return lstm(x.type_as(lstm.weight_ih_l0), state)
+        return lstm(x.type_as(next(lstm.parameters())), state)

@@ -7,8 +7,7 @@ import small_models
 import torch
 from torch import nn
 
-from transformer_pl.checks.properties import PROPERTIES
-from transformer_pl.checks.subject import small_model
+from transformer_pl.checks.properties import PROPERTIES, small_model
 from transformer_pl.data.batches import PAD
 from transformer_pl.evaluation.evaluate import attention_maps
 from transformer_pl.kernels import VECTOR

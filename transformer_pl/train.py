@@ -40,7 +40,7 @@ from transformer_pl.runtime.environment import (
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
-from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
+from transformer_pl.runtime.signals import Stopped, component_code
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
@@ -65,7 +65,6 @@ component are keys too: --model.attention=ablations.local_attention.LocalAttenti
 def main(argv: list[str]) -> int:
     """Train, evaluate and record one trial; returns the exit code."""
     options, levels = read_argv(argv)
-    end_with_parent()
     avoid_spinning_threads()
     scale = Path(options.scale).stem
     difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched

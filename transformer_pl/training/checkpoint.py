@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import put_in_place
-from transformer_pl.runtime.signals import Stopped, install_handler
+from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
 from transformer_pl.training.module import TransformerModule
 
 
@@ -111,7 +111,7 @@ class Checkpoints(L.Callback):
     def _note_signal(self, signum: int, frame: object) -> None:
         """Remember the signal until the step ends. Lightning restores the earlier handler after the training."""
         self._signal = signum
-        install_handler(signal.SIG_DFL)  # a second signal ends the process at once
+        expect_another()
 
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         """Stop after a checkpoint was saved."""
