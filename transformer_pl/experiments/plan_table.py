@@ -10,7 +10,6 @@ from rich.table import Table
 from transformer_pl.config import SIZE_NAMES, Config, effective_sizes, nominal_sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, short_number, short_numbers
 from transformer_pl.experiments.plan import CostEstimate, Plan, PlannedTrial
-from transformer_pl.experiments.regime import describe_regime, regime
 from transformer_pl.levels import DEFAULT_SCALE
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.trials.why_new import reasons_by_names
@@ -44,15 +43,13 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
 
 
 def plan_notes(plan: Plan, missing: Sequence[PlannedTrial], cpu_cores: int, at_once: int) -> list[str]:
-    """How base is trained beside the paper's, and what may waste a sweep: one line each.
+    """What may waste a sweep: one line each.
 
     missing: the trials left to train, so many of them at once. cpu_cores: that train; 0 where GPUs do. Where no trial
     tells the time, it is the least that a CPU needs (CORE_RATE).
     """
     sweep, estimates = plan.sweep, [plan.estimates[planned.row] for planned in missing]
-    of_base = next(planned for planned in plan.trials if planned.row == (sweep.base_row or 0))
-    params = plan.estimates[of_base.row].cost.params
-    notes = [describe_regime(regime(of_base.config, of_base.prepared, params))]
+    notes = []
     if len(sweep.rows) > 1 and sweep.base_row is None:
         remedy = "add `base` to variant, or base's value to the values of a key"
         notes.append(f"the table will have no differences, because base is not a row of this sweep; {remedy}")
