@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import math
 import os
 import re
 import shlex
@@ -109,12 +108,12 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
 # Readers of values, for the `type` of an option. argparse reports their errors with the option's name.
 
 
-def whole_number(at_least: int = 1, remark: str = "") -> Callable[[str], int]:
-    """A reader of one whole number. remark: what the error message adds, such as why the bound is what it is."""
+def whole_number(at_least: int = 1) -> Callable[[str], int]:
+    """A reader of one whole number."""
 
     def read(word: str) -> int:
-        if not _is_whole(word) or int(word) < at_least:
-            raise _must(word, f"be a whole number of at least {at_least}{remark}")
+        if not re.fullmatch("[0-9]{1,18}", word) or int(word) < at_least:
+            raise _must(word, f"be a whole number of at least {at_least}")
         return int(word)
 
     return read
@@ -124,28 +123,12 @@ def whole_numbers(at_least: int = 0, example: str = "1,2") -> Callable[[str], li
     """A reader of different whole numbers with commas between them."""
 
     def read(word: str) -> list[int]:
-        words = word.split(",")
-        numbers = [int(one) for one in words if _is_whole(one)]
-        if len(set(numbers)) < len(words) or min(numbers) < at_least:
-            raise _must(word, f"be different whole numbers from {at_least}, with commas between, such as {example}")
+        numbers = [whole_number(at_least)(one) for one in word.split(",")]
+        if len(set(numbers)) < len(numbers):
+            raise _must(word, f"be different whole numbers with commas between, such as {example}")
         return numbers
 
     return read
-
-
-def _is_whole(word: str) -> bool:
-    return bool(re.fullmatch("[0-9]{1,18}", word))
-
-
-def positive_number(word: str) -> float:
-    """Read a number above 0."""
-    try:
-        number = float(word if word.isascii() else "")  # which would read the digits of every script
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise _must(word, "be a number above 0, such as 9.5")
-    return number
 
 
 def text(word: str) -> str:
@@ -166,11 +149,7 @@ def names(word: str) -> list[str]:
 def folder_name(word: str) -> Path:
     """Read the path of a folder, which need not exist yet. `~` is read as a shell reads it."""
     folder = Path(os.path.expanduser(word))
-    try:
-        is_file = folder.exists() and not folder.is_dir()
-    except (OSError, ValueError) as error:  # such as a name that is too long
-        raise _must(word, f"be a folder, but: {error}; choose another") from None
-    if not word or is_file or str(folder).startswith("~"):
+    if not word or os.path.isfile(folder) or str(folder).startswith("~"):
         raise _must(word, "be a folder; choose another")
     return folder
 
@@ -229,8 +208,7 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--seeds", type=_seeds, metavar="1,2", help="the seeds of each row (the file's, or 1)")
     tuned = "tune these keys for each row separately, by the same small search"
     group.add_argument("--retune", type=names, metavar="KEY,KEY", help=tuned)
-    budget = whole_number(2, ": base's own values are one try")
-    group.add_argument("--budget", type=budget, metavar="K", help=f"for --retune: trials per row ({BUDGET})")
+    group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
     group.add_argument("--storage", type=text, metavar="URL", help=study)
 
