@@ -373,17 +373,13 @@ def is_known_key(key: str) -> bool:
     return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
 
 
-def is_section(key: str) -> bool:
-    """Whether this is the name of a group of keys, such as `model`."""
-    return key in Config.model_fields and key not in KEYS
-
-
 def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
     """What is wrong with a key that does not exist, and the remedy."""
     if key == "scale":
         return f"no such key; use --scale {shown(value)}, or parameters.scale of a sweep file"
     inner = value.get("parameters", value) if isinstance(value, dict) else None  # W&B nests keys under `parameters`
-    if not is_section(key) or not isinstance(inner, dict) or not inner:
+    is_section = key in Config.model_fields and key not in KEYS
+    if not is_section or not isinstance(inner, dict) or not inner:
         return f"no such key{suggestion(key, known)}"
     name, inner = next(iter(inner.items()))
     return f"keys are flat, not nested; write them as `{key}.{shown(name)}: {shown(inner)}`"
