@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rounds import compare, first, sentences_per_s, trained_model, warm_up
+from rounds import compare, first, sentences_per_s, torch_loss, trained_model, warm_up
 
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import TrainStream
