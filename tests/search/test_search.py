@@ -15,10 +15,10 @@ from forked import command, running, start
 from helpers import descendants, processes, wait_for
 from optuna.trial import TrialState
 from sqlalchemy import NullPool
+from transformer_pl.trials.recognise import reason_to_stay, sweep_plan
 
 from tests.search.searches import DROPOUT, SMALL, SPACE, search_file, study_folder, study_of
 from transformer_pl.search.states import counted_trials
-from transformer_pl.trials.recognise import reason_to_stay, sweep_plan
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
