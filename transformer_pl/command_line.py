@@ -6,8 +6,8 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from transformer_pl.levels import DEFAULT_SCALE, scale_names
 from transformer_pl.runtime import signals
 from transformer_pl.runtime.environment import NAME, project_version
 from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.files import try_writing
 from transformer_pl.trials.names import as_folder, sweep_title
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
@@ -31,6 +32,9 @@ class HelpShown(Exception):
     """The parser has printed what `--help` or `--version` asks for. The command has nothing else to do."""
 
 
+_help_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=22)  # what options mean begins early
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argument parser that reports a wrong command line as an InputError.
 
@@ -38,7 +42,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any):
-        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=_help_formatter, **options)
         self.register("action", None, _StoreOnce)  # the default action, also of groups
         version = f"{NAME} {project_version()}"
         self.add_argument("-V", "--version", action="version", version=version, help="show the version and exit")
@@ -61,13 +65,6 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         end = " " if message.endswith("?") else "; "
         raise InputError(f"command line: {message}{end}see {self.prog} --help")
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """The options in one column, and what they mean in a second one that begins early."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=22)
 
 
 class _StoreOnce(argparse.Action):
@@ -279,11 +276,7 @@ def kept_options(options: argparse.Namespace) -> dict[str, str]:
 def make_folder(folder: Path) -> None:
     """Make a folder and try to write into it. Raises an InputError with the system's reason if that fails."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        try_writing(folder)
     except OSError as error:
-        reason = error.strerror
-        raise InputError(
-            f"{folder}: must be a folder that can be written, but: {reason}; choose another --runs"
-        ) from None
+        message = f"{folder}: must be a folder that can be written, but: {error.strerror}; choose another --runs"
+        raise InputError(message) from None

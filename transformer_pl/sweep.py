@@ -179,9 +179,8 @@ class GridCommand:
                 lambda line: say(self.console, line),
             )
         plan = Plan(sweep, trials, estimates)
-        at_once, cores = (self.launcher.workers.count, self.launcher.workers.cpu_cores) if here else (1, 0)
-        print_plan(plan, missing, self.console, at_once)
-        for line in [*plan_notes(plan, missing, cores, at_once), *lines]:
+        print_plan(plan, missing, self.console, self.launcher.workers.count if here else 1)
+        for line in [*plan_notes(sweep), *lines]:
             say(self.console, line)
         if self.options.plan and missing and here:
             say(self.console, self.launcher.workers.describe(missing))

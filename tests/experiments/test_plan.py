@@ -12,7 +12,7 @@ from transformer_pl import sweep
 from transformer_pl.config import effective_sizes, sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, training_cost
 from transformer_pl.experiments.plan import Plan, as_json, estimate_costs, longest_first, plan_trials
-from transformer_pl.experiments.plan_table import WEEK, plan_notes, print_plan
+from transformer_pl.experiments.plan_table import plan_notes, print_plan
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 
@@ -150,26 +150,18 @@ def test_the_state_and_the_time_of_what_is_left(tmp_path):
     trials[2].trial.finish(a_result(id=trials[2].identity.trial))
     lines = printed(tmp_path, UNBROKEN, finished=known)
     assert "10 trials, 9 to train" in lines[0]
-    assert [line.split(" s ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
-    assert any("about 14 min" in line for line in lines)  # 13.5
-    assert any("about 3 min" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=4))
+    assert [line.split(" ~1:30 ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
+    assert any("about 13:30" in line for line in lines)
+    assert any("about 3:22" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=4))
 
 
-def test_what_may_waste_a_sweep_is_told(tmp_path):
-    """No base among the rows, a warm-up that outlasts the training, a time of more than a week on this machine."""
-
-    def told(content, seconds=None, cores=2):
-        trials = plan_trials(content, tmp_path)
-        costs = {row: one._replace(seconds=seconds) for row, one in estimate_costs(trials, []).items()}
-        return plan_notes(Plan(content, trials, costs), trials, cores, 2)
-
-    assert not told(TABLE3_A)
-    (warmup,) = told(read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"optim.warmup": "1501"}))
+def test_what_may_waste_a_sweep_is_told():
+    """No base among the rows, and a warm-up that outlasts the training."""
+    assert not plan_notes(TABLE3_A)
+    (warmup,) = plan_notes(read_sweep(ROOT / "sweeps" / "table3_A.yaml", sets={"optim.warmup": "1501"}))
     assert "h=1, h=4, base, h=16, h=32" in warmup and "optim.warmup" in warmup
-    (without,) = told(TABLE3_A._replace(rows=[row for row in TABLE3_A.rows if row.name != "base"]))
+    (without,) = plan_notes(TABLE3_A._replace(rows=[row for row in TABLE3_A.rows if row.name != "base"]))
     assert "base" in without
-    assert len(told(TABLE3_A, 1.1 * WEEK / 5)) == 1 and not told(TABLE3_A, 0.9 * WEEK / 5)
-    assert not told(TABLE3_A, 1.1 * WEEK / 5, cores=0)  # GPUs train
 
 
 @pytest.mark.parametrize("file", ["table3_C", "search_size"])

@@ -24,14 +24,9 @@ from rich.console import Console
 
 from transformer_pl.experiments.cost import Cost
 from transformer_pl.experiments.plan import CostEstimate, plan_trials
-from transformer_pl.experiments.progress import (
-    DRAW_EVERY_S,
-    PRINT_EVERY_S,
-    ProgressView,
-    SearchCounts,
-    format_duration,
-)
+from transformer_pl.experiments.progress import DRAW_EVERY_S, PRINT_EVERY_S, ProgressView, SearchCounts
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.runtime.terminal import format_duration
 
 TABLE = ROOT / "sweeps" / "table3_A.yaml"
 LEFT = re.compile(r"about ([\d:]+) left")

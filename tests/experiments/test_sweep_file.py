@@ -154,17 +154,6 @@ def test_rows_are_in_the_file_s_order(sweep_file):
     assert [row.name for row in sweep.rows[:2]] == ["h=4 p_drop=0.2", "h=1 p_drop=0.2"]  # without what all rows share
 
 
-def test_components_of_one_name_from_two_modules_are_told_apart(sweep_file, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for module in ("mine_one", "mine_two"):
-        text = "from ablations.no_position import NoPosition as Kept\n\n\nclass NoPosition(Kept):\n    pass\n"
-        (tmp_path / f"{module}.py").write_text(text)
-    variants = [f"model.position={place}.NoPosition" for place in ("mine_one", "mine_two")]
-    rows = read_sweep(sweep_file({"variant": {"values": ["base", *variants, "model.h=4"]}})).rows
-    expected = ["base", "position=mine_one.NoPosition", "position=mine_two.NoPosition", "h=4"]
-    assert [row.name for row in rows] == expected
-
-
 def test_a_sweep_without_scale_and_seed_runs_once_at_scale_demo(sweep_file):
     sweep = read_sweep(sweep_file({"model.h": {"values": [4, 8]}}))
     assert (sweep.scale, sweep.name, sweep.project) == ("demo", "f", "transformer-pl")

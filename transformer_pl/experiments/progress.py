@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, Task
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
-from transformer_pl.runtime.terminal import say
+from transformer_pl.runtime.terminal import format_duration, say
 from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
@@ -158,10 +158,3 @@ class ProgressView:
         task = self.running.pop(planned.identity.trial)
         self.bars.remove_task(task.id)
         return task
-
-
-def format_duration(seconds: float) -> str:
-    """1:02:03, 2:03, 0:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

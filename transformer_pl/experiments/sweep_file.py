@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +115,10 @@ def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> 
 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     """What is wrong with a sweep file outside its parameters, whatever its method."""
-    unknown = [key for key in content if key not in TOP_LEVEL]
-    errors = [f"{path}: {key}: no key of a W&B sweep{_remedy(str(key), content[key])}" for key in unknown]
+    errors = []
+    for key in [str(key) for key in content if key not in TOP_LEVEL]:
+        remedy = "; write it under `parameters`" if is_known_key(key) else suggestion(key, TOP_LEVEL)
+        errors.append(f"{path}: {key}: no key of a W&B sweep{remedy}")
     names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
     for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
@@ -125,12 +126,6 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
         elif rule := broken_name_rule(name, refused_by_wandb):
             errors.append(f"{path}: {key} = {shown(repr(name))}: {rule}; choose another")
     return errors
-
-
-def _remedy(key: str, value: Any) -> str:
-    if is_known_key(key):
-        return f"; write it under `parameters`, as `{key}: {{value: {shown(value)}}}`"
-    return suggestion(key, TOP_LEVEL)
 
 
 def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str], list[str]]:
@@ -194,7 +189,6 @@ class _RowReader:
                     " ".join(f"{value}" if key == "variant" else f"{key}={value}" for key, value in own.items())
                 )
         if base is not None and not self.errors:
-            rows = _tell_apart(rows, base)
             self.errors += self._mixed(rows)
             rows = [_attempt(self.errors, self._match_budget, row) or row for row in rows]
         self.errors += self._equal(rows, written)
@@ -247,22 +241,13 @@ class _RowReader:
                 words = [shown(written[one]) for one in (min(equal, namesake), index)]
                 why = "are equal, at this scale and with this --set; leave one out"
                 if equal == index:
-                    why = f"have the same name, `{row.name}`; tell their texts apart with data.name"
+                    why = f"have the same name, `{row.name}`; set data.name, or rename a class"
                 yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"
 
     def _match_budget(self, row: Row) -> Row:
         """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
         trained = as_trained(row.configs[0])  # matched once for all seeds
         return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
-
-
-def _tell_apart(rows: Sequence[Row], base: Config) -> list[Row]:
-    """The rows; where some have the same name, as components of two modules can, their names tell the modules."""
-    counts = Counter(row.name for row in rows)
-    return [
-        row._replace(name=describe_difference(row.configs[0], base, with_modules=True)) if counts[row.name] > 1 else row
-        for row in rows
-    ]
 
 
 def _component_keys(levels: Sequence[Level]) -> list[Level]:
