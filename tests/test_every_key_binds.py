@@ -30,7 +30,6 @@ from transformer_pl.evaluation.evaluate import trained_model
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.search import cli as search_cli
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.trial import Trial
 
@@ -341,16 +340,16 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
         "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
         "WANDB_MODE": "disabled",
     }
-    nodes = []
+    nodes, logs = [], [(tmp_path / f"{node}.txt").open("w") for node in "01"]
     try:
-        for node in "01":
-            own = {"RANK": node, "GROUP_RANK": node, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            with (tmp_path / f"{node}.txt").open("w") as log:
-                nodes.append(start("train", *words, output=log, **shared, **own))
+        for node, log in enumerate(logs):
+            own = {"RANK": str(node), "GROUP_RANK": str(node), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+            nodes.append(start("train", *words, output=log, **shared, **own))
         codes = [node.wait(120) for node in nodes]
     finally:
-        for node in nodes:
+        for node, log in zip(nodes, logs, strict=False):
             node.kill()
+            log.close()
     assert codes == [0, 0], "".join(path.read_text() for path in tmp_path.glob("?.txt"))
     processes = watching_component.notes(tmp_path / "seen")
     first, second = (next(note for note in notes if note["world"] > 1) for notes in processes)  # after the dry run
@@ -422,9 +421,7 @@ def rows(folder):
 
 @pytest.fixture
 def tell(monkeypatch, capsys):
-    """Run a command in this process: its exit code, and what it says. Without the page, which takes seconds."""
-    monkeypatch.setattr(sweep, "write_page", lambda *of_a_grid: {})
-    monkeypatch.setattr(search_cli, "write_search_page", lambda *of_a_search: {})
+    """Run a command in this process: its exit code, and what it says."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def tell(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str]:
@@ -470,21 +467,6 @@ def test_a_plan_that_measures_tells_the_time_and_leaves_the_text_alone(rows, tmp
     assert not list((tmp_path / "runs").glob("trials/*"))
     with pytest.raises(InputError, match=r"--measure"):
         sweep.main([str(word) for word in [*words, "--measure"]])
-
-
-def test_what_is_finished_is_trained_again_where_that_is_asked_for(rows, tell):
-    for words, number in (([], 0), (["--rerun"], 4)):
-        code, said = tell(sweep.main, rows[0], "--runs", rows[1], "--plan", *words)
-        assert code == 0 and f"4 trials, {number} to train" in said
-
-
-def test_the_paper_stands_beside_a_table_where_that_is_asked_for(rows, tell):
-    """The text is the user's own, so without the option it does not."""
-    path, runs = rows
-    for main in (sweep.main, report.main):
-        for choice in ([], ["--beside", "none"], ["--beside", "paper"]):
-            code, said = tell(main, path, "--runs", runs, *choice)
-            assert code == 0 and ("(A)" in said and "25.8" in said) == ("paper" in choice)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

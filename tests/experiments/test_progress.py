@@ -1,6 +1,5 @@
 """A running sweep: what it shows, when it expects to end, and how it stops."""
 
-import fcntl
 import io
 import json
 import os
@@ -8,14 +7,11 @@ import pty
 import re
 import select
 import signal
-import struct
-import termios
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-import pyte
 import pytest
 import yaml
 from forked import start
@@ -24,7 +20,7 @@ from rich.console import Console
 
 from transformer_pl.experiments.cost import Cost
 from transformer_pl.experiments.plan import CostEstimate, plan_trials
-from transformer_pl.experiments.progress import DRAW_EVERY_S, PRINT_EVERY_S, ProgressView, SearchCounts
+from transformer_pl.experiments.progress import PRINT_EVERY_S, ProgressView, SearchCounts
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import format_duration
 
@@ -145,10 +141,9 @@ def two_rows(tmp_path):
 
 
 @contextmanager
-def terminal(folder: Path, *argv: str, columns: int = 80):
+def terminal(folder: Path, *argv: str):
     """The sweep command in a terminal of its own."""
     ours, theirs = pty.openpty()
-    resize(ours, columns)
     words = [folder / "sweep.yaml", "--runs", folder / "runs", *argv]
     with os.fdopen(theirs, "w") as terminal:
         with mock.patch.dict(os.environ, {"TERM": "xterm-256color"}):
@@ -162,10 +157,6 @@ def terminal(folder: Path, *argv: str, columns: int = 80):
             process.wait(20)
 
 
-def resize(fd: int, columns: int, lines: int = 24) -> None:
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-
 def read(fd: int, seconds: float) -> bytes:
     """What the terminal was sent within that time, or until it was closed."""
     until, sent = time.monotonic() + seconds, b""
@@ -176,28 +167,6 @@ def read(fd: int, seconds: float) -> bytes:
             except OSError:  # the other side is closed
                 break
     return sent
-
-
-@pytest.mark.slow
-def test_the_live_view_shows_every_trial_and_leaves_a_tidy_terminal(two_rows):
-    longer = ["--set", "optim.max_steps=250", "trainer.val_every=250"]  # than the view takes to be drawn at each width
-    with terminal(two_rows, *longer) as (process, fd):
-        sent, widths = b"", [60, 100, 80]
-        while process.poll() is None:
-            if widths and b" running" in sent:
-                resize(fd, widths.pop(0))
-            sent += read(fd, DRAW_EVERY_S + 0.2)
-        sent += read(fd, 0.5)
-    assert process.returncode == 0 and not widths
-    text = sent.decode()
-    assert "1 running" in text or "2 running" in text
-    screen = pyte.HistoryScreen(100, 24, history=1000)
-    pyte.Stream(screen).feed(text)
-    past = ["".join(row[column].data for column in range(100)) for row in screen.history.top]
-    final = [line.rstrip() for line in [*past, *screen.display]]
-    assert not any(" running" in line or "importing" in line for line in final)
-    assert sum("val/bleu" in line for line in final) == 2  # each trial has left its line
-    assert not screen.cursor.hidden
 
 
 def trials(folder: Path) -> list[int]:
