@@ -113,7 +113,8 @@ def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
     from scipy.stats import qmc  # takes a second
 
     points = [dict(center)]
-    sequence = qmc.Halton(len(center), scramble=False).fast_forward(1)  # without its first point, a corner
+    # Without the sequence's first point, a corner, and its second, the middle of the first key, which the center has.
+    sequence = qmc.Halton(len(center), scramble=False).fast_forward(2)
     for position in (2 * sequence.random(DRAWS_PER_POINT * budget) - 1).tolist():
         point = {
             key: _rounded(value * REACH**u, value) for (key, value), u in zip(center.items(), position, strict=True)
