@@ -365,32 +365,6 @@ OTHER_TESTS = {  # keys that other files test
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options: of `train`
-
-
-def test_the_options_of_train(folder, tmp_path, monkeypatch):
-    """A scale's keys, under those of a variant; where the results lie; and that what is finished is trained again."""
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text("".join(f"{key}: {value}\n" for key, value in tiny_trials.TINY.items()))
-    words = [
-        "--scale=mine.yaml",
-        "--variant=model.h=4 trainer.log_every=4",
-        "--runs=here",
-        f"--data.path={folder / 'text'}",
-    ]
-    with tiny_trials.in_a_command():
-        assert train.main(words) == 0
-        (path,) = Path("here/trials").iterdir()
-        metrics = [(path / "metrics.jsonl").read_text()]
-        for again in ([], ["--rerun"]):
-            assert train.main([*words, *again]) == 0
-            metrics.append((path / "metrics.jsonl").read_text())
-    made = Made(Trial(path), [])
-    assert made.trial.result()["config"].items() >= {"model.width": 1 / 32, "optim.max_steps": 4, "model.h": 4}.items()
-    assert made.steps("train/loss") == [4] and metrics[0] == metrics[1] != metrics[2]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Options: of `sweep` and `report`, on two rows with two seeds, and on a search, all of whose trials are finished
 
 

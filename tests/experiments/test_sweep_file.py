@@ -130,30 +130,6 @@ def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
 # Rows
 
 
-def test_rows_are_in_the_file_s_order(sweep_file):
-    path = sweep_file(
-        {
-            "model.p_drop": {"values": [0.2, 0.0]},
-            "seed": {"values": [3, 1]},
-            "model.h": {"values": [4, 1, 16]},
-            "model.N": {"value": 4},
-            "scale": {"value": "demo"},
-        }
-    )
-    sweep = read_sweep(path)
-    assert [(row.configs[0].model.p_drop, row.configs[0].model.h) for row in sweep.rows] == [
-        (0.2, 4),
-        (0.2, 1),
-        (0.2, 16),
-        (0.0, 4),
-        (0.0, 1),
-        (0.0, 16),
-    ]
-    assert all([config.seed for config in row.configs] == [3, 1] for row in sweep.rows)
-    assert all(config.model.N == 4 for config in [*sweep.configs, sweep.base])
-    assert [row.name for row in sweep.rows[:2]] == ["h=4 p_drop=0.2", "h=1 p_drop=0.2"]  # without what all rows share
-
-
 def test_a_sweep_without_scale_and_seed_runs_once_at_scale_demo(sweep_file):
     sweep = read_sweep(sweep_file({"model.h": {"values": [4, 8]}}))
     assert (sweep.scale, sweep.name, sweep.project) == ("demo", "f", "transformer-pl")
