@@ -8,6 +8,8 @@ follow.
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ import tiny_trials
 import torch
 import watching_component
 import yaml
-from forked import running, start
+from forked import running
 from helpers import ROOT, little_text, wait_for
 from torch import nn
 
@@ -340,16 +342,16 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
         "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
         "WANDB_MODE": "disabled",
     }
-    nodes, logs = [], [(tmp_path / f"{node}.txt").open("w") for node in "01"]
+    command, nodes = [sys.executable, "-m", "transformer_pl.train", *words], []
     try:
-        for node, log in enumerate(logs):
-            own = {"RANK": str(node), "GROUP_RANK": str(node), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            nodes.append(start("train", *words, output=log, **shared, **own))
-        codes = [node.wait(120) for node in nodes]
+        for node in "01":
+            own = {"RANK": node, "GROUP_RANK": node, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+            with (tmp_path / f"{node}.txt").open("w") as log:
+                nodes.append(subprocess.Popen(command, env=os.environ | shared | own, stdout=log, stderr=log))
+        codes = [node.wait(240) for node in nodes]
     finally:
-        for node, log in zip(nodes, logs, strict=False):
+        for node in nodes:
             node.kill()
-            log.close()
     assert codes == [0, 0], "".join(path.read_text() for path in tmp_path.glob("?.txt"))
     processes = watching_component.notes(tmp_path / "seen")
     first, second = (next(note for note in notes if note["world"] > 1) for notes in processes)  # after the dry run
