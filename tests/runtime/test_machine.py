@@ -98,7 +98,7 @@ def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision)
             chosen = fit.accelerator(one)
         except InputError:
             continue
-        trainer = fit.build_trainer(one, logger=False, callbacks=[])
+        trainer = fit.build_trainer(one, False, [])
         assert (trainer.precision, trainer.world_size) == (precision, devices)
         assert isinstance(trainer.accelerator, L.pytorch.accelerators.CUDAAccelerator) == (chosen == "cuda")
         trained += 1
