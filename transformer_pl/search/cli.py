@@ -123,7 +123,7 @@ def _train(
     if left:
         say(console, launcher.workers.describe([], left))
     try:
-        with ProgressView(console, [], 0, launcher.workers.count, queue.estimates, queue.counts) as view:
+        with ProgressView(console, [], 0, queue.estimates, queue.counts) as view:
             launch(queue, lambda planned: queue.argv(planned, options.runs), launcher, view, waits=not options.worker)
     except Stopped as stopped:
         queue.stopped()
