@@ -96,7 +96,7 @@ def _gaps_note(rows: Sequence[TableRow], randomise: bool) -> str:
     results = [row.results for row in rows]
     base = next((row.results for row in rows if row.is_base), None)
     said = []
-    if any(row.done for row in results if row is not base) and not (base and base.has_learned):
+    if len(rows) > 1 and any(row.done for row in results if row is not base) and not (base and base.has_learned):
         if base is None:
             remedy = "is not a row; add `base` to variant, or base's value to the values of a key"
         elif base.done:
