@@ -12,8 +12,8 @@ from transformer_pl.model import Cache, Mask
 class RecurrentLayer(nn.Module):
     """An LSTM of width d_model: bidirectional in the encoder (half the width each way), left to right in the decoder.
 
-    Decodes from a cache: the state after the prefix. Padding must stand at the end, as in every batch here. Under autocast
-    it computes in the type of its weights, since a CPU without AVX512 has no LSTM in bfloat16, and a GPU takes float16.
+    Decodes from a cache: the state after the prefix. Padding must stand at the end, as in every batch here. Autocast is
+    off, because a CPU without AVX512 has no LSTM in bfloat16, and a GPU takes float16 for it.
     """
 
     table_1 = ("n d²", "n", "n")
@@ -40,6 +40,6 @@ class RecurrentLayer(nn.Module):
         return _without_autocast(self.back, x[rows, turned])[0][rows, turned]
 
 
-def _without_autocast(lstm: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:
+def _without_autocast(lstm: Any, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:
     with torch.autocast(x.device.type, enabled=False):
-        return lstm(x.type_as(lstm.weight_ih_l0), state)
+        return lstm(x.type_as(next(lstm.parameters())), state)
