@@ -15,10 +15,6 @@ MODULE = """
 class Plain:
     def __init__(self, config, site):
         pass
-
-
-class Base(Plain):
-    pass
 """
 
 
@@ -50,19 +46,7 @@ class Plain:
 """
 
 
-def test_sources_change_when_the_code_of_a_component_is_edited(module):
-    path = module(DOCUMENTED)
-    keys = {"model.ffn": "stranger.Plain", "model.position": "ablations.no_position.NoPosition"}
-    before = source_digests(model(keys))
-    assert before.keys() == {"ffn", "position"}
-    path.write_text(DOCUMENTED.replace("sqrt(2)", "sqrt(3)"))
-    after = source_digests(model(keys))
-    assert after["ffn"] != before["ffn"] and after["position"] == before["position"]
-    path.write_text(DOCUMENTED)
-    assert source_digests(model(keys)) == before
-
-
-def test_comments_docstrings_and_layout_are_no_change(module):
+def test_code_is_a_change_but_comments_docstrings_and_layout_are_none(module):
     path = module(DOCUMENTED)
     before = code_digest(path)
     for text in (LAID_OUT_ANEW, DOCUMENTED + "# edited\n", DOCUMENTED.replace("A component", "Another")):
@@ -134,39 +118,16 @@ def test_sources_change_when_a_file_that_a_part_imports_is_edited(module):
     assert source_digests(model(keys)) == before
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ("from stranger import Base as Mine", "from stranger import Plain as Mine"),
-        ("from stranger import made\nMine = made(2)", "from stranger import made\nMine = made(3)"),
-    ],
-    ids=["renamed", "made"],
-)
-def test_sources_of_a_part_are_those_of_its_path_wherever_its_class_is_written(module, lines):
-    helper = module(MODULE + "def made(n):\n    return type('Made', (Plain,), {'n': n})\n")
-    keys, digests = {"model.ffn": "strange.Mine"}, []
-    for line in lines:
-        module(line, "strange")
-        digests.append(source_digests(model(keys)))
-    helper.write_text(helper.read_text() + "rate = 3\n")
-    assert digests[0] != digests[1] != source_digests(model(keys))
-
-
 def test_sources_are_what_is_written_and_not_what_is_loaded(module):
     """Every process is to find the same, whatever other rows have brought along."""
     lazy = module("rate = 1\n", "constants")
-    optional = "try:\n    from . import constants\nexcept ImportError:\n    constants = None\nimport no_such_package\n"
-    module(f"def late():\n    import constants\n    {optional.splitlines()[4]}\n{MODULE}")
+    module(f"def late():\n    import constants\n    import no_such_package\n    from . import none\n{MODULE}")
     keys = {"model.ffn": "stranger.Plain"}
     before = source_digests(model(keys))
-    assert "constants" not in sys.modules
     importlib.import_module("constants")
     assert source_digests(model(keys)) == before
     lazy.write_text("rate = 2\n")
     assert source_digests(model(keys)) != before
-    module("\n".join(optional.splitlines()[:4]) + MODULE, "strange")
-    relative_in_no_package = model({"model.ffn": "strange.Plain"})
-    assert source_digests(relative_in_no_package).keys() == {"ffn"}
 
 
 def test_the_core_has_no_sources_of_its_own():

@@ -8,11 +8,11 @@ import sys
 import pytest
 from helpers import ROOT
 
-from transformer_pl import sweep, train, translate
+from transformer_pl import sweep, train
 from transformer_pl.config import KEYS
 from transformer_pl.experiments.sweep_file import MOST_TRIALS, read_sweep
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.runtime.errors import SHOWN, InputError, shown
+from transformer_pl.runtime.errors import SHOWN, InputError
 from transformer_pl.runtime.yaml_file import read_yaml
 
 TABLE3 = str(ROOT / "sweeps" / "table3_A.yaml")
@@ -49,17 +49,6 @@ def file(tmp_path):
 # Messages
 
 
-def test_a_long_value_is_shown_by_its_ends():
-    assert shown("model.h") == "model.h" and shown(4) == "4" and shown({"value": 4}) == "{'value': 4}"
-    text = shown("a" * 5000 + "z")
-    assert len(text) < SHOWN and text.startswith("aaa") and text.endswith("z (5,001 characters)")
-
-
-def test_a_home_that_is_not_there():
-    assert "~nosuchuser" in message(trial, "--runs=~nosuchuser/x")
-    assert str(train.read_argv(["--runs=~/x"])[0].runs) == os.path.expanduser("~/x")
-
-
 @pytest.mark.parametrize(
     "key", [key for key, value in KEYS.items() if isinstance(value, str | None) and key.startswith("data.")]
 )
@@ -67,10 +56,6 @@ def test_no_text_has_control_characters(key):
     if key != "data.vocab_size":
         for text in ("a\0b", "a\x1b[2Jb", "a\nb", "a\ud800b"):
             assert f"{key} = a" in message(trial, f"--{key}={text}")
-
-
-def test_a_name_of_a_terminals_commands_is_escaped(tmp_path):
-    assert "t\\x1b[2J" in message(translate.main, ["t\x1b[2J", "--runs", str(tmp_path)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -114,15 +99,6 @@ def test_an_empty_option_is_not_ignored(tmp_path, option):
     runs = [] if option == "--runs" else [f"--runs={tmp_path}"]
     for words in ([option, ""], [f"{option}="]):
         assert f"argument {option}: " in message(sweep.main, [file, "--plan", *runs, *words])
-
-
-def test_yaml_merges_mappings(file):
-    text = (
-        "method: grid\nparameters:\n  model.h: &one {value: 4}\n  model.N: {<<: *one}\n  seed: {<<: [*one], value: 7}\n"
-    )
-    config = read_sweep(file(text)).base
-    assert (config.model.h, config.model.N) == (4, 4) and read_sweep(file(text)).configs[0].seed == 7
-    assert "key 'value' is set twice" in message(read_yaml, file("a: &a {x: 1}\nb: {<<: *a, value: 1, value: 2}"))
 
 
 def test_what_never_ends_or_is_too_large_is_not_read(tmp_path):

@@ -7,8 +7,7 @@ import small_models
 import torch
 from torch import nn
 
-from transformer_pl.checks.properties import PROPERTIES
-from transformer_pl.checks.subject import small_model
+from transformer_pl.checks.properties import PROPERTIES, small_model
 from transformer_pl.data.batches import PAD
 from transformer_pl.evaluation.evaluate import attention_maps
 from transformer_pl.kernels import VECTOR
@@ -20,6 +19,7 @@ from transformer_pl.model import (
     Transformer,
 )
 
+pytestmark = pytest.mark.core
 POST_NORM, PRE_NORM = "transformer_pl.model.PostNormResidual", "ablations.pre_norm.PreNormResidual"
 KEYS = [VECTOR - 9, VECTOR + 5]  # fewer and more than a CPU's fused kernel takes
 every_residual = pytest.mark.parametrize("residual", [POST_NORM, PRE_NORM], ids=["post-norm", "pre-norm"])
@@ -106,21 +106,6 @@ def test_attention_is_equation_1_in_every_place_of_a_sequence(queries, causal):
     Q, K, V = torch.randn(2, 4, queries, 6), torch.randn(2, 4, 150, 6), torch.randn(2, 4, 150, 6)
     expected = attention.weights(Q, K, Mask(causal=causal), 150 - queries) @ V
     assert torch.allclose(attention(Q, K, V, mask, 150 - queries), expected, atol=1e-6)
-
-
-@torch.no_grad()
-def test_the_decoder_needs_no_mask_of_the_padding():
-    """It is later than every token. So a GPU's kernels are told that attention is causal, and nothing else."""
-    model, masks = small_models.built(small()), []
-    source, target = small_models.batch()
-    for layer in model.decoder:
-        layer.self_attention.register_forward_pre_hook(lambda _, inputs: masks.append(inputs[1]))
-    found = model(source, target)
-    assert [(mask.keys, mask.causal) for mask in masks] == [(None, True)] * 2
-    keys = source != PAD
-    states = model.decode(target, Mask(target != PAD, causal=True), model.encode(source, keys), Mask(keys))
-    expected = model.embedding.logits(states)
-    assert torch.equal(found[target != PAD], expected[target != PAD])
 
 
 @pytest.mark.parametrize("L", KEYS)
@@ -224,4 +209,3 @@ def test_attention_maps_are_distributions_over_visible_keys():
             assert torch.allclose(layer.sum(-1), torch.tensor(1.0))
     assert not maps["decoder"][0].triu(1).any()
     assert not maps["cross"][1][1, :, :, 5:].any() and not maps["encoder"][1][1, :, :, 5:].any()
-    assert not any(module._forward_pre_hooks for module in model.modules())

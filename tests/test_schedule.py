@@ -4,6 +4,8 @@ import pytest
 
 from transformer_pl.schedule import learning_rate
 
+pytestmark = pytest.mark.core
+
 
 def test_the_learning_rate_is_equation_3():
     assert learning_rate(4000, 512, 4000, 1) == pytest.approx(512**-0.5 * 4000**-0.5)

@@ -10,12 +10,13 @@ import textwrap
 from typing import Any
 
 from transformer_pl.checks.calls import slot_of
-from transformer_pl.checks.run import exempt, measure_model
+from transformer_pl.checks.run import exempt, measured_properties
 from transformer_pl.command_line import CommandParser, run_command, text
-from transformer_pl.components import check_components, import_component
+from transformer_pl.components import check_components, component_names, import_component
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.levels import DEFAULT_SCALE, Level, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.isolated import isolated
 
 LINE = 100  # characters
 
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> int:
         raise InputError(*mistakes)
     vocab_size = 1000  # a sweep checks a component of `embedding` with its own
     print(f"model.{slot} = {options.component}, at scale {options.scale}{inferred}\n", flush=True)
-    measured = measure_model(model, vocab_size)
+    measured = isolated(component_names(model), measured_properties, model, vocab_size)
     exempted = {name: f"{one.path}: {why}" for one in not_papers(model).values() for name, why in exempt(one).items()}
     from transformer_pl.checks.properties import PROPERTIES  # imports torch
 
@@ -70,17 +71,11 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
         "settings", nargs="*", default=[], metavar="KEY=VALUE", help="its options, and keys such as model.h=4"
     )
     group = parser.add_argument_group("the model around it")
-    group.add_argument(
-        "--slot", type=_slot, choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)"
-    )
+    group.add_argument("--slot", choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)")
     group.add_argument(
         "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"
     )
     return parser.parse_args(argv)
-
-
-def _slot(word: str) -> str:
-    return word.removeprefix("model.")
 
 
 def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -91,8 +86,6 @@ def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
         if not equals or not value:
             raise InputError(f"command line: {word}: must be key=value: an option of the component, or model.h=4")
         key = key if key.startswith("model.") else f"model.{slot}.{key}"
-        if key in keys:
-            raise InputError(f"command line: {key} is set twice; set it once")
         keys[key] = value
     return keys
 

@@ -16,8 +16,7 @@ from transformer_pl.levels import DEFAULT_SCALE, scale_names
 from transformer_pl.runtime import signals
 from transformer_pl.runtime.environment import NAME, project_version
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.trials.names import as_folder, sweep_title
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS, as_folder, sweep_title
 
 BUDGET = 8  # tries per row of --retune
 SHIPPED = Path(__file__).parent / "sweeps"  # the sweep files that come with the package

@@ -28,8 +28,7 @@ from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import command_console, say
-from transformer_pl.trials.names import as_folder
-from transformer_pl.trials.runs_folder import check_writable
+from transformer_pl.trials.runs_folder import as_folder, check_writable
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))
@@ -60,8 +59,6 @@ def main(argv: list[str]) -> int:
     folder = options.runs / "complexity" / as_folder(sweep.name)
     make_folder(folder)
     memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
-    if device == "cpu":
-        memory.limit_memory()
     layers = [measure(row.name, row.configs[0], sorted(options.n), device) for row in sweep.rows]
     base, cpu = sizes(sweep.base.model, 1), f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, "

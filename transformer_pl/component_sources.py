@@ -15,26 +15,17 @@ from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
-from typing import NamedTuple
 
 from transformer_pl.components import is_core
-from transformer_pl.config import SLOTS, Component, Data, Model
+from transformer_pl.config import Component, Data, Model, not_papers
 from transformer_pl.runtime.errors import InputError, installed
 
-UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)  # what `ast` raises, such as for no Python
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-class SourceFile(NamedTuple):
-    """A file of a module."""
-
-    file: Path
-    name: Path  # its path below the folder that the module is imported from, such as ablations/no_position.py
 
 
 def source_digests(model: Model) -> dict[str, str]:
     """By slot, a digest of the code of every component that is not the core's. Another code makes another trial."""
-    return {slot: _digest(source_files(component)) for slot, component in own_components(model).items()}
+    return {slot: _digest(component) for slot, component in own_components(model).items()}
 
 
 def is_own_task(data: Data) -> bool:
@@ -44,40 +35,39 @@ def is_own_task(data: Data) -> bool:
 
 def task_digest(data: Data) -> dict[str, str]:
     """A digest of the code of a task that is not the core's: it decides what is read and what is scored."""
-    return {"task": _digest(source_files(Component(path=data.task)))} if is_own_task(data) else {}
+    return {"task": _digest(Component(path=data.task))} if is_own_task(data) else {}
 
 
-def source_files(component: Component) -> list[SourceFile]:
-    """The source files of a component. They are read, not imported: every process must find the same ones."""
-    return list(_files(component.path.rpartition(".")[0], set()))
+def source_files(component: Component) -> dict[Path, Path]:
+    """The source files of a component, by their paths below the folder that each is imported from.
+
+    They are read, not imported: every process must find the same ones.
+    """
+    return dict(_files(component.path.rpartition(".")[0], set()))
 
 
 def code_digest(file: Path) -> str:
     """The sha256 of a file's code: comments, docstrings and layout do not count."""
-    content = file.read_bytes()
-    with suppress(*UNPARSED):
-        tree = ast.parse(content)
-        for node in ast.walk(tree):
-            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                del node.body[0]
-        content = ast.unparse(tree).encode()
-    return hashlib.sha256(content).hexdigest()
+    tree = _tree(file)
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
 def keep_sources(model: Model, folder: Path) -> None:
     """Copy the sources of a model's components to a folder, in place of what was kept there."""
     shutil.rmtree(folder, ignore_errors=True)
     for component in own_components(model).values():
-        for source in source_files(component):
-            copy = folder / source.name
+        for name, file in source_files(component).items():
+            copy = folder / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source.file, copy)
+            shutil.copyfile(file, copy)
 
 
 def own_components(model: Model) -> dict[str, Component]:
     """By slot, the components that are not the core's."""
-    slots = [slot for slot in SLOTS if not is_core(getattr(model, slot).path)]
-    return {slot: getattr(model, slot) for slot in slots}
+    return {slot: component for slot, component in not_papers(model).items() if not is_core(component.path)}
 
 
 def changed_files(components: Iterable[Component], folder: Path) -> list[Path]:
@@ -85,7 +75,7 @@ def changed_files(components: Iterable[Component], folder: Path) -> list[Path]:
 
     components: all that the copies belong to.
     """
-    sources = {source.name: source.file for component in components for source in source_files(component)}
+    sources = {name: file for component in components for name, file in source_files(component).items()}
     copies = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     in_both = sources.keys() & copies.keys()
     unchanged = {name for name in in_both if code_digest(sources[name]) == code_digest(copies[name])}
@@ -104,7 +94,7 @@ def kept_sources(model: Model, folder: Path) -> Iterator[None]:
     if not changed_files(own, folder):
         yield
         return
-    tops = {path.relative_to(folder).parts[0].partition(".")[0] for path in folder.iterdir()}
+    tops = {path.stem for path in folder.iterdir()}
 
     def taken_out() -> dict:
         return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in tops}
@@ -122,21 +112,24 @@ def kept_sources(model: Model, folder: Path) -> Iterator[None]:
         sys.modules.update(present)
 
 
-def _digest(files: list[SourceFile]) -> str:
-    return hashlib.sha256("".join(code_digest(source.file) for source in files).encode()).hexdigest()
+def _digest(component: Component) -> str:
+    digests = map(code_digest, source_files(component).values())
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _files(name: str, seen: set[str]) -> Iterator[SourceFile]:
-    """Yield a module's file, then those of the packages above it and of the modules that it imports."""
+def _files(name: str, seen: set[str]) -> Iterator[tuple[Path, Path]]:
+    """Yield a module's file, with its path below the folder that it is imported from.
+
+    Then those of the packages above it, and of the modules that it imports.
+    """
     spec = _spec(name)
     if name in seen or spec is None:
         return
     seen.add(name)
     if spec.has_location and spec.origin is not None:
         file = Path(spec.origin)
-        is_package = spec.submodule_search_locations is not None
-        depth = name.count(".") + 1 + is_package
-        yield SourceFile(file, Path(*file.parts[-depth:]))
+        depth = name.count(".") + (2 if spec.submodule_search_locations else 1)  # a package is a folder
+        yield Path(*file.parts[-depth:]), file
         for node in ast.walk(_tree(file)):
             for imported in _imports(node, spec.parent):
                 if _is_users(imported):
@@ -145,11 +138,12 @@ def _files(name: str, seen: set[str]) -> Iterator[SourceFile]:
         yield from _files(name.rpartition(".")[0], seen)
 
 
-def _tree(file: Path) -> ast.AST:
-    """The syntax tree of a file; an empty one for a file that is no Python."""
-    with suppress(*UNPARSED):
-        return ast.parse(file.read_bytes())
-    return ast.Module([], [])
+def _tree(file: Path) -> ast.Module:
+    """The syntax tree of a file; for a file that is no Python, its bytes as a constant."""
+    content = file.read_bytes()
+    with suppress(SyntaxError, ValueError, RecursionError):
+        return ast.parse(content)
+    return ast.Module([ast.Expr(ast.Constant(content))], [])
 
 
 def _imports(node: ast.AST, package: str | None) -> list[str]:

@@ -6,7 +6,6 @@ A component is built as `Class(config, site, **options)`; its constructor's sign
 import importlib
 import inspect
 import sys
-from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -15,6 +14,7 @@ from transformer_pl.config import Component, Model, Sizes, not_papers
 from transformer_pl.key_types import constraint_of
 from transformer_pl.runtime.errors import InputError, described, error_place, shown, suggestion
 from transformer_pl.runtime.isolated import isolated
+from transformer_pl.runtime.signals import component_code
 
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
@@ -22,40 +22,38 @@ READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, e
 def build(component: Component, config: Sizes, site: str | None) -> Any:
     """Build a component. site: `encoder`, `decoder` or `cross`; None for the embedding, which is built once for all."""
     component_class = import_component(component.path)
-    return component_class(config, site, **_options(component, component_class))
+    with component_code():
+        return component_class(config, site, **_options(component, component_class))
 
 
-def import_component(path: str, beside: Path | None = None) -> type:
+def import_component(path: str) -> type:
     """Import the class at a path. Raises an InputError that names the file and line where the import fails.
 
     A module that is new to this process is imported in a child first, where it may hang, crash or exit without harm.
-    beside: a folder that may hold a module which Python does not find, to say so.
     """
     module_name = path.rpartition(".")[0]
     if not all(part.isidentifier() for part in path.split(".")) or not module_name:
         raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
     if module_name not in sys.modules and not is_core(path):
-        isolated(f"{path} ({_file(module_name)})", _try_import, path, beside)
-    return _import(path, beside)
+        isolated(path, _try_import, path)
+    return _import(path)
 
 
-def _try_import(path: str, beside: Path | None) -> None:
+def _try_import(path: str) -> None:
     """Import a class and return nothing, as a class would have to be imported to be received."""
-    _import(path, beside)
+    _import(path)
 
 
-def _import(path: str, beside: Path | None) -> type:
+def _import(path: str) -> type:
     module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            file = f"{error.name.replace('.', '/')}.py"
-            folder = beside.resolve() if beside and (beside / file).is_file() else f"the folder that holds {file}"
             raise InputError(
-                f"{path}: no module {error.name}; it must be importable from here: start the command in {folder}, or "
-                "add that folder to PYTHONPATH"
+                f"{path}: no module {error.name}; it must be importable from here: start the command in the folder "
+                f"that holds {error.name.replace('.', '/')}.py, or add that folder to PYTHONPATH"
             ) from None
         raise InputError(f"{path}: {error_place(error)}: {error}") from None
     except Exception as error:
@@ -68,15 +66,12 @@ def _import(path: str, beside: Path | None) -> type:
     return found
 
 
-def check_components(model: Model, beside: Path | None = None) -> list[str]:
-    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported.
-
-    beside: see `import_component`.
-    """
+def check_components(model: Model) -> list[str]:
+    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported."""
     messages = []
     for slot, component in not_papers(model).items():
         try:
-            _options(component, import_component(component.path, beside))
+            _options(component, import_component(component.path))
         except InputError as error:
             messages += [f"model.{slot} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
@@ -152,30 +147,18 @@ def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
             path = f"{component_class.__module__}.{component_class.__qualname__}"
             raise InputError(f"{path}: must be a torch.nn.Module, but is built into Python or C; derive one") from None
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    placed = [name for name, p in parameters.items() if p.kind in by_place]
-    given = placed[:2]  # config and site, unless *args takes them
+    given = [name for name, p in parameters.items() if p.kind in by_place][:2]  # config, site, unless *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in parameters.items() if name not in given and p.kind not in unnamed}
 
 
-def _file(module: str) -> str:
-    """The file that Python would import a module from. Nothing is imported."""
-    path = Path(*module.split("."))
-    files = (Path(folder, name) for folder in sys.path for name in (path.with_suffix(".py"), path / "__init__.py"))
-    return next((str(file) for file in files if file.is_file()), "no file of Python")
-
-
-def definition_place(component: type) -> str:
-    """The file and line of a class; its module, where no line defines it."""
-    try:
-        return f"{inspect.getsourcefile(component)}, line {inspect.getsourcelines(component)[1]}"
-    except (OSError, TypeError):  # the class was made by a function, or is built into Python
-        return f"module {component.__module__}"
-
-
 def named(slot: str, component: type) -> str:
-    """A component with its key, its file and its line."""
-    return f"model.{slot} = {component.__module__}.{component.__qualname__} ({definition_place(component)})"
+    """A component with its key, its file and its line; with its module, where no line defines it."""
+    try:
+        place = f"{inspect.getsourcefile(component)}, line {inspect.getsourcelines(component)[1]}"
+    except (OSError, TypeError):  # the class was made by a function, or is built into Python
+        place = f"module {component.__module__}"
+    return f"model.{slot} = {component.__module__}.{component.__qualname__} ({place})"
 
 
 def component_names(config: Model | Sizes) -> str:

@@ -89,18 +89,22 @@ def best_goal(metric: str) -> Literal["minimize", "maximize"]:
     return "minimize" if metric in LOSSES else "maximize"
 
 
+@cache
 def task_of(data: "Data") -> Task:
     """The task that `data.task` names. Raises an InputError for a path that holds none."""
-    return _task_at(data.task)
-
-
-def check_task(data: "Data") -> list[str]:
-    """What is wrong with the task that `data.task` names."""
     try:
-        task_of(data)
+        task_class = import_component(data.task)
     except InputError as error:
-        return list(error.messages)
-    return []
+        raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
+    rule = f"data.task = {data.task}: must be a class derived from transformer_pl.task.Task with a Measure as `measure`"
+    try:
+        task = task_class()
+        is_task = isinstance(task, Task) and isinstance(task.measure, Measure) and isinstance(task.described, str)
+    except Exception as error:
+        raise InputError(f"{rule}, but fails at {described(error)}; fix the task") from None
+    if not is_task:
+        raise InputError(f"{rule} and a text as `described`, but is not; fix the task")
+    return task
 
 
 def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
@@ -108,45 +112,20 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
     measure = task_of(config.data).measure
     scores = task_of(config.data).score(hypotheses, references, config)
     try:
-        metrics = {name: float(value) for name, value in scores.metrics.items()}
+        metrics = {str(name): float(value) for name, value in scores.metrics.items()}
         statistics = [[index(number) for number in row] for row in scores.statistics]
         is_right = (
             measure.name in metrics
-            and all(isinstance(name, str) and math.isfinite(value) for name, value in metrics.items())
+            and all(map(math.isfinite, metrics.values()))
             and [len(row) for row in statistics] == [measure.numbers] * len(references)
             and all(number >= 0 for row in statistics for number in row)
-            and isinstance(scores.signature, str)
         )
     except (AttributeError, TypeError, ValueError):
         is_right = False
     if not is_right:
         raise InputError(
             f"data.task = {config.data.task}: score must return Scores: finite metrics with {measure.name} among them, "
-            f"{measure.numbers} whole numbers from 0 for each of {len(references)} lines, and a text, but returns "
+            f"and {measure.numbers} whole numbers from 0 for each of {len(references)} lines, but returns "
             f"{shown(repr(scores))}; fix score"
         )
-    return Scores(metrics, statistics, scores.signature)
-
-
-@cache
-def _task_at(path: str) -> Task:
-    try:
-        task = import_component(path)
-    except InputError as error:
-        raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
-    if not issubclass(task, Task):
-        raise InputError(f"data.task = {path}: must be a class derived from transformer_pl.task.Task, but is not")
-    missing = [
-        *sorted(task.__abstractmethods__),
-        *(name for name in ("measure", "described") if not hasattr(task, name)),
-    ]
-    if missing:
-        raise InputError(f"data.task = {path}: must define {', '.join(missing)}, but does not; add what is missing")
-    if not isinstance(task.measure, Measure):
-        value = shown(repr(task.measure))
-        raise InputError(f"data.task = {path}: measure must be a transformer_pl.task.Measure, but is {value}; fix it")
-    try:
-        return task()
-    except Exception as error:
-        place = f"data.task = {path}: must be made without arguments"
-        raise InputError(f"{place}, but fails at {described(error)}; fix __init__") from None
+    return Scores(metrics, statistics, str(scores.signature))

@@ -40,7 +40,7 @@ from transformer_pl.runtime.environment import (
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged, prints_to
-from transformer_pl.runtime.signals import Stopped, component_code, end_with_parent
+from transformer_pl.runtime.signals import Stopped, component_code
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
@@ -65,7 +65,6 @@ component are keys too: --model.attention=ablations.local_attention.LocalAttenti
 def main(argv: list[str]) -> int:
     """Train, evaluate and record one trial; returns the exit code."""
     options, levels = read_argv(argv)
-    end_with_parent()
     avoid_spinning_threads()
     scale = Path(options.scale).stem
     difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
@@ -123,13 +122,9 @@ def _read_keys(argv: list[str]) -> dict[str, str]:
     words = iter(argv)
     for word in words:
         key, equals, after = word.removeprefix("--").partition("=")
-        if not word.startswith("--"):
-            raise InputError(f"command line: {word}: must be --key=value, with the dashes")
-        if key in keys:
-            raise InputError(f"command line: --{key} is set twice; set it once")
         value = after if equals else next(words, None)
-        if value is None:
-            raise InputError(f"command line: {word}: must be followed by a value")
+        if value is None or key in keys or not word.startswith("--"):
+            raise InputError(f"command line: {word}: must be --key=value, with one value for each key")
         keys[key] = value
     return keys
 
@@ -160,7 +155,6 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     from transformer_pl.training import fit
 
     fit.accelerator(run.config)
-    fit.compiles(run.config)
     with shown_stages(command_console()) as on_progress:
         prepared = prepare(run.config.data, run.runs, run.corpus, on_progress)
     fit.start_libraries()
@@ -222,16 +216,11 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
 
 def _record_failure(run: TrialRun, error: Exception) -> None:
     """Record why a training failed, and print it unless the command prints the error."""
-    from transformer_pl.training.fit import ran_out_of_memory
-
-    trial, accumulate = run.trial, run.config.trainer.accumulate
     reason = why_unwritable(run.runs) or components.described(error)  # a full disk has many obscure symptoms
-    if ran_out_of_memory(error):
-        reason += f"; increase trainer.accumulate, now {accumulate}, which splits the batch"
-        if (checkpoints := trial.folder / "checkpoints").exists():  # they count parts of batches
-            reason += f", and remove {checkpoints}: the trial begins again"
+    if "out of memory" in reason:
+        reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
     with suppress(OSError):
-        trial.set_status("failed", why=reason)
+        run.trial.set_status("failed", why=reason)
     if not isinstance(error, InputError):
         traceback.print_exception(error)
         print(f"error: {reason}", file=sys.stderr)
@@ -246,7 +235,6 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
-    keep_sources(config.model, trial.sources)
     mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
     model_sizes = sizes(config.model, len(prepared.tokenizer))
     cost = training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
@@ -295,12 +283,13 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     from transformer_pl.training.fit import gpu_names, use_threads
 
     config, trial = run.config, run.trial
+    keep_sources(config.model, trial.sources)
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
-    environment = describe_environment(packages) | {"gpus": gpu_names(config), "threads": use_threads(config, trial)}
-    environment |= {"data": prepared.folder.name} | code_state()
-    environment |= {"command": join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])}
+    environment = describe_environment(packages) | code_state()
+    environment |= {"gpus": gpu_names(config), "threads": use_threads(config, trial), "data": prepared.folder.name}
+    environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])
     write_json(trial.folder / "env.json", environment)
 
 

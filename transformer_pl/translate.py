@@ -9,14 +9,15 @@ import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from transformer_pl.command_line import CommandParser, folder_name, run_command, whole_number
 from transformer_pl.components import described
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
+from transformer_pl.trials.metrics import main_score
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
-from transformer_pl.trials.schemas import main_score
 from transformer_pl.trials.trial import Trial
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
@@ -66,13 +67,8 @@ def main(argv: list[str]) -> int:
     if (data_id := trial.data()) is None:
         raise InputError(f"{trial.folder / 'env.json'}: must name the trial's text; train the trial again")
     prepared = Prepared(trial.folder.parents[1] / "data" / data_id)
-    task = task_of(config.data)
-    score, title, sides = main_score(result)[1], task.measure.title, task.sides(config.data)
-    print(
-        f"{trial.folder.name}: {sides[0]} to {sides[1]}, trained for {result['steps']:,} steps on "
-        f"{prepared.meta['corpus']}; {score:.1f} {title} on its validation set",
-        file=sys.stderr,
-    )
+    sides = " to ".join(task_of(config.data).sides(config.data))
+    print(f"{trial.folder.name}: {sides}, trained for {result['steps']:,} steps", file=sys.stderr)
     from transformer_pl.evaluation.evaluate import trained_model, translate
 
     tokenizer, number = prepared.tokenizer, 0
@@ -85,10 +81,11 @@ def main(argv: list[str]) -> int:
                 for sentence in sentences:
                     number += 1
                     best = next(translations) if sentence.strip() else []
-                    texts = tokenizer.decode([hypothesis.tokens for hypothesis in best]) or [""]
+                    texts = tokenizer.decode([hypothesis.tokens for hypothesis in best])
                     if not options.n_best:
-                        print(texts[0], flush=True)
-                    for hypothesis, text in zip(best, texts, strict=False) if options.n_best else ():
+                        print(texts[0] if texts else "", flush=True)
+                        continue
+                    for hypothesis, text in zip(best, texts, strict=True):
                         print(f"{number}\t{hypothesis.score:.4f}\t{text}", flush=True)
     except (RuntimeError, FloatingPointError) as error:
         remedy = "; try a smaller --beam" if "out of memory" in str(error) else ""
@@ -100,24 +97,19 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
     """The sentences in chunks; typed ones one at a time."""
     if file:
         try:
-            text = file.read_bytes().decode("utf-8-sig")
+            text: TextIO = io.StringIO(file.read_bytes().decode("utf-8-sig"), newline="\n")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {reason}; fix it") from None
-        lines: Iterator[str] = iter(text.removesuffix("\n").split("\n") if text else [])
+            raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {error}; fix it") from None
+    elif isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
+        text = sys.stdin
     else:
-        if not isinstance(sys.stdin, io.TextIOWrapper):
-            raise InputError("standard input: must be open, as no FILE is given, but is closed; give a FILE")
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
-        lines = (
-            (line if number else line.removeprefix("\ufeff")).removesuffix("\n")  # a pipe may begin with a mark, too
-            for number, line in enumerate(sys.stdin)
-        )
-    typed = not file and sys.stdin.isatty()
+        raise InputError("standard input: must be open, as no FILE is given, but is closed; give a FILE")
+    typed = text.isatty()
     if typed:
         print("type a sentence, end with Ctrl-D", file=sys.stderr)
-    source = (line.removesuffix("\r") for line in lines)
-    return iter(lambda: list(itertools.islice(source, 1 if typed else CHUNK)), [])
+    lines = (line.removesuffix("\n").removesuffix("\r") for line in text)
+    return iter(lambda: list(itertools.islice(lines, 1 if typed else CHUNK)), [])
 
 
 if __name__ == "__main__":

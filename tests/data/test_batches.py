@@ -11,6 +11,7 @@ from transformer_pl.data.tokenizer import BOS, EOS, PAD
 from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
 from transformer_pl.runtime.errors import InputError
 
+pytestmark = pytest.mark.core
 BUDGET, LIMIT = 2048, 60
 
 
@@ -160,11 +161,6 @@ def test_the_parts_of_a_global_batch_are_the_whole(split, world, accumulate):
         assert sum(int((part.target_out != PAD).sum()) for part in parts) == batch.tokens
 
 
-def test_a_part_without_a_sentence_predicts_nothing(split):
-    part = next(iter(stream(split, rank=49, world=50)))
-    assert len(part.source) == 1 and (part.target_out == PAD).all() and (part.target_in != PAD).any()
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_resumed_stream_yields_what_was_left(split, accumulate):
     whole, epoch = listed(stream(split, accumulate=accumulate)), len(plan(split, 0)) * accumulate
@@ -176,10 +172,3 @@ def test_a_resumed_stream_yields_what_was_left(split, accumulate):
             assert first.state_dict() == {"step": len(plan(split, 0)), "epoch": 1, "batch": 0, "part": 0}
         second.load_state_dict(first.state_dict())
         assert begun + listed(second) == whole
-
-
-def test_a_stream_resumes_on_another_number_of_parts(split):
-    first, second = stream(split, accumulate=2), stream(split)
-    list(itertools.islice(first, 2 * 7))
-    second.load_state_dict(first.state_dict())
-    assert listed(second) == listed(stream(split))[7:]

@@ -1,14 +1,11 @@
 """Text in a folder's files: every format says the same, and a mistake names its file and line."""
 
-import codecs
 import gzip
 import json
 
 import pytest
 from corpora import PAIRS, mistake, opened, read
 
-from transformer_pl.config import Data
-from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.errors import InputError
 
 ROWS = {split: [{"en": en, "de": de} for en, de in pairs] for split, pairs in PAIRS.items()}
@@ -60,25 +57,6 @@ def test_splits_are_found_by_their_beginning(folder, split, name):
     assert read(opened(folder)) == PAIRS
 
 
-def test_a_language_may_have_a_dot_and_other_files_may_be_there(folder):
-    for path in list(folder.iterdir()):
-        split, language = path.name.split(".", 1)
-        path.rename(folder / f"{split}.clean.{language}")
-    for name in (".en", "README.md", "train.clean.fr", "train/x.json"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("no pair")
-    assert read(opened(folder, source="clean.en", target="clean.de")) == read(opened(folder)) == PAIRS
-
-
-@pytest.mark.parametrize("name", ["newstest2013.{}", "newstest2013/0.{}"])
-def test_a_split_that_is_named_is_taken(folder, name):
-    for language in ("en", "de"):
-        path = folder / name.format(language)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"named {language}\n")
-    assert read(opened(folder, val="newstest2013"))["val"] == [("named en", "named de")]
-
-
 @pytest.mark.parametrize("name", ["test-{}-of-12.{}", "test/{}.{}", "test/{:04}.{}"])
 @pytest.mark.parametrize("endings", [("en", "de"), ("jsonl",), ("parquet",)], ids="-".join)
 def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endings):
@@ -111,14 +89,6 @@ def test_a_newline_inside_a_row_becomes_a_blank_and_a_date_stays_text(tables):
     assert read(opened(folder))["test"] == [("a b", "c "), ("2021-01-01", "12:00")]
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-def test_a_json_file_may_be_a_list_or_an_object_a_line_after_a_byte_order_mark(tables, indent):
-    folder = tables("json")
-    for text in (json.dumps(ROWS["test"], indent=indent), "".join(f"{json.dumps(row)}\n\n" for row in ROWS["test"])):
-        (folder / "test.json").write_bytes(codecs.BOM_UTF8 + text.encode())
-        assert read(opened(folder)) == PAIRS
-
-
 def test_the_fingerprint_is_that_of_the_text_not_of_the_folder(folder, tmp_path):
     before = opened(folder).fingerprint
     assert json.loads(json.dumps(before)) == before
@@ -129,11 +99,6 @@ def test_the_fingerprint_is_that_of_the_text_not_of_the_folder(folder, tmp_path)
 
 
 # Mistakes
-
-
-@pytest.mark.parametrize("path", ["nowhere", "~no-such-user/x"])
-def test_a_folder_that_is_missing(path):
-    assert path in mistake(path)
 
 
 def test_every_split_that_is_missing_is_reported_at_once(folder):
@@ -173,11 +138,6 @@ def test_lines_that_do_not_pair(folder, lines, first_missing):
     assert str(folder / "test.en") in message and str(folder / "test.de") in message and first_missing in message
 
 
-def test_a_file_that_is_not_utf8(folder):
-    (folder / "test.en").write_bytes("one\nna\u00efve\n".encode("latin-1"))
-    assert f"{folder / 'test.en'} line 2" in mistake(folder)
-
-
 @pytest.mark.parametrize(
     "content",
     [b"plain text", gzip.compress(b"cut off" * 99)[:-9], b"\x1f\x8b\x08" + b"\x00" * 30],
@@ -201,28 +161,10 @@ def test_a_broken_table(tables, ending, content, capfd):
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["columns", "translation"])
-@pytest.mark.parametrize("row", [1, 2, 1001])
-@pytest.mark.parametrize("wrong", [{"en": "x"}, {"en": "x", "de": 3}, {"en": "x", "de": "a\ud800"}], ids=str)
+@pytest.mark.parametrize("row", [1, 1001])
+@pytest.mark.parametrize("wrong", [None, [1], {"en": "x"}, {"en": "x", "de": 3}, {"en": "x", "de": "a\ud800"}], ids=str)
 def test_a_row_without_text_is_named(tables, row, nested, wrong):
     folder = tables("jsonl")
     rows = [FINE] * (row - 1) + [wrong, FINE]
     write_table(folder / "test.jsonl", [{"translation": one} for one in rows] if nested else rows)
     assert f"{folder / 'test.jsonl'} line {row}" in mistake(folder)
-
-
-@pytest.mark.parametrize("row", ["null", "1", '"a"', "[1, 2]", "true", '{"translation": [1]}', "{"])
-def test_a_row_that_is_no_pair(tables, row):
-    folder = tables("jsonl")
-    (folder / "test.jsonl").write_text(f"{json.dumps(FINE)}\n\n{row}\n")
-    assert f"{folder / 'test.jsonl'} line 3" in mistake(folder)
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["columns", "translation"])
-def test_a_column_that_is_missing_is_named(tables, nested):
-    folder = tables("parquet", nested)
-    message = mistake(folder, target="fr")
-    assert f"{folder / 'train.parquet'} row 1" in message and "fr" in message and "data.target" in message
-
-
-def test_a_path_goes_before_the_hub(folder):
-    assert read(open_corpus(Data(path=str(folder), hub="wmt/wmt14"))) == PAIRS

@@ -1,7 +1,6 @@
 """Text to token arrays: what is stored, once whatever happens, and which pairs are used."""
 
 import errno
-import json
 import multiprocessing
 import os
 import signal
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 
 from transformer_pl.config import Data
-from transformer_pl.data import prepare as module
 from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.prepare import fingerprint_id, prepare
-from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.prepared import Prepared, token_type
 from transformer_pl.data.selection import select
-from transformer_pl.data.tokenizer import Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
 
 DATA = Data(vocab_size=300)
@@ -71,41 +68,11 @@ def test_arrays_are_small_mapped_and_counted(prepared):
     assert isinstance(tokens.flat, np.memmap) and (tokens.flat.dtype, tokens.offsets.dtype) == (np.uint16, np.int64)
     assert tokens.lengths.tolist() == [len(tokens[i]) for i in range(len(tokens))] == [len(row) for row in tokens]
     assert tokens.lengths.sum() == len(tokens.flat) == prepared.meta["splits"]["train"]["source_pieces"]
+    assert prepared.is_counted() and len(prepared.tokenizer) == 300
     assert prepared.mean_length("train", "source") == tokens.lengths_with_special.mean()
+    assert (token_type(2**16), token_type(2**16 + 1)) == (np.uint16, np.uint32)
     with pytest.raises(IndexError):
         tokens[len(tokens)]
-
-
-def test_a_large_vocabulary_takes_wider_numbers(tmp_path):
-    """Every character is a token."""
-    characters = "".join(map(chr, range(0x20000, 0x20000 + 2**16)))
-    pairs = {split: [(characters, characters)] for split in PAIRS}
-    prepared = prepare(
-        Data(vocab_size=66_000, max_length=10**6, batch_tokens=10**6), tmp_path, in_memory(pairs, "large")
-    )
-    tokens = prepared.split("train").source
-    assert tokens.flat.dtype == np.uint32 and tokens.flat.max() > 2**16
-    assert prepared.tokenizer.decode(list(tokens)) == [characters]
-
-
-def test_chunks_leave_no_seam(tmp_path, monkeypatch, prepared):
-    monkeypatch.setattr(module, "CHUNK", 3)
-    assert content(prepare(DATA, tmp_path / "other", in_memory())) == content(prepared)
-
-
-def test_the_vocabulary_of_a_huge_corpus_comes_from_evenly_spaced_sentences(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BPE_SENTENCES", 10)
-    pairs = PAIRS | {"train": [(f"s{i} low lower", f"t{i} tief tiefer") for i in range(20)]}
-    taught = [sentence for pair in pairs["train"][::4] for sentence in pair]
-    prepared = prepare(Data(vocab_size=290), tmp_path, in_memory(pairs))
-    assert prepared.tokenizer.vocabulary() == Tokenizer(train_bpe(taught, 290)).vocabulary()
-
-
-def test_meta_says_what_was_prepared(prepared):
-    meta = json.loads((prepared.folder / "meta.json").read_text())
-    assert meta == prepared.meta and meta["fingerprint"] == {"corpus": "memory"}
-    assert meta["settings"]["vocab_size"] == 300 == len(prepared.tokenizer)
-    assert meta["splits"]["val"]["pairs"] == 3 and prepared.is_counted()
 
 
 def test_the_id_depends_on_the_text_its_cleaning_and_the_tokenizer_settings():
@@ -160,19 +127,12 @@ def test_after_a_kill_the_text_is_prepared_anew(prepared, tmp_path, at):
     assert list((tmp_path / "other" / "data").iterdir()) == [again.folder]
 
 
-@pytest.mark.parametrize("file", ["tokenizer.model", "train.source.npy", "train.target.offsets.npy", "val.source.txt"])
-@pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
-def test_a_folder_that_cannot_be_opened_is_renamed_and_prepared_anew(prepared, tmp_path, capsys, file, damage):
-    before, path = content(prepared), prepared.folder / file
-    path.unlink() if damage == "missing" else path.write_bytes(before[file][:-7] if damage == "cut" else b"")
+@pytest.mark.parametrize("file", ["tokenizer.model", "train.source.tokens", "train.target.offsets", "val.source.txt"])
+def test_a_file_that_is_missing_is_named(prepared, file):
+    (prepared.folder / file).unlink()
     opened = Prepared(prepared.folder)
-    with pytest.raises(InputError, match=str(path)):
+    with pytest.raises(InputError, match=str(prepared.folder / file)):
         _ = opened.tokenizer, opened.split("train"), opened.text("val")
-    again = prepare(DATA, tmp_path, in_memory())
-    assert capsys.readouterr().err.count(str(path)) == 1
-    assert content(again) == before and len(list((tmp_path / "data").iterdir())) == 2
-    prepare(DATA, tmp_path, in_memory(read=pytest.fail))
-    assert not capsys.readouterr().err
 
 
 def full(split, seen):
@@ -213,12 +173,6 @@ def test_a_text_that_cannot_be_used(tmp_path, keys, pairs, named):
     (message,) = error.value.messages
     assert named in message
     assert not list((tmp_path / "data").glob(".*"))
-
-
-def test_an_evaluation_set_that_is_not_whole_is_refused_also_where_the_text_is_prepared(prepared, tmp_path):
-    with pytest.raises(InputError, match=r"data\.test_count = 2"):
-        prepare(Data(vocab_size=300, test_count=2), tmp_path, in_memory(read=pytest.fail))
-    prepare(Data(vocab_size=300, val_count=3, test_count=1), tmp_path, in_memory(read=pytest.fail))
 
 
 # Which pairs are used

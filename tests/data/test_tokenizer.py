@@ -1,10 +1,13 @@
 import random
+import re
 
 import pytest
 import sentencepiece
 
-from transformer_pl.data.tokenizer import BOS, EOS, FIXED, PAD, Tokenizer, VocabularyError, train_bpe, vocabulary_bounds
+from transformer_pl.data.tokenizer import BOS, EOS, FIXED, PAD, Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
+
+pytestmark = pytest.mark.core
 
 # The example of Sennrich et al. 2016, Section 3.2: `e s` is merged first, then `es t`.
 WORDS = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
@@ -60,28 +63,13 @@ def test_text_comes_back_when_training_saw_the_odd_signs():
     assert tokenizer.decode(tokenizer.encode(ODD)) == ODD
 
 
-def test_the_first_merges_are_those_of_the_paper():
-    learned = Tokenizer(train_bpe(WORDS, 4 + CHARACTERS + 2, byte_fallback=False)).vocabulary()
-    assert learned[4:6] == ["es", "est"]
-
-
-def test_bytes_come_before_merges():
+def test_bytes_come_before_merges_which_are_those_of_the_paper():
     learned = Tokenizer(train_bpe(WORDS, 4 + 256 + CHARACTERS + 2)).vocabulary()
     assert learned[4 + 256 : 4 + 256 + 2] == ["es", "est"]
 
 
 def test_the_same_text_gives_the_same_model():
     assert train_bpe(WORDS, 280) == train_bpe(iter(WORDS), 280)
-
-
-def test_no_long_sentence_is_skipped():
-    tokenizer = Tokenizer(train_bpe(["a b", "xyz " * 20_000], 270))
-    assert "xyz" in "".join(tokenizer.vocabulary())
-
-
-def test_a_model_is_read_from_its_file(tokenizer, model, tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(model)
-    assert encoded(Tokenizer(tmp_path / "tokenizer.model"), ["low"]) == encoded(tokenizer, ["low"])
 
 
 def test_decoding_passes_over_the_marks(tokenizer):
@@ -95,14 +83,12 @@ def test_a_model_cannot_write_a_second_line(tokenizer):
     assert tokenizer.decode([[*low, newline, *er]]) == ["low  er"]
 
 
-def test_the_bounds_of_a_vocabulary_are_those_that_can_be_learned():
-    least, greatest = vocabulary_bounds(WORDS)
-    assert least == FIXED + CHARACTERS
-    assert [len(Tokenizer(train_bpe(WORDS, size))) for size in (least, greatest)] == [least, greatest]
-    for size, bounds in ((100, (least, None)), (5000, (None, greatest))):
-        with pytest.raises(VocabularyError, match=rf"^data\.vocab_size = {size}: ") as error:
-            train_bpe(WORDS, size)
-        assert error.value.bounds == bounds
+@pytest.mark.parametrize(("size", "bound"), [(100, FIXED + CHARACTERS), (5000, None)])
+def test_a_vocabulary_that_the_text_does_not_allow_is_refused_with_its_bound(size, bound):
+    with pytest.raises(InputError, match=rf"^data\.vocab_size = {size}: ") as error:
+        train_bpe(WORDS, size)
+    least = int(re.search(r"at (?:least|most) (\d+)", str(error.value))[1])
+    assert bound in (None, least) and len(Tokenizer(train_bpe(WORDS, least))) == least
 
 
 def test_a_sentence_with_sentencepieces_own_sign_is_skipped_and_comes_back():

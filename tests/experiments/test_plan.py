@@ -194,8 +194,6 @@ def test_a_plan_starts_nothing(file, tmp_path, capsys):
     assert sweep.main(words) == 0
     out = capsys.readouterr().out
     assert "60 training pairs" in out and "1 at a time" in out and not (tmp_path / "runs").exists()
-    with pytest.raises(ValueError, match=r"data\.vocab_size"):
-        sweep.main([*words[:-1], "data.vocab_size=50"])
 
 
 def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):

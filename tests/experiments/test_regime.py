@@ -5,8 +5,8 @@ from helpers import little_text
 
 from transformer_pl.config import Config
 from transformer_pl.data.batches import token_batches
-from transformer_pl.data.epoch import epoch
 from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import epoch
 from transformer_pl.experiments.regime import Regime, describe_regime, papers_regime, regime
 from transformer_pl.levels import Level, resolve
 from transformer_pl.schedule import learning_rate

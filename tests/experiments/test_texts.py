@@ -9,9 +9,7 @@ from rich.console import Console
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import survey
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.tokenizer import vocabulary_bounds
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.runtime.errors import InputError
 
@@ -32,26 +30,13 @@ def lines(folder, console, runs, **keys):
     return survey_texts([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console)
 
 
-def test_a_plan_says_how_large_a_text_is_and_which_vocabularies_it_allows(folder, console, tmp_path):
+def test_a_plan_says_how_large_a_text_is(folder, console, tmp_path):
     pairs = list(open_corpus(Data(path=str(folder))).pairs("train"))
-    least, greatest = vocabulary_bounds([sentence for pair in pairs for sentence in pair])
     words = [sum(len(pair[side].split()) for pair in pairs) / 60 for side in (0, 1)]
     (line,) = lines(folder, console, tmp_path)
     assert str(folder) in line and "60 training pairs, 8 for validation, 6 for test" in line
     assert f"words in a sentence: en {words[0]:.1f}, de {words[1]:.1f}" in line
-    assert line.endswith(f"{least:,} to {greatest:,}")
     assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(("size", "bound"), [(100, 0), (9000, 1)])
-def test_a_vocabulary_that_a_text_does_not_allow_is_refused_with_its_bound(folder, console, tmp_path, size, bound):
-    """By the plan, and by the preparation."""
-    data = Data(path=str(folder))
-    named = rf"data\.vocab_size = {size}: .* {survey(open_corpus(data), data).vocabulary[bound]}"
-    with pytest.raises(InputError, match=named):
-        lines(folder, console, tmp_path, vocab_size=size)
-    with pytest.raises(InputError, match=named):
-        prepare(Data(path=str(folder), vocab_size=size), tmp_path)
 
 
 def test_a_plan_finds_lines_that_do_not_align(folder, console, tmp_path):

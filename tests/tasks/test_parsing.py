@@ -14,8 +14,6 @@ from transformer_pl.data import synthetic
 from transformer_pl.data.corpus import SPLITS
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.levels import resolve, scale_level
-from transformer_pl.reporting.published import read_published
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.tasks.parsing import Parsing, bracket_counts, f1, is_tree, read_linear, read_trees
 
@@ -56,7 +54,6 @@ def test_every_tree_of_the_grammar_survives_the_way_there_and_back():
     [
         DOG,
         f"(TOP {DOG})",
-        f"( {DOG} )",
         "( (S\n    (NP-SBJ-1 (DT The) (NN dog) )\n    (VP (VBZ sleeps) )\n    (. .) ))\n",
         "(ROOT (S (NP=2 (DT The) (NN dog)) (VP-TPC-3 (VBZ sleeps) (S (NP (-NONE- *T*-1)) (-NONE- 0))) (. .)))",
     ],
@@ -74,14 +71,10 @@ def test_several_trees_follow_each_other_on_a_line_or_over_lines():
     ("text", "line"),
     [
         (f"{DOG}\n(S (NN a)", 2),
-        (f"{DOG}\n(", 2),
         (f"{DOG}\n\n{DOG})", 3),
         ("(S (NN a)\n(NP))", 2),
-        ("(S ((NN a)))", 1),
-        ("()", 1),
         ("The dog sleeps.", 1),
         ("(S\n(NN a b))", 2),
-        ("(S (NN a)\nb)", 2),
         ("(S a\n(NN b))", 2),
     ],
 )
@@ -106,11 +99,6 @@ def test_a_folder_of_trees(tmp_path):
         (tmp_path / name).unlink() if (tmp_path / name).exists() else (tmp_path / name).write_text(DOG)
         with pytest.raises(InputError, match=named):
             open_corpus(data)
-
-
-def test_a_dataset_of_the_hub_holds_no_trees():
-    with pytest.raises(InputError, match=r"data\.hub = some/one"):
-        open_corpus(DATA.model_copy(update={"hub": "some/one"}))
 
 
 # F1
@@ -178,8 +166,6 @@ REFERENCE = "(S (NP DT NN )NP (VP VBZ (NP NN )NP )VP . )S"
         ("(S (NP DT NN )NP (VP VBZ NN NN NN )VP . )S", [3, 3, 4]),  # words too many are left out
         ("(S (NP DT NN )NP (VP VBZ )VP )S", [1, 3, 4]),  # words too few: S and VP end too early
         ("", [0, 0, 4]),
-        ("( ) )X (", [0, 0, 4]),  # brackets around nothing
-        ("NN NN", [0, 0, 4]),
     ],
 )
 def test_an_output_that_is_no_tree_is_repaired_and_counts(output, counts):
@@ -217,17 +203,3 @@ def test_a_trial_on_trees_is_scored_by_f1(tmp_path):
     assert all(line.startswith("(S") and " )S" in line for line in references) and len(references) == 12
     scores = Parsing().score(trial.hypotheses("val"), references, SWEEP.base)
     assert scores.metrics["f1"] == pytest.approx(result["metrics"]["val/f1"])
-
-
-def test_the_sweep_is_that_of_section_6_3_at_its_scale():
-    base, decode = resolve([scale_level("demo")]), SWEEP.base.decode
-    assert (decode.beam, decode.alpha, decode.extra) == (21, 0.3, 300)
-    assert (SWEEP.base.model.N, SWEEP.base.model.d_model) == (4, 1024)
-    assert SWEEP.base.optim == base.optim and SWEEP.base.model.p_drop == base.model.p_drop == 0.1
-
-
-def test_the_paper_s_table_4_stands_beside_it():
-    table4 = read_published("table4")
-    ours = [table4.find(row.configs[0]) for row in SWEEP.rows]
-    assert ours[0].score == 91.3 and not any(ours[1:])
-    assert [row.score for row in table4.others if row.label.startswith("Transformer")] == [92.7]

@@ -1,7 +1,5 @@
 """Compiled layers: the same numbers, compiled once, in training alone."""
 
-import shutil
-
 import pytest
 import tiny_trials
 import torch
@@ -9,7 +7,6 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.training import fit
 from transformer_pl.training.module import TransformerModule
 
@@ -62,11 +59,3 @@ def test_layers_are_compiled_on_a_gpu_unless_the_config_says_otherwise(monkeypat
         found[device] = [fit.compiles(config(compile=choice)) for choice in ("auto", "on", "off")]
     assert found == {"cpu": [False, True, False], "cuda": [True, True, False]}
     assert not fit.compiles(config(strategy="fsdp2"))
-
-
-def test_without_a_compiler_nothing_is_compiled(monkeypatch):
-    monkeypatch.setattr(fit, "accelerator", lambda config: "cuda")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert not fit.compiles(config())
-    with pytest.raises(InputError, match=r"trainer\.compile = on"):
-        fit.compiles(config(compile="on"))

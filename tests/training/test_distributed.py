@@ -14,10 +14,7 @@ import torch
 from forked import Command, running
 from helpers import ROOT, Process, little_text, processes, wait_for
 
-from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.training.fit import check_shardable
-
+pytestmark = pytest.mark.slow  # each starts several processes
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
 SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
 SMALL += ["--trainer.eval_tokens=64", "--decode.beam=1"]
@@ -48,8 +45,6 @@ def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, li
         assert process.wait(120) == 0, printed.read_text()
     (folder,) = (runs / "trials").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    ids = {path.name.split("-", 3)[3] for path in folder.glob("wandb/offline-run-*")}
-    assert len(ids) == 1  # one W&B run, though each process that went on with it has a folder of its own
     return json.loads((folder / "result.json").read_text()), lines
 
 
@@ -93,14 +88,6 @@ def test_a_component_may_use_part_of_its_parameters_in_a_step(text, tmp_path, mo
     assert result["steps"] == 6
 
 
-def test_fsdp2_refuses_a_parameter_without_a_dimension():
-    layer = torch.nn.Module()
-    layer.alpha = torch.nn.Parameter(torch.zeros(()))
-    check_shardable(resolve([Level("test", {"trainer.strategy": "ddp"})]), layer)
-    with pytest.raises(InputError, match=r"trainer\.strategy = fsdp2.*alpha"):
-        check_shardable(resolve([Level("test", {"trainer.strategy": "fsdp2"})]), layer)
-
-
 COUNTING = """
 import os
 import torch
@@ -127,7 +114,7 @@ def test_each_process_has_the_threads_that_the_config_says(text, tmp_path, monke
     assert len(counts) >= 4 and set(counts) == {"3"}  # at least the encoder's and the decoder's, of two processes
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])  # 55 s
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
     argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]
     whole, whole_lines = train(text, tmp_path / "whole", *argv, steps=60)

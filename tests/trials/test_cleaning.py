@@ -3,12 +3,12 @@
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from unittest import mock
 
 import pytest
+from filelock import FileLock
 from helpers import ROOT, a_result
 from rich.console import Console
 
@@ -27,7 +27,7 @@ def make_text(runs, vocab_size):
     folder = runs / "data" / digest(meta["fingerprint"], meta["settings"])
     folder.mkdir(parents=True)
     write_json(folder / "meta.json", meta)
-    for name in ("tokenizer.model", "train.source.npy", "train.source.offsets.npy", "val.target.txt"):
+    for name in ("tokenizer.model", "train.source.tokens", "train.source.offsets", "val.target.txt"):
         (folder / name).write_bytes(bytes(100))
     return folder
 
@@ -100,14 +100,6 @@ def test_the_list_tells_state_age_size_and_score(runs):
         assert rest[4:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
 
 
-def test_a_sweep_keeps_its_trials_when_their_folders_are_renamed(runs):
-    """Before the id, which stays."""
-    before = listed(runs)["tiny@demo"]
-    for path in list((runs / "trials").iterdir()):
-        path.rename(path.with_name(f"mine-{path.name[-12:]}"))
-    assert listed(runs)["tiny@demo"] == before
-
-
 def test_waste_goes_on_a_yes_alone(runs):
     before = everything(runs)
     for answer in ("", "n\n", "\n"):
@@ -123,10 +115,6 @@ def test_waste_goes_on_a_yes_alone(runs):
     assert code == 0 and find_removable(runs) == []
 
 
-def test_an_empty_runs_folder_is_listed_and_cleaned(tmp_path):
-    assert find_removable(tmp_path) == [] and clean(tmp_path, "")[0] == 0 and len(listed(tmp_path)) == 1
-
-
 def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
     (stopped,) = (runs / "trials").glob("demo-stopped-*")
     trial = make_trial(runs, 8, "stopped", make_text(runs, 500))
@@ -140,11 +128,14 @@ def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
     assert names(found) == sorted([*WASTE, "demo-stopped-s1", "text"]) and not any(item.foreign for item in found)
 
 
-def test_a_trial_whose_result_cannot_be_read_stays(runs):
-    """Training it anew keeps that file, too."""
-    (done,) = (runs / "trials").glob("demo-done-*")
-    (done / "result.json").write_text("{")
-    assert names(find_removable(runs)) == WASTE
+def test_what_a_killed_preparation_has_left_goes_unless_another_goes_on(runs):
+    left = runs / "data" / f".{'0' * 16}.unfinished"
+    left.mkdir()
+    (left / "train.source.tokens").write_bytes(bytes(10))
+    with FileLock(left.with_suffix(".lock")):
+        assert left not in [item.path for item in find_removable(runs)]
+    assert clean(runs, "y\n")[0] == 0
+    assert not list((runs / "data").glob(".*"))
 
 
 # What others have put there
@@ -171,7 +162,7 @@ def test_what_only_looks_like_a_trial_or_a_text_is_none(runs):
     meta = (text / "meta.json").read_text()
     files = {
         "data/my_corpus/meta.json": meta,  # of another folder
-        "data/0123456789abcdef/train.source.npy": "mine",
+        "data/0123456789abcdef/train.source.tokens": "mine",
         "data/fedcba9876543210/meta.json": meta,
         "data/aaaaaaaaaaaaaaaa/meta.json": "[1, 2]",
         "trials/court-cases/status.json": json.dumps({"state": "failed", "time": 1, "pid": 1}),
@@ -199,25 +190,3 @@ def test_nothing_is_removed_behind_a_link_or_beside_one(runs, tmp_path, name):
     before = elsewhere.read_bytes() if elsewhere.is_file() else everything(elsewhere)
     assert clean(runs, "y\n")[0] == 0
     assert path.is_symlink() and before == (elsewhere.read_bytes() if name == "status.json" else everything(elsewhere))
-
-
-@pytest.mark.parametrize("place", ["trials", "data"])
-def test_a_place_behind_a_link_stays_and_its_trials_use_their_text(runs, tmp_path, place):
-    (runs / place).rename(tmp_path / "elsewhere")
-    (runs / place).symlink_to(tmp_path / "elsewhere")
-    assert names(find_removable(runs)) == (["text"] if place == "trials" else WASTE[:-1])
-
-
-def test_a_copy_of_a_trial_is_no_trial_but_uses_its_text(runs):
-    (done,) = (runs / "trials").glob("demo-done-*")
-    done.rename(done.with_name("the good one"))
-    for path in (runs / "trials").glob("demo-*"):
-        shutil.rmtree(path)
-    assert names(find_removable(runs)) == ["text"]
-
-
-def test_to_train_anew_leaves_logs_and_the_files_of_others(runs):
-    (done,) = (Trial(path) for path in (runs / "trials").glob("demo-done-*"))
-    (done.folder / "notes.json").write_text("mine")
-    done.clear()
-    assert {path.name for path in done.folder.iterdir()} == {"log.txt", "log.1.txt", "notes.json"}

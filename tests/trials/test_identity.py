@@ -9,9 +9,9 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.runtime.environment import TRIAL
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials import identity as identity_module
-from transformer_pl.trials.identity import config_difference, describe_difference, identity, row_identity, same_row
+from transformer_pl.trials.identity import describe_difference, identity, same_row
 
+pytestmark = pytest.mark.core
 TEXT = {"kind": "corpus", "version": 1}
 LOCAL = {"model.attention": "mine.Local", "model.attention.window": 4}
 
@@ -118,12 +118,9 @@ def test_every_key_of_the_config_either_changes_the_identity_or_is_meant_not_to(
     assert set(Config().flat()) <= placed
 
 
-def test_the_data_the_parts_and_the_core_s_revision_count(monkeypatch):
-    base = of({})
-    made = [base, of({}, TEXT | {"version": 2}), of({}, sources={"position": "a"}), of({}, sources={"position": "b"})]
-    made.append(of({}, sources={"ffn": "a"}))
-    monkeypatch.setattr(identity_module, "CORE_REVISION", identity_module.CORE_REVISION + 1)
-    made.append(of({}))
+def test_the_data_and_the_code_of_the_parts_count():
+    parts = [{"position": "a"}, {"position": "b"}, {"ffn": "a"}]
+    made = [of({}), of({}, TEXT | {"version": 2}), *(of({}, sources=sources) for sources in parts)]
     assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(made)
 
 
@@ -144,13 +141,6 @@ def test_a_trial_is_refused_that_is_another_than_its_sweep_has_planned(tmp_path,
     assert not list((tmp_path / "runs").glob("trials/*"))
 
 
-def test_the_name_of_the_scale_does_not_count(tmp_path):
-    copy = tmp_path / "mine.yaml"
-    copy.write_text("\n".join(f"{key}: {value}" for key, value in scale_level("demo").values.items()))
-    ours, theirs = (resolve([scale_level(scale)]) for scale in ("demo", str(copy)))
-    assert identity(ours, TEXT, {}) == identity(theirs, TEXT, {})
-
-
 def test_the_order_in_which_things_are_said_does_not_count():
     keys = {"model.h": 4, "model.N": 2, **LOCAL, "model.attention.mode": "near"}
     there = of(keys, {"a": 1, "b": 2}, {"ffn": "x", "attention": "y"})
@@ -158,25 +148,7 @@ def test_the_order_in_which_things_are_said_does_not_count():
     assert there == back
 
 
-def test_a_row_is_the_same_for_all_its_seeds_and_another_for_another_text():
-    assert row_identity(config({"seed": 1})) == row_identity(config({"seed": 9})) == row_identity(config({"seed": 0}))
-    assert row_identity(config({})) != row_identity(config({"model.h": 4}))
-    assert row_identity(config({})) != row_identity(config({"decode.beam": 1}))
-    assert row_identity(config({"data.path": "a"})) != row_identity(config({"data.path": "b"}))
-
-
 # In words
-
-
-def test_a_difference_holds_both_values():
-    base, other = config({"model.N": 2}), config({"model.N": 4, **LOCAL})
-    assert config_difference(other, base) == {
-        "model.N": (4, 2),
-        "model.attention": ("mine.Local", "transformer_pl.model.ScaledDotProductAttention"),
-        "model.attention.window": (4, None),
-    }
-    assert config_difference(base, other)["model.attention.window"] == (None, 4)
-    assert config_difference(base, base) == {}
 
 
 @pytest.mark.parametrize(
@@ -211,10 +183,6 @@ def test_a_text_of_one_s_own_is_told_by_its_name_alone():
 def test_components_of_one_name_are_told_apart_by_their_modules():
     keys = {"model.ffn": "mine.deep.Gated", "data.path": "/home/me/fr"}
     assert describe_difference(config(keys), Config(), with_modules=True) == "ffn=mine.deep.Gated data=fr"
-
-
-def test_words_are_relative_to_the_base_that_is_given():
-    assert describe_difference(Config(), config({"model.h": 4})) == "h=8"
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)

@@ -62,14 +62,6 @@ def test_translate_runs_what_was_trained(trained, edited):
     assert translate(edited) != kept, "the edit must change translations, or this test shows nothing"
 
 
-def test_the_plan_says_which_file_changed_since_which_trial(edited):
-    sweep = {"name": "signs", "method": "grid", "parameters": {"variant": {"values": ["base", ROW]}}}
-    (edited / "signs.yaml").write_text(json.dumps(sweep))
-    words = [edited / "signs.yaml", "--scale", edited / "tiny.yaml", "--runs", edited / "runs", "--plan"]
-    done = command("sweep", *words, PYTHONPATH=f"{edited}", COLUMNS="300")
-    assert f"mine.py was edited since {trial_of(edited).folder.name}" in done.stdout
-
-
 def test_w_and_b_has_the_sources(trained):
     (run,) = trial_of(trained).folder.glob("wandb/offline-run-*")
     records = [json.loads(line) for line in read_back(run).splitlines()]

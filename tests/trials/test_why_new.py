@@ -3,12 +3,13 @@
 import pytest
 from helpers import a_result
 
-from transformer_pl.component_sources import keep_sources, source_digests, task_digest
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.files import write_json
 from transformer_pl.trials.identity import CORE_REVISION, identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.why_new import reasons_by_names, why_new
+
+FFN = {"model.ffn": "mine.Sign"}
 
 
 def inputs(keys=(), data="text", sources=()):
@@ -23,56 +24,14 @@ def inputs(keys=(), data="text", sources=()):
         (inputs({"optim.warmup": 800}), inputs(), "optim.warmup 4000 -> 800"),
         (inputs({"model.d_ff": 1024}), inputs(), "d_ff 2048 -> 1024"),
         (inputs() | {"core": CORE_REVISION + 1}, inputs(), f"core revision {CORE_REVISION} -> {CORE_REVISION + 1}"),
+        (inputs(FFN, sources={"ffn": "b"}), inputs(FFN, sources={"ffn": "a"}), "the code of ffn changed since demo-1"),
+        (inputs(FFN, sources={"ffn": "b"}), inputs(), "model.ffn transformer_pl.model.FeedForward -> mine.Sign"),
         (inputs(data="other"), inputs(), "the text or its preparation changed"),
         (inputs(), inputs(), None),
     ],
 )
 def test_the_difference_from_a_finished_trial_is_named(tmp_path, new, old, reason):
-    assert why_new(new, [(Trial(tmp_path), old)]) == reason
-
-
-def test_the_file_that_was_edited_is_named(tmp_path, module):
-    """Of a component's files: the one whose code changed since the trial was trained."""
-    helper = module("rate = 1\n", "constants")
-    module("from constants import rate\nfrom transformer_pl.model import FeedForward\n", "stranger")
-    keys = {"model.ffn": "stranger.FeedForward"}
-    model = resolve([Level("test", keys)]).model
-    trial = Trial(tmp_path / "trials" / "demo-0123456789ab")
-    old = inputs(keys, sources=source_digests(model))
-    keep_sources(model, trial.sources)
-    helper.write_text("rate = 1  # per step\n")
-    assert inputs(keys, sources=source_digests(model)) == old
-    helper.write_text("rate = 2\n")
-    new = inputs(keys, sources=source_digests(model))
-    assert why_new(new, [(trial, old)]) == "constants.py was edited since demo-0123456789ab"
-
-
-def test_a_task_that_was_edited_is_named_beside_the_files_of_components(tmp_path, module):
-    parts = [
-        module(f"from transformer_pl.{core}\n", name)
-        for name, core in (
-            ("reversing", "tasks.translation import Translation"),
-            ("stranger", "model import FeedForward"),
-        )
-    ]
-    keys = {"data.task": "reversing.Translation", "model.ffn": "stranger.FeedForward"}
-    config = resolve([Level("test", keys)])
-
-    def digests():
-        return source_digests(config.model) | task_digest(config.data)
-
-    trial = Trial(tmp_path / "trials" / "demo-0123456789ab")
-    old = inputs(keys, sources=digests())
-    keep_sources(config.model, trial.sources)
-    parts[0].write_text(parts[0].read_text() + "rate = 2\n")
-    said = why_new(inputs(keys, sources=digests()), [(trial, old)])
-    assert said == "reversing.Translation was edited since demo-0123456789ab"
-    parts[1].write_text(parts[1].read_text() + "rate = 2\n")
-    said = why_new(inputs(keys, sources=digests()), [(trial, old)])
-    assert said == "reversing.Translation, stranger.py were edited since demo-0123456789ab"
-    elsewhere = inputs({"data.task": "stranger.Translation"}, sources={"task": "0"})
-    differences = why_new(inputs(keys, sources=digests()), [(trial, elsewhere)])
-    assert "data.task stranger.Translation -> reversing.Translation" in differences
+    assert why_new(new, [(Trial(tmp_path / "demo-1"), old)]) == reason
 
 
 def test_the_most_similar_trial_is_compared(tmp_path):

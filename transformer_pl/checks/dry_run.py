@@ -2,130 +2,62 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.checks.calls import call_mistakes
-from transformer_pl.components import import_component, named
+from transformer_pl.checks.calls import CALLS
+from transformer_pl.checks.properties import small_model
+from transformer_pl.components import component_names, import_component, named
 from transformer_pl.config import Sizes, not_papers
-from transformer_pl.data.tokenizer import BOS, PAD
-from transformer_pl.evaluation.evaluate import CachedSteps, attention_maps
 from transformer_pl.model import MultiHeadAttention, Transformer
-from transformer_pl.runtime.errors import InputError
-
-SUBWORDS = range(4, 32)  # ids to draw sentences from; the ids below are special tokens
-SOURCE_LENGTH, TARGET_LENGTH = 7, 6  # different, so that a mix-up shows
-
-
-class DryRun(NamedTuple):
-    """What every check is given."""
-
-    config: Sizes
-    model: Transformer  # one layer in the encoder, and in the decoder
-    source: Tensor  # (2, SOURCE_LENGTH) ids, one sentence of which is padded
-    target: Tensor  # (2, TARGET_LENGTH) ids, one sentence of which is padded
+from transformer_pl.runtime.errors import InputError, described
 
 
 def dry_run(config: Sizes) -> str:
-    """Run every check on a model with one layer per stack.
+    """Run a model with one layer per stack, forward and backward, and check what each component returns.
 
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
     InputError where a component cannot be called or returns something else than it must, and whatever it raises itself.
     """
-    if mistakes := list(_not_modules(config)) or list(_not_callable(config)):
-        raise InputError(*mistakes)
+    own = {slot: import_component(component.path) for slot, component in not_papers(config).items()}
+    classes = [named(slot, component) for slot, component in own.items() if not issubclass(component, nn.Module)]
+    if classes:
+        raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
     try:
-        _run_checks(config, "cpu")
+        return _device(config._replace(N=1))
+    except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
+        calls = "; ".join(f"model.{slot} is built as CLASS(config, site) and called as {CALLS[slot]}" for slot in own)
+        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None
+
+
+def _device(config: Sizes) -> str:
+    """The device on which the model runs."""
+    try:
+        _run(config, "cpu")
         return "cpu"
     except Exception:
         if not torch.cuda.is_available():
             raise
-    _run_checks(config, "cuda")
+    _run(config, "cuda")
     return "cuda"
 
 
-def _run_checks(config: Sizes, device: str) -> None:
-    with torch.random.fork_rng(devices=[]):
-        run = _small_model(config._replace(N=1), device)
-        for check in CHECKS:
-            check(run)
-
-
-def _not_modules(config: Sizes) -> Iterator[str]:
-    for slot, component in not_papers(config).items():
-        if not issubclass(imported := import_component(component.path), nn.Module):
-            yield f"{named(slot, imported)}: must be a torch.nn.Module, but is another class; derive it from one"
-
-
-def _not_callable(config: Sizes) -> Iterator[str]:
-    """The components that the model cannot build or call."""
-    for slot, component in not_papers(config).items():
-        imported = import_component(component.path)
-        yield from (f"{named(slot, imported)}: {mistake}" for mistake in call_mistakes(slot, imported))
-
-
-def _small_model(config: Sizes, device: str) -> DryRun:
-    model = Transformer(config).to(device)
-    stop = min(SUBWORDS.stop, config.vocab_size)
-    start = min(SUBWORDS.start, stop - 1)
-    source, target = (torch.randint(start, stop, (2, L), device=device) for L in (SOURCE_LENGTH, TARGET_LENGTH))
-    source[0, 5:] = target[1, 4:] = PAD
-    return DryRun(config, model, source, target)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The checks
-
-
-def check_embedding(run: DryRun) -> None:
-    """`embed` returns (B, L, d_model) at both sites."""
-    embedding = run.model.embedding
-    for site, ids in (("encoder", run.source), ("decoder", run.target)):
-        shape = (*ids.shape, run.config.d_model)
-        _check_shape_and_type("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
-
-
-def check_forward_and_backward(run: DryRun) -> None:
-    """Every component returns the shape and the type of its slot, and the backward pass runs."""
-    for slot, component in _components(run.model):
-        if isinstance(component, nn.Module):
-            component.register_forward_hook(partial(_check_slot, slot))
-    logits = run.model(run.source, run.target)
-    shape = (*run.target.shape, run.config.vocab_size)
-    _check_shape_and_type("embedding", type(run.model.embedding), logits, shape, "from logits")
-    logits.square().mean().backward()
-
-
-def check_attention_maps(run: DryRun) -> None:
-    """Where the attention has `weights`, it returns (B, h, Lq, Lk) at every site."""
-    lengths = {
-        "encoder": (SOURCE_LENGTH, SOURCE_LENGTH),
-        "decoder": (TARGET_LENGTH, TARGET_LENGTH),
-        "cross": (TARGET_LENGTH, SOURCE_LENGTH),
-    }
-    for site, layers in attention_maps(run.model, run.source, run.target).items():
-        for weights in layers:
-            attention, shape = import_component(run.config.attention.path), (2, run.config.h, *lengths[site])
-            _check_shape_and_type("attention", attention, weights, shape, f"from weights at {site}")
-
-
-def check_beam_search(run: DryRun) -> None:
-    """Four steps of a beam search run: two hypotheses begin as one, change places, and at last a sentence is done."""
-    run.model.eval()
-    with torch.no_grad():
-        step = CachedSteps(run.model, run.source)
-        for length, origin in enumerate(([[0], [1]], [[0, 0], [1, 1]], [[1, 0], [3, 3]], [[3, 2]]), start=1):
-            prefixes = torch.full((len(origin), len(origin[0]), length), BOS, device=run.source.device)
-            step(prefixes, torch.tensor(origin, device=run.source.device))
-
-
-CHECKS = (check_embedding, check_forward_and_backward, check_attention_maps, check_beam_search)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Shapes and types
+def _run(config: Sizes, device: str) -> None:
+    """Run the model forward and backward. Every component must return the shape and the type of its slot."""
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        _, model, source, target = small_model(config)
+        embedding = model.embedding
+        for site, ids in (("encoder", source), ("decoder", target)):
+            shape = (*ids.shape, config.d_model)
+            _check("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
+        for slot, component in _components(model):
+            if isinstance(component, nn.Module):
+                component.register_forward_hook(partial(_check_slot, slot))
+        logits = model(source, target)
+        _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
+        logits.square().mean().backward()
 
 
 def _components(model: Transformer) -> Iterator[tuple[str, Any]]:
@@ -142,10 +74,10 @@ def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output
     """A forward hook: the output has the shape and type of the input; of Q, K and V it has (B, h, Lq, d_v)."""
     x = inputs[0]
     shape = (*x.shape[:-1], inputs[2].shape[-1]) if slot == "attention" else tuple(x.shape)
-    _check_shape_and_type(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
+    _check(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
 
 
-def _check_shape_and_type(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
+def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
     """Raise an InputError unless the output is a float32 tensor of this shape."""
     actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
     if actual != (shape, torch.float32):

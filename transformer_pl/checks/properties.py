@@ -6,41 +6,112 @@ start at zero are moved: a component that begins as the identity would show noth
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from transformer_pl.checks.subject import (
-    LONG,
-    SEED,
-    SENTENCES,
-    SOURCE_LENGTH,
-    SPECIAL_TOKENS,
-    TARGET_LENGTH,
-    Subject,
-    decoding,
-    difference,
-    logits,
-    long_sentence,
-    mode_name,
-    move_zeros,
-    other_values_at_padding,
-    rebuilt,
-    small_model,
-    with_another_first_sentence,
-    with_another_token,
-    without_padding,
-)
 from transformer_pl.components import build
+from transformer_pl.config import Sizes
 from transformer_pl.data.tokenizer import PAD
 from transformer_pl.evaluation.evaluate import CachedSteps
-from transformer_pl.model import Mask
+from transformer_pl.model import Mask, Transformer
+
+SPECIAL_TOKENS = 4  # ids below are special tokens
+SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
+LONG = 80  # longer than 64
+SEED = 1
 
 # Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
 SAME_SHAPES = 1e-5  # where tensors have the same shapes
 ROUNDING = 1e-4  # where shapes differ, and with them the order of sums
 ROUNDING_BFLOAT16 = 0.1
 GRADIENT_TRIES = 32  # models; a mixture of experts does not use each of its experts in every model
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is measured
+
+
+class Subject(NamedTuple):
+    """A model to measure, and sentences: of one of them the source is padded, of another the target."""
+
+    config: Sizes
+    model: Transformer
+    source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
+    target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
+
+
+def small_model(config: Sizes, seed: int = SEED) -> Subject:
+    """A model with these sizes and random sentences."""
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    move_zeros(model)
+    source, target = (
+        torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
+        for length in (SOURCE_LENGTH, TARGET_LENGTH)
+    )
+    source[1, SOURCE_LENGTH - 6 :] = PAD
+    target[2, TARGET_LENGTH - 5 :] = PAD
+    return Subject(config, model, source, target)
+
+
+@torch.no_grad()
+def move_zeros(module: nn.Module) -> None:
+    """Move the weights that start at zero."""
+    for parameter in module.parameters():
+        parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
+
+
+def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
+    """A model built anew, with the weights of this one and the same sentences."""
+    config = subject.config._replace(p_drop=p_drop)
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    model.load_state_dict(subject.model.state_dict())
+    return subject._replace(config=config, model=model)
+
+
+def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
+    """Logits (B, L, V); random numbers, such as those of stochastic depth, are the same in every call."""
+    if not subject.config.p_drop:
+        torch.manual_seed(SEED)
+    with torch.no_grad():
+        return subject.model(subject.source if source is None else source, subject.target if target is None else target)
+
+
+def mode_name(training: bool) -> str:
+    return "in training" if training else "in evaluation"
+
+
+def with_another_token(ids: Tensor, t: int) -> Tensor:
+    """The same sentences with another token at position t, where they have one."""
+    changed = ids.clone()
+    is_token = ids[:, t] != PAD
+    least = int(ids[ids != PAD].min())
+    greatest = int(ids.max())
+    changed[is_token, t] = torch.where(ids[:, t] == greatest, least, greatest)[is_token]
+    return changed
+
+
+def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
+    """Where two tensors differ most, and by how much; empty if by no more than the limit.
+
+    They are (sentences, positions, V), or (sentences, V) of one position. where: the (sentences, positions) that count.
+    """
+    found, expected = (x.double() if x.dim() == 3 else x.double()[:, None] for x in (found, expected))
+    by_position = (found - expected).abs().amax(-1).nan_to_num(nan=torch.inf)  # (sentences, positions)
+    if where is not None:
+        by_position = by_position.masked_fill(~where, 0)
+    greatest = by_position.max().item() / max(expected.std().item(), 1e-12)
+    if greatest <= limit:
+        return ""
+    sentence, at = divmod(int(by_position.argmax()), by_position.shape[1])
+    return f"sentence {sentence}, position {position + at}, by {greatest:.2g} standard deviations"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The properties
 
 Property = Callable[[Subject], str | None]
 
@@ -67,10 +138,15 @@ def the_future_is_hidden(subject: Subject) -> str | None:
     the code alone: in training, without padding, or in long sentences.
     """
     every, last = range(1, TARGET_LENGTH), (LONG // 2, LONG - 1)
+    least = int(subject.target[subject.target != PAD].min())
+    full = subject._replace(source=subject.source.clamp(min=least), target=subject.target.clamp(min=least))
+    at = torch.arange(LONG)
+    source, target = (subject.source[0, places % SOURCE_LENGTH][None] for places in (at, at // 2))
+    long = subject._replace(source=source, target=target)
     for kind, sentences, positions in (
         ("", subject, every),
-        (" of sentences without padding", without_padding(subject), every),
-        (f" of a sentence of {LONG} tokens", long_sentence(subject), last),
+        (" of sentences without padding", full, every),
+        (f" of a sentence of {LONG} tokens", long, last),
     ):
         for training in (False, True):
             subject.model.train(training)
@@ -91,14 +167,20 @@ def padding_changes_nothing(subject: Subject) -> str | None:
     positions or over sentences.
     """
     source, target = subject.source, subject.target
+    embed, noise = subject.model._embed, torch.linspace(-2, 2, subject.config.d_model)
+
+    def with_noise(ids: Tensor, site: str, start: int = 0) -> Tensor:
+        return embed(ids, site, start) + noise * (ids == PAD)[:, :, None]
+
     for training in (False, True):
         subject.model.train(training)
         before = logits(subject)
-        with other_values_at_padding(subject.model):
-            after = logits(subject)
+        subject.model._embed = with_noise  # type: ignore[method-assign]
+        after = logits(subject)
+        del subject.model._embed
         if change := difference(after, before, SAME_SHAPES, where=target != PAD):
             return f"{mode_name(training)}, other values at padded positions change the logits of {change}"
-        others = logits(subject, *(with_another_first_sentence(ids) for ids in (source, target)))
+        others = logits(subject, *(torch.cat([ids[:1].roll(1, 1), ids[1:]]) for ids in (source, target)))
         if change := difference(others[1:], before[1:], SAME_SHAPES, where=target[1:] != PAD):
             return f"{mode_name(training)}, another first sentence changes the logits of others: {change}"
     subject.model.eval()
@@ -168,7 +250,9 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
     target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)  # two hypotheses per sentence
     expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
     for incremental in (True, False) if model.incremental else (False,):
-        with torch.no_grad(), decoding(model, incremental):
+        if not incremental:
+            model.embedding.incremental = False
+        with torch.no_grad():
             step, hypotheses = CachedSteps(model, subject.source), torch.arange(2 * SENTENCES)
             for t in range(TARGET_LENGTH):
                 pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)  # at step 3 a sentence ends

@@ -6,7 +6,7 @@ The components run in a child process, because they may hang, crash or exit.
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from shlex import join
@@ -15,10 +15,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from transformer_pl.component_sources import source_digests
-from transformer_pl.components import component_names, import_component, named
+from transformer_pl.components import component_names, import_component
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
-from transformer_pl.levels import DEFAULT_SCALE, resolve, scale_level
-from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
+from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
 
@@ -58,24 +57,17 @@ def check_models(configs: Iterable[Config], runs: Path) -> None:
     collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
 
 
-def measure_model(model: Model, vocab_size: int) -> dict[str, str | None]:
-    """How each property is broken, by its name; None where it holds. See `measured_properties`."""
-    return isolated(component_names(model), measured_properties, model, vocab_size)
-
-
 def exempt(component: Component) -> dict[str, str]:
     """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
     from transformer_pl.checks.properties import PROPERTIES
 
     reasons = getattr(import_component(component.path), "exempt", {})
-    if not isinstance(reasons, Mapping):
-        raise InputError(f"{component.path}.exempt = {reasons!r}: must be a dictionary of reasons by property")
-    for name, reason in reasons.items():
-        if name not in PROPERTIES:
-            raise InputError(f"{component.path}.exempt: {name}: no such property{suggestion(str(name), PROPERTIES)}")
-        if not isinstance(reason, str) or not reason.strip():
-            raise InputError(f"{component.path}.exempt: {name} = {reason!r}: must be the reason, as a text")
-    return dict(reasons)
+    if not isinstance(reasons, dict) or not all(
+        name in PROPERTIES and isinstance(why, str) and why.strip() for name, why in reasons.items()
+    ):
+        law = f"must give a reason for each property that it names, of {', '.join(PROPERTIES)}"
+        raise InputError(f"{component.path}.exempt = {reasons!r}: {law}")
+    return reasons
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -84,14 +76,10 @@ def exempt(component: Component) -> dict[str, str]:
 
 def _checked(model: Model, vocab_size: int) -> Exemptions:
     """The exemptions of a model's components. Raises an InputError for each property that is broken."""
-    if broken := broken_properties(model, vocab_size):
-        raise InputError(*(_message(model, vocab_size, name, how) for name, how in broken.items()))
+    broken = {name: how for name, how in measured_properties(model, vocab_size).items() if how}
+    if broken:
+        raise InputError(*(_message(model, name, how) for name, how in broken.items()))
     return {one.path: reasons for one in not_papers(model).values() if (reasons := exempt(one))}
-
-
-def broken_properties(model: Model, vocab_size: int) -> dict[str, str]:
-    """How each broken property is broken, by its name. Raises as `measured_properties` does."""
-    return {name: how for name, how in measured_properties(model, vocab_size).items() if how}
 
 
 def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
@@ -104,13 +92,13 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     import torch
 
     from transformer_pl.checks.dry_run import dry_run
-    from transformer_pl.checks.properties import PROPERTIES
-    from transformer_pl.checks.subject import small_model
+    from transformer_pl.checks.properties import PROPERTIES, small_model
 
     if "embedding" not in not_papers(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
     config = sizes(model, vocab_size)
     device = dry_run(config)
+    config = config._replace(N=2, p_drop=0.0)
     devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
     exempted = {name for component in not_papers(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
@@ -122,40 +110,17 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     return measured
 
 
-def _message(model: Model, vocab_size: int, name: str, how: str) -> str:
+def _message(model: Model, name: str, how: str) -> str:
     """The error for a broken property, with the command that explains it."""
-    alone = _breaking_alone(model, vocab_size, name)
-    breaking = alone or not_papers(model)
-    places = ", ".join(named(slot, import_component(component.path)) for slot, component in breaking.items())
-    slot, first = next(iter(breaking.items()))
-    options = [f"{option}={value}" for option, value in first.options.items()]
-    around = _around(_only(model, slot) if alone else model, slot)
-    command = join(["python", "-m", "transformer_pl.check", first.path, *options, *around, "--slot", slot])
+    own = not_papers(model)
+    slot, first = next(iter(own.items()))
+    words = [f"model.{other}={component.path}" for other, component in own.items() if other != slot]
+    words += [f"model.{other}.{key}={value}" for other, one in own.items() for key, value in one.options.items()]
+    command = join(["python", "-m", "transformer_pl.check", first.path, *words, "--slot", slot])
     return (
-        f"{places}: must keep the property {name}, but {how}; for an explanation run `{command}`"
+        f"{component_names(model)}: must keep the property {name}, but {how}; for an explanation run `{command}`"
         f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` in the class'
     )
-
-
-def _around(model: Model, slot: str) -> list[str]:
-    """The words of the check command for the model around a component: what differs from its default scale."""
-    default = resolve([scale_level(DEFAULT_SCALE)]).flat()
-    flat = Config(model=model).flat()
-    keys = [key for key in flat if key.startswith("model.") and not f"{key}.".startswith(f"model.{slot}.")]
-    return [f"{key}={flat[key]}" for key in keys if flat[key] is not None and flat[key] != default.get(key)]
-
-
-def _breaking_alone(model: Model, vocab_size: int, name: str) -> dict[str, Component]:
-    """By slot, the components that break a property also where all others are the paper's."""
-    own = not_papers(model)
-    if len(own) == 1:
-        return own
-    return {slot: one for slot, one in own.items() if name in broken_properties(_only(model, slot), vocab_size)}
-
-
-def _only(model: Model, slot: str) -> Model:
-    """The model with this component, and the paper's in all other slots."""
-    return model.model_copy(update={other: getattr(Model(), other) for other in not_papers(model) if other != slot})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,22 +10,23 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from transformer_pl.config import CLEANING, KEYS, Data
 from transformer_pl.data.corpus import EVALUATION, Corpus
-from transformer_pl.data.prepared import SIDES, Prepared
+from transformer_pl.data.prepared import SIDES, Prepared, token_type
 from transformer_pl.data.selection import OnProgress, Selection, check_counts, no_progress, select_all
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.data.tokenizer import Tokenizer, train_bpe
 from transformer_pl.data.tokens import Tokens, nothing_fits_error
-from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 
 TOKENIZING = 1  # raised whenever the same text would give other tokens
+UNFINISHED = ".unfinished"  # ends the name of a folder that is not prepared to its end
 CHUNK = 10_000  # pairs in memory at a time
 BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
@@ -59,7 +60,7 @@ def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: O
     corpus = corpus or open_corpus(data)
     folder = Path(runs) / "data" / fingerprint_id(data, corpus)
     prepared = Prepared(folder)
-    if prepared.problem():
+    if not prepared.is_counted():
         try:
             _make(folder, data, corpus, on_progress)
         except OSError as error:
@@ -78,17 +79,11 @@ def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: O
 
 def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
     """Prepare the text in a folder beside `folder`, and rename it. Whatever stops that, no part of a text remains."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    unfinished = folder.with_name(f".{folder.name}{UNFINISHED}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_name(f".{folder.name}.lock"), on_progress):
-        if folder.exists():
-            problem = Prepared(folder).problem()
-            if not problem:  # another process has prepared it meanwhile
-                return
-            unusable = folder.with_name(f"{folder.name}.unusable")
-            warn(f"{problem}; its folder is now {unusable.name}, and the text is prepared anew")
-            shutil.rmtree(unusable, ignore_errors=True)
-            folder.rename(unusable)
+        if folder.exists():  # another process has prepared it meanwhile
+            return
         shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
         unfinished.mkdir()
         try:
@@ -96,6 +91,19 @@ def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> 
             unfinished.rename(folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether a folder under runs/data is what a killed preparation has left."""
+    if folder.suffix != UNFINISHED:
+        return False
+    lock = folder.with_suffix(".lock")
+    try:
+        with FileLock(lock, timeout=0):
+            lock.unlink()
+            return True
+    except OSError:  # a living process holds it, or the folder is another user's
+        return False
 
 
 @contextmanager
@@ -123,7 +131,7 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
     for name, selection in selections.items():
         with ExitStack() as stack:
             writers = [
-                stack.enter_context(_Writer(folder, f"{name}.{side}", len(tokenizer), name in EVALUATION))
+                stack.enter_context(_Writer(folder, f"{name}.{side}", data.vocab_size, name in EVALUATION))
                 for side in SIDES
             ]
             pairs = selection.used(corpus.pairs(name))
@@ -132,7 +140,7 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
                 for writer, sentences in zip(writers, zip(*chunk, strict=True), strict=True):
                     writer.write(sentences, tokenizer.encode(sentences))
                 done += len(chunk)
-        pieces = {f"{side}_pieces": writer.flat.length for side, writer in zip(SIDES, writers, strict=True)}
+        pieces = {f"{side}_pieces": writer.pieces for side, writer in zip(SIDES, writers, strict=True)}
         splits[name] = selection.counts | pieces
     meta = {"corpus": corpus.description, "fingerprint": corpus.fingerprint, "settings": _settings(data)}
     write_json(folder / "meta.json", meta | {"splits": splits})
@@ -152,38 +160,15 @@ class _Writer(ExitStack):
 
     def __init__(self, folder: Path, stem: str, vocab_size: int, keep_text: bool):
         super().__init__()
-        self.flat = self.enter_context(_Array(folder / f"{stem}.npy", np.uint16 if vocab_size <= 2**16 else np.uint32))
-        self.offsets = self.enter_context(_Array(folder / f"{stem}.offsets.npy", np.int64))
+        self.pieces, self.dtype = 0, token_type(vocab_size)
+        self.flat = self.enter_context((folder / f"{stem}.tokens").open("wb"))
+        self.offsets = self.enter_context((folder / f"{stem}.offsets").open("wb"))
         self.text = self.enter_context((folder / f"{stem}.txt").open("wb")) if keep_text else None
-        self.offsets.append(np.zeros(1))
+        self.offsets.write(bytes(8))
 
     def write(self, sentences: Iterable[str], tokens: Tokens) -> None:
-        self.offsets.append(self.flat.length + tokens.offsets[1:])
-        self.flat.append(tokens.flat)
+        self.flat.write(tokens.flat.astype(self.dtype).tobytes())
+        self.offsets.write((tokens.offsets[1:] + self.pieces).astype(np.int64).tobytes())
+        self.pieces += len(tokens.flat)
         if self.text:
             self.text.write("".join(f"{sentence}\n" for sentence in sentences).encode())
-
-
-class _Array:
-    """A `.npy` file of one dimension that grows."""
-
-    def __init__(self, path: Path, dtype: type):
-        self.dtype, self.length, self.file = np.dtype(dtype), 0, path.open("wb")
-        self._write_header()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with self.file:
-            self.file.seek(0)
-            self._write_header()
-
-    def append(self, values: np.ndarray) -> None:
-        self.length += len(values)
-        self.file.write(values.astype(self.dtype, copy=False).tobytes())
-
-    def _write_header(self) -> None:
-        """Write the header, or replace it: numpy leaves room in it for a greater length."""
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self.file, header)

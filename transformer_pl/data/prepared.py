@@ -1,22 +1,22 @@
 """A prepared text, as a folder of token arrays has it.
 
 runs/data/<id>/  tokenizer.model  meta.json
-                 {train,val,test}.{source,target}.npy and .offsets.npy  {val,test}.{source,target}.txt
+                 {train,val,test}.{source,target}.{tokens,offsets}  {val,test}.{source,target}.txt
 """
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_pl.data.corpus import EVALUATION, SPLITS
+from transformer_pl.data.corpus import EVALUATION
 from transformer_pl.data.tokenizer import Tokenizer
-from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
 from transformer_pl.runtime.errors import InputError
 
 SIDES = ("source", "target")
@@ -41,24 +41,10 @@ class Prepared:
         """Return whether the text is prepared, so that its sentences and tokens are counted."""
         return (self.folder / "meta.json").exists()
 
-    def problem(self) -> str | None:
-        """Open every file; return an error message for the first one that cannot be read, or None."""
-        try:
-            _ = self.tokenizer
-            for name in SPLITS:
-                self.split(name)
-            for name in EVALUATION:
-                self.text(name)
-        except InputError as error:
-            return str(error)
-        return None
-
     @cached_property
     def tokenizer(self) -> Tokenizer:
         with self._reading("tokenizer.model") as path:
-            tokenizer = Tokenizer(path)  # also of an empty file
-            _check_count(len(tokenizer), self.meta["settings"]["vocab_size"])
-        return tokenizer
+            return Tokenizer(path)
 
     def mean_length(self, name: str, side: str) -> float:
         """The mean of `lengths_with_special` over a split. side: `source` or `target`."""
@@ -74,32 +60,48 @@ class Prepared:
         return self._sentences(name, "source"), self._sentences(name, "target")
 
     def _tokens(self, name: str, side: str) -> Tokens:
-        with self._reading(f"{name}.{side}.npy") as path:
-            flat = np.load(path, mmap_mode="r")
-        with self._reading(f"{name}.{side}.offsets.npy") as path:
-            return Tokens(flat, np.load(path))
+        dtype = token_type(self.meta["settings"]["vocab_size"])
+        with self._reading(f"{name}.{side}.tokens") as path:
+            flat = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
+        with self._reading(f"{name}.{side}.offsets") as path:
+            return Tokens(flat, np.fromfile(path, np.int64))
 
     def _sentences(self, name: str, side: str) -> list[str]:
         with self._reading(f"{name}.{side}.txt") as path:
-            sentences = path.read_bytes().decode().split("\n")[:-1]
-            _check_count(len(sentences), self.meta["splits"][name]["pairs"])
-        return sentences
+            return path.read_bytes().decode().split("\n")[:-1]
 
     @contextmanager
     def _reading(self, file: str) -> Iterator[Path]:
         path = self.folder / file
         try:
             yield path
-        except InputError:  # of another file
-            raise
-        except (OSError, EOFError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(
-                f"{path}: must be as it was written, but cannot be read: {reason}; the next training on this text "
-                "prepares it anew"
+                f"{path}: must be as it was written, but cannot be read: {reason}; remove {self.folder}, and the next "
+                "training prepares the text anew"
             ) from None
 
 
-def _check_count(actual: int, expected: int) -> None:
-    if actual != expected:
-        raise ValueError(f"it holds {actual} entries in place of {expected}")
+def token_type(vocab_size: int) -> type:
+    """The type of a stored token."""
+    return np.uint16 if vocab_size <= 2**16 else np.uint32
+
+
+class Epoch(NamedTuple):
+    """One pass over the training pairs that fit."""
+
+    batches: float  # to within a few per cent: it knows no batch of pairs of several lengths
+    target_tokens: int  # EOS included, padding not
+
+
+@cache
+def epoch(prepared: Prepared, batch_tokens: int, max_length: int) -> Epoch:
+    """The epoch of a text with batches of `batch_tokens` tokens per language, padding included.
+
+    A batch holds pairs of about one length L, as many as fit: the whole part of batch_tokens / L.
+    """
+    source, target = (tokens.lengths_with_special for tokens in prepared.split("train"))
+    fits = pairs_that_fit(source, target, batch_tokens, max_length)
+    longer = np.maximum(source, target)[fits]
+    return Epoch(float((1 / (batch_tokens // longer)).sum()), int(target[fits].sum()))

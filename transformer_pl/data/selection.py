@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import EVALUATION, SPLITS, Corpus, Pair
-from transformer_pl.data.tokenizer import MOST_PAIRS, vocabulary_bounds
 from transformer_pl.runtime.errors import InputError
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
@@ -32,14 +31,6 @@ class Selection(NamedTuple):
     def used(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
         """Those that are used, of all pairs of the split in their order."""
         return itertools.compress(pairs, self.kept)
-
-
-class Survey(NamedTuple):
-    """What a text holds, before it is prepared."""
-
-    splits: dict[str, dict[str, int]]  # by split: `pairs` that are used, and those that are left out by reason
-    words: tuple[float, float]  # mean number of words of a training sentence: source, target
-    vocabulary: tuple[int, int] | None  # the least and the greatest vocab_size; None for a text of over MOST_PAIRS
 
 
 def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> Selection:
@@ -80,17 +71,6 @@ def select_all(corpus: Corpus, data: Data, on_progress: OnProgress = no_progress
     selections = {name: select(name, corpus, data, on_progress) for name in SPLITS}
     check_counts({name: selection.counts for name, selection in selections.items()}, data, corpus.description)
     return selections
-
-
-def survey(corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> Survey:
-    """What a text holds, and the vocabularies that it allows. Raises an InputError for a mistake in it."""
-    selections = select_all(corpus, data, on_progress)
-    train, vocabulary = selections["train"], None
-    source, target = (words / train.counts["pairs"] for words in train.words)
-    if train.counts["pairs"] <= MOST_PAIRS:
-        on_progress("finding the bounds of the vocabulary", 0, None)
-        vocabulary = vocabulary_bounds(list(itertools.chain.from_iterable(train.used(corpus.pairs("train")))))
-    return Survey({name: selection.counts for name, selection in selections.items()}, (source, target), vocabulary)
 
 
 def check_counts(counts: dict[str, dict[str, int]], data: Data, describe: str) -> None:

@@ -440,12 +440,6 @@ def draw_tense(rng: Random) -> str:
     return "past" if roll < PAST else "modal" if roll < PAST + MODAL else "present"
 
 
-def sentence(rng: Random) -> tuple[str, str]:
-    """One pair: English, German. Pairs recur."""
-    tree, german = tree_and_german(rng)
-    return plain(tree), german
-
-
 def tree_and_german(rng: Random) -> tuple[str, str]:
     """One pair: the tree of an English sentence, German. Pairs recur."""
     roll, tense = rng.random(), draw_tense(rng)

@@ -21,44 +21,13 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
 MOST_WORDS = 1_000_000  # whose ids are kept at a time
-MOST_PAIRS = 100_000  # in a larger training text, the bounds of the vocabulary take long to find and allow any usual
-LARGEST = 1_000_000  # vocabulary that is asked for
 
 # sentencepiece writes a blank as ▁ and decodes every ▁ as a blank. So a ▁ of the text is encoded as ESC and _.
 _BLANK, _ESCAPE = "▁", "\x1b"
 _ESCAPED = re.compile(f"{_ESCAPE}([{_ESCAPE}_])")
 
 
-class VocabularyError(InputError):
-    """A vocabulary that this text does not allow.
-
-    least, greatest: the bounds of `vocab_size`, as far as they are known.
-    """
-
-    def __init__(self, vocab_size: int, least: int | None = None, greatest: int | None = None):
-        self.bounds = least, greatest
-        place = f"data.vocab_size = {vocab_size}"
-        if least and vocab_size < least:
-            why = f"for this text ({FIXED - BYTES} special tokens, {BYTES} bytes and every character)"
-            super().__init__(f"{place}: must be at least {least} {why}; raise it")
-        else:
-            why = "as this text allows no more merges"
-            super().__init__(f"{place}: must be at most {greatest}, {why}; lower it")
-
-
-def vocabulary_bounds(sentences: Sequence[str]) -> tuple[int, int]:
-    """The least and the greatest `vocab_size` that `train_bpe` takes for a text. Takes as long as the greatest."""
-    bounds = []
-    for index, size in enumerate((FIXED, LARGEST)):
-        try:
-            train_bpe(sentences, size)
-            bounds.append(size)
-        except VocabularyError as error:
-            bounds.append(error.bounds[index] or size)
-    return bounds[0], bounds[1]
-
-
-def train_bpe(sentences: Iterable[str], vocab_size: int, byte_fallback: bool = True) -> bytes:
+def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
 
     It holds 4 special tokens, 256 bytes, every character of the text, then the merges. The same sentences give the same
@@ -79,8 +48,8 @@ def train_bpe(sentences: Iterable[str], vocab_size: int, byte_fallback: bool = T
             sentence_iterator=escaped(),
             model_writer=model,
             model_type="bpe",
-            vocab_size=max(vocab_size, FIXED) if byte_fallback else vocab_size,  # with fewer it names no bound
-            byte_fallback=byte_fallback,
+            vocab_size=max(vocab_size, FIXED),  # with fewer it names no bound
+            byte_fallback=True,
             character_coverage=1.0,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -100,10 +69,12 @@ def train_bpe(sentences: Iterable[str], vocab_size: int, byte_fallback: bool = T
 
 def _explain(error: RuntimeError, vocab_size: int) -> Exception:
     """Return an InputError for a vocabulary that does not fit the text, otherwise sentencepiece's own error."""
+    place = f"data.vocab_size = {vocab_size}"
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-        return VocabularyError(vocab_size, least=int(least[1]))
+        tokens = f"{FIXED - BYTES} special tokens, {BYTES} bytes and every character"
+        return InputError(f"{place}: must be at least {least[1]} for this text ({tokens}); raise it")
     if greatest := re.search(r"too high .* value <= (\d+)", str(error)):
-        return VocabularyError(vocab_size, greatest=int(greatest[1]))
+        return InputError(f"{place}: must be at most {greatest[1]}, as this text allows no more merges; lower it")
     if "sentences_.empty()" in str(error):
         return InputError(
             "the training text must hold at least one sentence without ▅ (U+2585), which the tokenizer skips, but has "

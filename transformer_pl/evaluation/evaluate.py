@@ -1,9 +1,9 @@
 """A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
 
-import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,11 +39,6 @@ class Likelihood(NamedTuple):
         """Nats per token."""
         return float(self.nll.sum() / self.tokens.sum())
 
-    @property
-    def perplexity(self) -> float:
-        """Per token, as in Table 3. Infinite if it is too large for a float."""
-        return perplexity(self.loss)
-
 
 def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likelihood:
     """Score every reference, in batches of at most `tokens` tokens per language."""
@@ -72,14 +67,7 @@ def translate(
         limits = torch.from_numpy(source.lengths[indexes] + decode.extra)
         with _evaluating(model) as device:
             step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
-            settings: dict[str, Any] = {
-                "bos": BOS,
-                "eos": EOS,
-                "beam": decode.beam,
-                "alpha": decode.alpha,
-                "n_best": n_best,
-            }
-            outputs = beam_search(step, limits, **settings)
+            outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha, n_best=n_best)
         for index, hypotheses in zip(indexes, outputs, strict=True):
             translations[index] = hypotheses
     return translations
@@ -134,18 +122,17 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
         if not all(math.isfinite(nll.loss) for nll in likelihoods):
             raise Diverged(config.steps)
         with diverged_if_not_finite(config.steps):
-            translations = iter(best_translations(model, every, prepared.tokenizer, config.decode, tokens))
+            translations = best_translations(model, every, prepared.tokenizer, config.decode, tokens)
         params = sum(p.numel() for p in model.parameters())
-    hypotheses = {
-        name: list(itertools.islice(translations, len(split.source))) for name, split in zip(sets, splits, strict=True)
-    }
+    first = len(splits[0].source)
+    hypotheses = {"val": translations[:first], "test": translations[first:]}
     for name, nll in zip(sets, likelihoods, strict=True):
         scores = checked_scores(hypotheses[name], prepared.text(name)[1], config)
-        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": nll.perplexity}
+        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": perplexity(nll.loss)}
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
         trial.save_sentences(name, hypotheses[name], task.measure.name, scores.statistics, nll.nll, nll.tokens)
-    first = itertools.islice(zip(*prepared.text("val"), hypotheses["val"], strict=True), EXAMPLES)
-    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in first]
+    lines = zip(*prepared.text("val"), hypotheses["val"], strict=True)
+    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:EXAMPLES]]
     return Evaluation(params, metrics, task.measure.name, scores.signature, examples)
 
 
@@ -158,15 +145,9 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
     maps: dict[str, list[Tensor]] = {}
     hooks = []
     for name, module in model.named_modules():
-        stack, _, rest = name.partition(".")
-        if callable(getattr(module, "weights", None)) and rest.endswith("attention.attention"):
-
-            def record(
-                attention: Any, inputs: tuple, named: dict, site: str = "cross" if "cross" in rest else stack
-            ) -> None:
-                Q, K, _, *mask_and_start = inputs
-                maps.setdefault(site, []).append(attention.weights(Q, K, *mask_and_start, **named))
-
+        if callable(getattr(module, "weights", None)) and name.endswith("attention.attention"):
+            site = "cross" if "cross" in name else name.partition(".")[0]
+            record = partial(_record_weights, maps.setdefault(site, []))
             hooks.append(module.register_forward_pre_hook(record, with_kwargs=True))
     try:
         with _evaluating(model) as device:
@@ -175,6 +156,11 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
         for hook in hooks:
             hook.remove()
     return maps
+
+
+def _record_weights(maps: list[Tensor], attention: Any, inputs: tuple, named: dict[str, Any]) -> None:
+    Q, K, _, *mask_and_start = inputs
+    maps.append(attention.weights(Q, K, *mask_and_start, **named))
 
 
 class CachedSteps:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
@@ -31,15 +30,15 @@ def check_tokeniser(language: str) -> None:
 
 
 def corpus_score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Score:
-    """Score a whole set. BLEU is computed from the summed statistics, so each sentence is tokenised once.
+    """Score a whole set.
 
     language: of these texts. sacreBLEU splits Chinese (`zh`), Japanese (`ja`) and Korean (`ko`), which have no blanks
     between words, by tokenisers of their own, and all others alike (`13a`).
     """
+    bleu, chrf = BLEU(trg_lang=language), CHRF()
+    scores = [metric.corpus_score(hypotheses, [references]).score for metric in (bleu, chrf)]
     statistics = sentence_statistics(hypotheses, references, language)
-    sums = [sum(column) for column in zip(*statistics, strict=True)]
-    bleu = BLEU.compute_bleu(sums[:4], sums[4:8], sys_len=sums[8], ref_len=sums[9], smooth_method="exp").score
-    return Score(bleu, CHRF().corpus_score(hypotheses, [references]).score, _signature(language), statistics)
+    return Score(scores[0], scores[1], str(bleu.get_signature()), statistics)
 
 
 def sentence_bleu(hypothesis: str, reference: str, language: str = "") -> float:
@@ -78,10 +77,3 @@ def paper_tokens(texts: Sequence[str], language: str) -> list[str]:
     normalise, tokenise = MosesPunctNormalizer().replace_unicode_punct, MosesTokenizer(language).tokenize
     tokens = (tokenise(normalise(text.replace("„", '"')), return_str=True) for text in texts)
     return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text) for text in tokens]
-
-
-@cache
-def _signature(language: str) -> str:
-    bleu = BLEU(trg_lang=language)
-    bleu.corpus_score(["a"], [["a"]])  # sacreBLEU knows its signature only after it has scored something
-    return str(bleu.get_signature())

@@ -12,8 +12,8 @@ from transformer_pl.launchers.local import LocalLauncher, ask_to_end, end, end_a
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.runtime.terminal import counted
+from transformer_pl.trials.metrics import main_score
 from transformer_pl.trials.runs_folder import check_writable, why_unwritable
-from transformer_pl.trials.schemas import main_score
 
 POLL_S = 0.2  # between two looks at the running trials
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial

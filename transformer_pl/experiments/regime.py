@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from transformer_pl.config import Config, sizes
-from transformer_pl.data.epoch import epoch
-from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.prepared import Prepared, epoch
 from transformer_pl.schedule import learning_rate
 
 

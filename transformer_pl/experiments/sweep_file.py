@@ -218,7 +218,7 @@ class _RowReader:
         config = _attempt(self.errors, resolve, [self.scale, *levels])
         named = config or _attempt([], resolve, _component_keys([self.scale, *levels]))  # the components of a wrong row
         if named is not None:
-            mistakes = components.check_components(named.model, self.path.parent)
+            mistakes = components.check_components(named.model)
             self.errors += [f"{self.path}: {mistake}" for mistake in mistakes]
         if base is None or config is None or not seeds:
             return None

@@ -11,9 +11,8 @@ from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import OnProgress, check_counts, survey
+from transformer_pl.data.selection import OnProgress, check_counts, select_all
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.tokenizer import VocabularyError
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
 from transformer_pl.task import task_of
@@ -32,7 +31,7 @@ def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
 def survey_texts(texts: Iterable[tuple[Data, Prepared]], console: Console) -> list[str]:
     """Read the texts that are not prepared yet, and return a line for each text.
 
-    Raises an InputError for text that cannot be used, and for a vocabulary that it does not allow.
+    Raises an InputError for text that cannot be used.
     """
     with shown_stages(console) as on_progress:
         lines = collect_errors(lambda text: _describe(*text, on_progress), dict.fromkeys(texts))
@@ -45,14 +44,11 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     corpus = open_corpus(data)
     if not corpus.is_local:
         return f"text: {corpus.description}; it is loaded and counted when it is prepared"
-    text = survey(corpus, data, on_progress)
-    line = _line(data, corpus.description, text.splits, "words", text.words)
-    if not text.vocabulary:
-        return line
-    least, greatest = text.vocabulary
-    if not least <= data.vocab_size <= greatest:
-        raise VocabularyError(data.vocab_size, least, greatest)
-    return f"{line}; data.vocab_size may be {least:,} to {greatest:,}"
+    splits = select_all(corpus, data, on_progress)
+    train = splits["train"]
+    source, target = (words / train.counts["pairs"] for words in train.words)
+    counts = {name: split.counts for name, split in splits.items()}
+    return _line(data, corpus.description, counts, "words", (source, target))
 
 
 def _describe_prepared(data: Data, prepared: Prepared) -> str:

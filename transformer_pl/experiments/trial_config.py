@@ -7,7 +7,7 @@ from transformer_pl.config import Config, Model, sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, forward_cost
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import check_task
+from transformer_pl.task import task_of
 
 
 def trial_config(levels: Iterable[Level]) -> Config:
@@ -23,7 +23,12 @@ def as_trained(config: Config) -> Config:
 
     Options of components that have their defaults are left out, as they make no other trial.
     """
-    if mistakes := [*check_components(config.model), *check_task(config.data)]:
+    mistakes = list(check_components(config.model))
+    try:
+        task_of(config.data)
+    except InputError as error:
+        mistakes += error.messages
+    if mistakes:
         raise InputError(*mistakes)
     return match_flops(config.model_copy(update={"model": without_defaults(config.model)}))
 

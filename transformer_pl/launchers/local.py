@@ -79,7 +79,7 @@ def end_all(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         ask_to_end(process)
     deadline = time.monotonic() + GRACE_S
-    install_handler(raise_stopped)
+    signal.signal(signal.SIGINT, raise_stopped)
     with suppress(Stopped):
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from filelock import FileLock
 from rich.console import Console
 
 from transformer_pl.reporting.render import Table
-from transformer_pl.runtime.files import locked_file, write_atomically
+from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import say
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
-from transformer_pl.trials.names import sweep_title
+from transformer_pl.trials.runs_folder import sweep_title
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Publisher:
         self.console.print(table.terminal(self.console.width))
         page, markdown = self.folder / "report.html", self.folder / "table.md"
         try:
-            with locked_file(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
+            with FileLock(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
                 drawn = page.exists() and markdown.exists() and markdown.read_text("utf-8") == table.markdown()
                 write_atomically(self.folder / "table.tex", table.latex())
                 write_atomically(self.folder / "results.csv", table.csv())

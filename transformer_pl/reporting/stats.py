@@ -26,7 +26,7 @@ from scipy import stats
 from transformer_pl.reporting import moderation
 from transformer_pl.reporting.moderation import Part, Prior, variance_of
 from transformer_pl.task import HIGHEST, LOWEST, Measure
-from transformer_pl.trials.schemas import LOSS_COLUMNS, SCORE_COLUMNS
+from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95

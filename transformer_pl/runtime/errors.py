@@ -14,7 +14,6 @@ Result = TypeVar("Result")
 
 CORE = Path(__file__).parents[1]
 SHOWN = 200  # characters of a value that a message shows
-LISTED = "\n  "  # before each entry of a list in a message, which is otherwise one line
 
 
 def shown(value: Any) -> str:
@@ -26,13 +25,8 @@ def shown(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with characters that would move a terminal's cursor escaped."""
+    """The text on one line, with characters that would move a terminal's cursor escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _as_printed(message: str) -> str:
-    """The message with ends of lines in a user's words escaped."""
-    return LISTED.join(map(_printable, message.split(LISTED)))
 
 
 class InputError(ValueError):
@@ -42,7 +36,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, *messages: str):
-        self.messages = tuple(dict.fromkeys(map(_as_printed, messages)))
+        self.messages = tuple(dict.fromkeys(map(_printable, messages)))
         super().__init__("\n".join(self.messages))
 
 
@@ -66,7 +60,7 @@ def collect_errors(function: Callable[[Value], Result], values: Iterable[Value])
 @cache
 def warn(message: str) -> None:
     """Print a warning to standard error; each message once per process."""
-    print(f"warning: {_as_printed(message)}", file=sys.stderr, flush=True)
+    print(f"warning: {_printable(message)}", file=sys.stderr, flush=True)
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:

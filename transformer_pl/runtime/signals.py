@@ -1,16 +1,13 @@
-"""How processes stop: on SIGINT and SIGTERM, and a trial also when its sweep has died."""
+"""How processes stop on SIGINT and SIGTERM."""
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
-ENDS_WITH_STDIN = "TRANSFORMER_PL_ENDS_WITH_STDIN"
 
 
 class Stopped(BaseException):
@@ -40,28 +37,16 @@ def install_handler(handler: Any) -> None:
         signal.signal(signum, handler)
 
 
+def expect_another() -> None:
+    """After a first signal, let Ctrl-C end the process at once. Ignore SIGTERM: SLURM and a sweep may both send it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which a program that is started would inherit
+
+
 def raise_stopped(signum: int, frame: object) -> NoReturn:
-    """Handle a signal by raising Stopped. A second signal ends the process at once."""
-    install_handler(signal.SIG_DFL)
+    """Handle a signal by raising Stopped."""
+    expect_another()
     raise Stopped(signum)
-
-
-def end_with_parent() -> None:
-    """If ENDS_WITH_STDIN is set, stop this process when its standard input is closed.
-
-    The sweep holds the other end of that pipe and writes nothing. However the sweep ends, the system closes the pipe,
-    so no trial outlives its sweep.
-    """
-    if not os.environ.get(ENDS_WITH_STDIN):
-        return
-
-    def watch() -> None:
-        os.read(0, 1)  # not sys.stdin.read, which holds a lock that the interpreter needs at exit
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_S)
-        os._exit(128 + signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def kill(leader: int) -> None:

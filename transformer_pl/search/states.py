@@ -8,7 +8,7 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.config import without_section
-from transformer_pl.trials import names
+from transformer_pl.trials import trial as trials_on_disk
 
 # User attributes of a trial.
 BASE = "base"  # True: this is the base, enqueued when the study is created
@@ -67,7 +67,7 @@ def trials_left(trials: Sequence[FrozenTrial], run_cap: int) -> int:
 def trial_id(trial: FrozenTrial) -> str | None:
     """Return the id of what was trained, whatever its folder is called now; None where the config is invalid."""
     folder = trial.user_attrs.get(FOLDER)
-    return folder and names.trial_id(folder)
+    return folder and trials_on_disk.trial_id(folder)
 
 
 def trial_name(trial: Trial | FrozenTrial) -> str:

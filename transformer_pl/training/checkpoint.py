@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import put_in_place
-from transformer_pl.runtime.signals import Stopped, install_handler
+from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
 from transformer_pl.training.module import TransformerModule
 
 
@@ -63,16 +63,14 @@ class Checkpoints(L.Callback):
 
         Whole numbers, such as an index that a component keeps, are those of the last.
         """
-        files = sorted(self.folder.glob("weights.*.pt"))[-self.average :] if self.average > 1 else []
+        if self.average == 1:
+            return None
+        files = sorted(self.folder.glob("weights.*.pt"))
         total: dict[str, torch.Tensor] = {}
         for file in files:  # one after the other, on the CPU: of a large model they are many gigabytes
-            state = torch.load(file, map_location="cpu", weights_only=True)
-            total = {
-                name: total[name] + value if name in total and value.is_floating_point() else value
-                for name, value in state.items()
-            }
-        mean = {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}
-        return mean or None
+            for name, value in torch.load(file, map_location="cpu", weights_only=True).items():
+                total[name] = total[name] + value if name in total and value.is_floating_point() else value
+        return {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +93,7 @@ class Checkpoints(L.Callback):
             return
         if trainer.global_step < trainer.max_steps and not _validates_now(trainer):  # else save after the validation
             is_due = time.monotonic() >= self._saved + 60 * self.minutes
-            if _on_any_rank(trainer, is_due or self._signal is not None):
+            if trainer.strategy.reduce_boolean_decision(is_due or self._signal is not None, all=False):
                 self._save(trainer)
                 self._stop_if_asked(trainer)
 
@@ -113,11 +111,11 @@ class Checkpoints(L.Callback):
     def _note_signal(self, signum: int, frame: object) -> None:
         """Remember the signal until the step ends. Lightning restores the earlier handler after the training."""
         self._signal = signum
-        install_handler(signal.SIG_DFL)  # a second signal ends the process at once
+        expect_another()
 
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         """Stop after a checkpoint was saved."""
-        if _on_any_rank(trainer, self._signal is not None):
+        if trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False):
             raise Stopped(self._signal or signal.SIGTERM)
 
     def _save(self, trainer: L.Trainer, counts: bool = False) -> None:
@@ -141,8 +139,12 @@ class Checkpoints(L.Callback):
             put_in_place(new, last)
 
     def state_dict(self) -> dict[str, Any]:
+        random_states: list[Any] = [_random_state()]  # by rank
+        if torch.distributed.is_initialized():
+            random_states *= torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(random_states, random_states[0])
         seconds = time.perf_counter() - self._started
-        return {"seconds": seconds, "random": _gather(_random_state()), "accumulate": self.accumulate}
+        return {"seconds": seconds, "random": random_states, "accumulate": self.accumulate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["accumulate"] != self.accumulate:  # Lightning counts parts of batches
@@ -153,41 +155,23 @@ class Checkpoints(L.Callback):
         self.earlier_s, self._random_states = state["seconds"], state["random"]
 
 
-def _on_any_rank(trainer: L.Trainer, value: bool) -> bool:
-    return trainer.strategy.reduce_boolean_decision(value, all=False)
-
-
 def _validates_now(trainer: L.Trainer) -> bool:
     """Whether a validation follows the step that has just ended."""
     assert trainer.val_check_batch  # set, because the trainer has a val_check_interval
     return trainer.global_step * trainer.accumulate_grad_batches % trainer.val_check_batch == 0
 
 
-def _gather(value: Any) -> list[Any]:
-    """The value of every rank, by rank."""
-    if not torch.distributed.is_initialized():
-        return [value]
-    values: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, value)
-    return values
-
-
 def _random_state() -> dict[str, Any]:
     """The state of every random number generator, in plain types, which checkpoints can load."""
     name, keys, *rest = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": (name, np.asarray(keys).tolist(), *rest),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
+    numbers = (name, np.asarray(keys).tolist(), *rest)
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": numbers, "cuda": cuda}
 
 
 def _restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():  # a trial may continue on another device
+    if state["cuda"] is not None and torch.cuda.is_available():  # a trial may continue on another device
         torch.cuda.set_rng_state(state["cuda"])

@@ -1,8 +1,6 @@
 """Train a trial to the end of its schedule and keep its weights; or reuse those of a trial that trained the same."""
 
 import logging
-import os
-import shutil
 import warnings
 from typing import Any, NamedTuple
 
@@ -19,8 +17,6 @@ from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine, memory
 from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.training.bleu_sample import BleuSample
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import MetricsFile
 from transformer_pl.training.module import TransformerModule
@@ -46,15 +42,13 @@ def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) 
     config = run.config
     L.seed_everything(config.seed, verbose=False)
     module = TransformerModule(config, len(prepared.tokenizer))
-    check_shardable(config, module)
     if compiles(config):
         module.compile_layers()
     data = TranslationDataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
-    callbacks: list[L.Callback] = [BleuSample(config, prepared)] if config.trainer.bleu_sample else []
-    callbacks += [checkpoints, LambdaCallback(on_train_start=_draw_dropout_by_rank)]
-    trainer = build_trainer(config, [file, *loggers], callbacks)
+    dropout = LambdaCallback(on_train_start=_draw_dropout_by_rank)
+    trainer = build_trainer(config, [file, *loggers], [checkpoints, dropout])
     newest, step = checkpoints.newest()
     file.start(step)
     trainer.fit(module, data, ckpt_path=newest, weights_only=True)
@@ -75,12 +69,16 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     precision = config.trainer.precision
     if precision == "bf16-master":
         plugins.append(MasterWeights())
+    strategy: str | Strategy = config.trainer.strategy
+    if strategy == "fsdp2":
+        ranks = config.trainer.devices * config.trainer.num_nodes
+        strategy = ModelParallelStrategy(ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
     return L.Trainer(
         plugins=plugins,
         accelerator=accelerator(config),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
-        strategy=strategy(config),
+        strategy=strategy,
         precision=None if precision == "bf16-master" else precision,
         max_steps=config.steps,
         accumulate_grad_batches=config.trainer.accumulate,
@@ -126,12 +124,6 @@ def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> T
     return TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
 
 
-def ran_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that a device had no room for a tensor."""
-    is_any = isinstance(error, RuntimeError) and "out of memory" in str(error)  # of a driver, say
-    return is_any or isinstance(error, torch.OutOfMemoryError)
-
-
 def accelerator(config: Config) -> str:
     """`cuda` or `cpu`, named to Lightning so that it cannot choose another.
 
@@ -147,37 +139,11 @@ def gpu_names(config: Config) -> list[str]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether the layers are compiled for training.
-
-    Raises an InputError where they are to be, but there is no compiler.
-    """
-    compilers = (os.environ.get("CXX", "g++"), "clang++")
-    found = any(shutil.which(compiler) for compiler in compilers)
-    if config.trainer.compile == "on" and not found:
-        names = " or ".join(compilers)
-        raise InputError(f"trainer.compile = on: needs a C++ compiler, {names}, but finds none; choose auto or off")
+    """Whether the layers are compiled for training: `auto` means on a GPU, where torch can compile them."""
     if config.trainer.compile == "auto":
         whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
-        return found and whole and accelerator(config) == "cuda"
+        return whole and accelerator(config) == "cuda"
     return config.trainer.compile == "on"
-
-
-def strategy(config: Config) -> str | Strategy:
-    """How ranks share the training, in Lightning's terms."""
-    if config.trainer.strategy != "fsdp2":
-        return config.trainer.strategy
-    ranks = config.trainer.devices * config.trainer.num_nodes
-    return ModelParallelStrategy(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
-
-
-def check_shardable(config: Config, module: L.LightningModule) -> None:
-    """Raise an InputError for parameters that fsdp2 cannot split among ranks: those without a dimension."""
-    scalars = [name for name, parameter in module.named_parameters() if parameter.dim() == 0]
-    if config.trainer.strategy == "fsdp2" and scalars:
-        raise InputError(
-            f"trainer.strategy = fsdp2: splits every parameter, so each must have a dimension, but {scalars[0]} is a "
-            "single number; make it a tensor of shape (1,), or choose ddp"
-        )
 
 
 def use_threads(config: Config, trial: Trial) -> int:
@@ -185,9 +151,7 @@ def use_threads(config: Config, trial: Trial) -> int:
     share = chosen_thread_count()  # for each process; torch has read it only if this process was not forked
     if share is None:
         share = max(1, torch.get_num_threads() // config.trainer.devices)
-    begun, threads = trial.threads_begun(), trial.threads(config.trainer.threads, share)
-    if begun not in (None, threads):
-        print(f"trainer.threads = {threads}: this trial began with {begun}; its result may differ in the last digits")
+    threads = trial.threads(config.trainer.threads, share)
     torch.set_num_threads(threads)
     set_thread_count(threads)
     return threads

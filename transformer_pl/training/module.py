@@ -10,14 +10,18 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from transformer_pl.config import Config, sizes
+from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import Batch
+from transformer_pl.data.datamodule import TranslationDataModule
 from transformer_pl.data.tokenizer import PAD
+from transformer_pl.data.tokens import evenly_spaced
+from transformer_pl.evaluation.evaluate import best_translations
 from transformer_pl.loss import negative_log_likelihood, smoothed_loss
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
-from transformer_pl.trials.divergence import Diverged
+from transformer_pl.task import checked_scores, task_of
+from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.trials.metrics import perplexity
 
 
@@ -152,6 +156,24 @@ class TransformerModule(L.LightningModule):
         self.stop_if_diverged(self._validated)
         loss, tokens = self._sum_over_ranks(self._validated)
         self.log_now({"val/loss": loss / tokens, "val/ppl": perplexity(loss / tokens)})
+        if self.config.trainer.bleu_sample:
+            self._score_sample(self.trainer.datamodule)  # type: ignore[attr-defined]
+
+    @component_code()
+    def _score_sample(self, data: TranslationDataModule) -> None:
+        """Log the score of `trainer.bleu_sample` evenly spaced sentences of the validation set: cheap, for a pruner.
+
+        Every rank translates all of them, since each has the whole model.
+        """
+        prepared, keys, task = data.prepared, self.config.trainer, task_of(self.config.data)
+        source, (_, references) = prepared.split("val").source, prepared.text("val")
+        chosen = evenly_spaced(len(source), keys.bleu_sample)
+        quick = Decode(beam=1)  # no key of decoding counts: trials that differ in these share their training
+        with diverged_if_not_finite(self.trainer.global_step):
+            sample = source.take(chosen)
+            hypotheses = best_translations(self.model, sample, prepared.tokenizer, quick, keys.eval_tokens)
+        scores = checked_scores(hypotheses, [references[i] for i in chosen], self.config)
+        self.log_now({task.sample_metric: scores.metrics[task.measure.name]})
 
     def on_validation_end(self) -> None:
         """Leave the time of the validation and of its callbacks out of the training rate."""

@@ -14,23 +14,22 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from transformer_pl.data.prepare import digest
+from transformer_pl.data.prepare import digest, is_abandoned
 from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import ask, counted, say
-from transformer_pl.trials.names import TRIAL_FOLDER, trial_id
+from transformer_pl.trials.metrics import main_score
 from transformer_pl.trials.runs_folder import sweep_plan
-from transformer_pl.trials.schemas import Record, main_score
-from transformer_pl.trials.trial import WRITTEN, Trial
+from transformer_pl.trials.trial import TRIAL_FOLDER, WRITTEN, Record, Trial, trial_id
 
 # What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
 TRIAL_FILES = (*WRITTEN, "log.txt", "log.*.txt", "result.json.unreadable", "checkpoints", "sources", "wandb", "lock*")
-DATA_FILES = ("meta.json", "tokenizer.model", "*.source*", "*.target*", "train.kept", "counts.json")
+DATA_FILES = ("meta.json", "tokenizer.model", "*.source.*", "*.target.*")
 
 
 def list_runs(runs: Path, console: Console) -> None:
     """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out."""
     plans = {folder: plan for folder in _folders(runs / "sweeps") if (plan := sweep_plan(folder))}
-    trials = [Trial(folder) for folder in _folders(runs / "trials") if _is_trial(folder)]
+    trials = _trials(runs)
     if not trials and not plans:
         console.print(f"{runs}: no sweep and no trial")
         return
@@ -91,43 +90,47 @@ def clean(runs: Path, console: Console) -> int:
 
 
 def find_removable(runs: Path) -> list[Removable]:
-    """The trials without a result that no process holds, and the texts that no other trial names.
+    """The trials without a result that no process holds, the texts that no other trial names, and unfinished texts.
 
     A diverged trial has come to its end: it stays. Links stay, and so does what lies behind them.
     """
-    trials = [Trial(folder) for folder in _folders(runs / "trials") if _is_trial(folder)]
-    useless = [trial for trial in trials if _has_no_result(trial) and not trial.locked()]
+    trials = _trials(runs)
+    useless = [
+        trial
+        for trial in trials
+        if trial.diverged_at() is None and not (trial.folder / "result.json").exists() and not trial.locked()
+    ]
     found = [_removable(trial.folder, f"{trial.state()}, without a result", TRIAL_FILES) for trial in useless]
+    texts = _folders(runs / "data")
+    found += [_removable(text, "its preparation was killed", DATA_FILES) for text in texts if is_abandoned(text)]
     gone = {item.path for item in found if not item.foreign}
     staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in gone]
     if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which text it uses
         return found
     used = {trial.data() for trial in staying}
-    texts = [folder for folder in _folders(runs / "data") if _is_text(folder) and folder.name not in used]
-    return found + [_removable(folder, "no trial uses this text", DATA_FILES) for folder in texts]
-
-
-def _has_no_result(trial: Trial) -> bool:
-    return trial.diverged_at() is None and not (trial.folder / "result.json").exists()
+    unused = [text for text in texts if _is_text(text) and text.name not in used]
+    return found + [_removable(text, "no trial uses this text", DATA_FILES) for text in unused]
 
 
 def _removable(folder: Path, reason: str, known: tuple[str, ...]) -> Removable:
     patterns = [*known, *(f".{name}*" for name in known)]  # the second: a file that was not written to its end
-    with os.scandir(folder) as entries:
-        foreign = [
-            entry.name
-            for entry in entries
-            if entry.is_symlink() or not any(fnmatchcase(entry.name, pattern) for pattern in patterns)
-        ]
+    foreign = [
+        path.name
+        for path in folder.iterdir()
+        if path.is_symlink() or not any(fnmatchcase(path.name, pattern) for pattern in patterns)
+    ]
     return Removable(folder, reason, min(foreign, default=None))
 
 
-def _is_trial(folder: Path) -> bool:
-    """Whether a folder is a trial's: its name ends with an id, and its result or its status confirms it."""
-    if not TRIAL_FOLDER.fullmatch(folder.name):
-        return False
-    result, status = Trial(folder).result(), Trial(folder).status()
-    return result["id"] == trial_id(folder.name) if result else {"time", "pid"} <= status.keys()
+def _trials(runs: Path) -> list[Trial]:
+    """The trials of a runs folder: the name of each ends with an id, and its result or its status confirms it."""
+
+    def is_trial(trial: Trial) -> bool:
+        result, id_ = trial.result(), trial_id(trial.folder.name)
+        return result["id"] == id_ if result else {"time", "pid"} <= trial.status().keys()
+
+    folders = [folder for folder in _folders(runs / "trials") if TRIAL_FOLDER.fullmatch(folder.name)]
+    return [trial for trial in map(Trial, folders) if is_trial(trial)]
 
 
 def _is_text(folder: Path) -> bool:

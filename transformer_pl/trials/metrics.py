@@ -1,4 +1,4 @@
-"""Perplexity, and the lines of metrics.jsonl: what kind each is, and how numbers that are not finite are stored.
+"""Perplexity, the score of a result, and the lines of metrics.jsonl: their kinds, and numbers that are not finite.
 
 A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by name, and `time` (seconds since 1970).
 """
@@ -12,6 +12,10 @@ from typing import Any, Literal
 
 Kind = Literal["train", "validation", "final"]
 
+# The numbers of a sentence: those of the task's measure (BLEU has ten), then nats and tokens.
+# The last number of each group depends on the reference alone.
+SCORE_COLUMNS, LOSS_COLUMNS = slice(0, -2), slice(-2, None)
+
 
 def perplexity(loss: float) -> float:
     """exp of a loss in nats per token; infinite above 709 nats, where a float overflows."""
@@ -19,6 +23,12 @@ def perplexity(loss: float) -> float:
         return math.exp(loss)
     except OverflowError:
         return math.inf
+
+
+def main_score(result: Mapping[str, Any]) -> tuple[str, float]:
+    """The name and the value of the score on the validation set that rows are compared by, such as val/bleu."""
+    name = f"val/{result['score']}"
+    return name, result["metrics"][name]
 
 
 def line_kind(metrics: Mapping[str, Any]) -> Kind:

@@ -1,6 +1,8 @@
 """The runs folder: whether it can be written, and the finished trials and the plans of sweeps in it."""
 
+import hashlib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,23 @@ from pydantic import BaseModel
 
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.levels import Level, resolve
-from transformer_pl.runtime.errors import LISTED, InputError
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, try_writing
 from transformer_pl.trials.trial import Trial
 
 DEFAULT_RUNS = Path("runs")
 MOST_LISTED = 20  # trials in a message
+
+
+def as_folder(name: str) -> str:
+    """A sweep's title as the name of its folder; with a short hash where characters were replaced, as others may be."""
+    folder = re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
+    return folder if folder == name else f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def sweep_title(name: str, scale: str) -> str:
+    """The name of a sweep's folder, such as `table3-A@demo`."""
+    return f"{name}@{Path(scale).stem}"
 
 
 def check_writable(runs: Path) -> None:
@@ -63,12 +76,10 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     if len(matching) == 1:
         return matching[0]
     names = [r["folder"].name for r in matching or results]
-    if len(names) > MOST_LISTED:
-        more = f"and {len(names) - MOST_LISTED} more; see python -m transformer_pl.sweep --list --runs {runs}"
-        names = [*names[:MOST_LISTED], more]
+    more = f" and {len(names) - MOST_LISTED} more: see --list" if len(names) > MOST_LISTED else ""
     raise InputError(
         f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give a part of its name "
-        f"that no other has{''.join(f'{LISTED}{line}' for line in names)}"
+        f"that no other of these has: {', '.join(names[:MOST_LISTED]) or 'none'}{more}"
     )
 
 

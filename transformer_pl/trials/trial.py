@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -12,22 +13,46 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import put_in_place, read_json, write_atomically, write_json
-from transformer_pl.task import Measure
+from transformer_pl.runtime.files import read_json, unfinished, write_atomically, write_json
 from transformer_pl.trials.lock import Timeout, TrialLock
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
-from transformer_pl.trials.names import trial_folder
-from transformer_pl.trials.schemas import Record, Result
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from transformer_pl.task import Measure
+
+TRIAL_FOLDER = re.compile(r".*-(?P<id>[0-9a-f]{12})")  # a user may change what stands before the id
 
 # What training and evaluation write, beside logs and folders
 WRITTEN = (
     *("config.yaml", "env.json", "identity.json", "status.json", "result.json", "metrics.jsonl", "weights.pt"),
     *("hyp.*.txt", "scores.*.jsonl"),
 )
+
+
+class Result(BaseModel):
+    """result.json, which holds more: see `train`."""
+
+    id: str
+    weights_id: str
+    name: str
+    scale: str
+    seed: int
+    config: dict[str, Any]
+    metrics: dict[str, float | None]  # null: an infinite perplexity
+    score: str  # the metric that rows are compared by, such as bleu
+    params: int
+    steps: int
+    flops: float
+    finished: str
+
+
+class Record(BaseModel):
+    """status.json, env.json, identity.json: any JSON object."""
 
 
 class Trial:
@@ -39,9 +64,8 @@ class Trial:
     @classmethod
     def at(cls, runs: Path, trial_id: str, readable: Callable[[], str]) -> "Trial":
         """The trial with this id. Its folder may have been renamed before the id; a new one is named `readable()`."""
-        folder = runs / "trials" / trial_folder(readable(), trial_id)
-        renamed = [] if folder.exists() else sorted(folder.parent.glob(f"*-{trial_id}"))
-        return cls(renamed[0] if renamed else folder)
+        renamed = sorted((runs / "trials").glob(f"*-{trial_id}"))
+        return cls(renamed[0] if renamed else runs / "trials" / trial_folder(readable(), trial_id))
 
     @property
     def log(self) -> Path:
@@ -126,14 +150,8 @@ class Trial:
     # Whose it is
 
     def make(self) -> None:
-        """Make the folder. Raises an InputError where it cannot be made."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{error.filename or self.folder}: must be a folder that can be written, but: {error.strerror}; "
-                "remove it"
-            ) from None
+        """Make the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     @cached_property
     def _lock(self) -> TrialLock:
@@ -169,12 +187,8 @@ class Trial:
         import torch
 
         self.check_lock()
-        unfinished = self.folder / ".weights.pt"
-        try:
-            torch.save({name: value.cpu() for name, value in state.items()}, unfinished)
-            put_in_place(unfinished, self.folder / "weights.pt")
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with unfinished(self.folder / "weights.pt") as part:
+            torch.save({name: value.cpu() for name, value in state.items()}, part)
 
     def link(self, other: Path, *names: str) -> None:
         """Hard-link files of another trial's folder, or copy them from another disk. Nothing may write to them."""
@@ -184,9 +198,7 @@ class Trial:
             try:
                 os.link(other / name, path)
             except OSError:  # of another disk, or of a file system without links
-                unfinished = path.with_name(f".{name}")
-                shutil.copyfile(other / name, unfinished)
-                put_in_place(unfinished, path)
+                shutil.copyfile(other / name, path)
 
     def save_sentences(
         self,
@@ -212,7 +224,7 @@ class Trial:
         with self._reading(f"hyp.{split}.txt") as path:
             return path.read_bytes().decode().split("\n")[:-1]  # splitlines would split at a \r too
 
-    def sentences(self, split: str, measure: Measure) -> "np.ndarray":
+    def sentences(self, split: str, measure: "Measure") -> "np.ndarray":
         """(sentences, k + 2): the numbers in SCORE_COLUMNS and in LOSS_COLUMNS. Raises as `hypotheses` does."""
         import numpy as np
 
@@ -275,6 +287,19 @@ class Trial:
         """The last lines of the last attempt's log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return text.splitlines()[-lines:]
+
+
+def trial_id(folder: str) -> str:
+    """The id of a trial whose folder has this name, whatever a user has made of what stands before it."""
+    return folder.rpartition("-")[2]
+
+
+def trial_folder(readable: str, id_: str) -> str:
+    """The name of a trial's folder: `readable`, shortened to 60 characters before its `-s` and seed; and the id."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", readable).strip("-")
+    seed = re.search(r"-s\d+$", name)
+    end = seed[0] if seed else ""
+    return f"{name.removesuffix(end)[: 60 - len(end)].strip('-')}{end}-{id_}"
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

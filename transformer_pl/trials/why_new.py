@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.component_sources import changed_files
-from transformer_pl.config import KEYS, Component
+from transformer_pl.config import KEYS
 from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.trial import Trial
 
@@ -41,7 +40,7 @@ def why_new(inputs: Inputs, finished: Iterable[tuple[Trial, Inputs]]) -> str | N
     """How a new trial differs from the most similar finished one; None where each has more than MOST_DIFFERENCES.
 
     finished: trials, each with the inputs of its identity. Such as
-    `ablations/gated_ffn.py was edited since demo-ffn-GatedFeedForward-s1-0123456789ab; optim.warmup 400 -> 800`.
+    `the code of ffn changed since demo-ffn-GatedFeedForward-s1-0123456789ab; optim.warmup 400 -> 800`.
     """
     told = sorted((_differences(inputs, others, trial) for trial, others in finished), key=len)
     similar = next((one for one in told if one), [])
@@ -51,6 +50,11 @@ def why_new(inputs: Inputs, finished: Iterable[tuple[Trial, Inputs]]) -> str | N
 def _differences(inputs: Inputs, others: Inputs, trial: Trial) -> list[str]:
     """How inputs differ from those of a finished trial (`others`)."""
     told = []
+
+    def same_class(part: str) -> bool:
+        key = "data.task" if part == "task" else f"model.{part}"
+        return inputs[key] == others[key]
+
     for key, (new, old) in mapping_difference(inputs, others).items():
         if key == "core":
             told.append(f"core revision {old} -> {new}")
@@ -58,21 +62,9 @@ def _differences(inputs: Inputs, others: Inputs, trial: Trial) -> list[str]:
             told.append("the text or its preparation changed")
         elif key != "parts":
             told.append(f"{key.removeprefix('effective.')} {_value(others, key)} -> {_value(inputs, key)}")
-        elif names := _edited(inputs, others, trial):
-            told.append(f"{', '.join(names)} {'were' if len(names) > 1 else 'was'} edited since {trial.folder.name}")
+        elif parts := [part for part in new if part in old and new[part] != old[part] and same_class(part)]:
+            told.append(f"the code of {', '.join(parts)} changed since {trial.folder.name}")
     return told
-
-
-def _edited(inputs: Inputs, others: Inputs, trial: Trial) -> list[str]:
-    """The files of components, and the task, whose code has changed since a trial was trained with it."""
-    keys = {part: "data.task" if part == "task" else f"model.{part}" for part in inputs["parts"]}
-    in_both = [part for part, key in keys.items() if part in others["parts"] and inputs[key] == others[key]]
-    edited = {part for part in in_both if inputs["parts"][part] != others["parts"][part]}
-    names = [inputs["data.task"]] if "task" in edited else []  # a trial keeps no copy of its task
-    if edited - {"task"}:
-        components = [Component(path=inputs[key]) for part, key in keys.items() if part != "task"]
-        names += map(str, changed_files(components, trial.sources))
-    return names
 
 
 def _value(inputs: Inputs, key: str) -> Any:
