@@ -37,7 +37,7 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.yaml_file import read_yaml
-from transformer_pl.search import cli as search_cli
+from transformer_pl.search import plots as search_plots
 from transformer_pl.search import space as searches
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.trial import Trial
@@ -431,7 +431,7 @@ def rows(folder):
 def tell(monkeypatch, capsys):
     """Run a command in this process: its exit code, and what it says. Without the page, which takes seconds."""
     monkeypatch.setattr(sweep, "write_page", lambda *of_a_grid: {})
-    monkeypatch.setattr(search_cli, "write_search_page", lambda *of_a_search: {})
+    monkeypatch.setattr(search_plots, "write_search_page", lambda *of_a_search: {})
     monkeypatch.setenv("COLUMNS", "200")
 
     def tell(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str]:

@@ -24,7 +24,6 @@ from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
-from transformer_pl.search.page import write_search_page
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -145,20 +144,22 @@ def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace)
 
 
 def _search_report(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Report:
-    from transformer_pl.search import storage  # optuna takes a quarter of a second
-    from transformer_pl.search.cli import search_from_options
+    from transformer_pl.search.cli import search_from_options  # optuna takes a quarter of a second
     from transformer_pl.search.results import SearchResults
+    from transformer_pl.search.study import find_study
 
     refuse_options(options, ["beside", "test"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
-    study = storage.find_study(search, sweep_folder(search, options), options.storage)
-    results = SearchResults(search, study, options.runs)
-    if not results.records:
+    study = find_study(search, sweep_folder(search, options), options.storage)
+    results = study and SearchResults(search, study, options.runs)
+    if not results or not results.records:
         raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
     table = results.table()
     report = Report(f"{search.name} at scale {Path(search.scale).stem}", table)
     if options.format != "html":
         return report
+    from transformer_pl.search.plots import write_search_page  # matplotlib takes a second
+
     folder = make_folder_of(search, options)
     write_search_page(results, table, folder)
     return report._replace(page=folder / "report.html")

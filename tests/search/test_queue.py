@@ -10,11 +10,10 @@ from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.samplers import SAMPLERS, construct, pruner
-from transformer_pl.search.states import counted_trials, trials_left
-from transformer_pl.search.storage import BEAT_S, GRACE_S, JOURNAL, create_study, find_study
-from transformer_pl.search.study import MOST_HELD, RETRY_DRAW_S, UNLOCKED_S
+from transformer_pl.search.study import BEAT_S, GRACE_S, JOURNAL, counted_trials, create_study, find_study
 
 SECRET = "s3cret"
 
@@ -69,15 +68,21 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path
     assert retry.user_attrs == {"first": 2}
 
 
-def test_repeated_draws_do_not_count_and_end_the_search_in_a_space_that_is_too_small(tmp_path):
-    """Of two values both become trials, and every other draw repeats one of them."""
-    queue = queue_of(tmp_path, space={"model.h": {"values": [4, 8]}}, run_cap=5)
+def test_a_repeated_draw_has_the_same_outcome_and_counts(tmp_path):
+    """Of two values each is trained once, and one of them is pruned."""
+    queue = queue_of(tmp_path, space={"model.h": {"values": [4, 8]}}, run_cap=6)
+    trained = 0
     while planned := queue.next(set()):
-        finish(queue, planned)
-    assert sorted(trial.params["model.h"] for trial in counted_trials(queue.study)) == [4, 8]
-    assert queue.waits() is None
-    repeats = [trial for trial in queue.study.get_trials() if "skipped" in trial.user_attrs]
-    assert len(repeats) == 10 and all(trial.value == 2.0 for trial in repeats)
+        trained += 1
+        if planned.config.model.h == 8:
+            finish(queue, planned)
+        else:
+            planned.trial.make()
+            queue.ended(planned, "pruned")
+    assert trained == 2 and queue.waits() is None
+    outcomes = [(trial.params["model.h"], trial.state, trial.value) for trial in counted_trials(queue.study)]
+    assert len(outcomes) == 6 and outcomes[0][0] == 8
+    assert set(outcomes) == {(8, TrialState.COMPLETE, 2.0), (4, TrialState.PRUNED, None)}
 
 
 class DrawnAtOnce:
@@ -98,31 +103,23 @@ class DrawnAtOnce:
 
 def test_processes_that_draw_at_once_stay_within_run_cap_and_have_one_base(tmp_path, clock):
     one, two = (queue_of(tmp_path, clock, space=DROPOUT, run_cap=2) for _ in range(2))
-    two.study.enqueue_trial(two.search.base_draw, user_attrs={"base": True})  # as it was created at once
     finish(one, one.next(set()))
-    one.study = DrawnAtOnce(one.study, two)  # it passes over the second base
+    one.study = DrawnAtOnce(one.study, two)
     assert one.next(set()) is None and two.next(set()) is None and one.waits() is None and two.waits() is None
     counted = counted_trials(one.study)
-    assert [trial.number for trial in counted] == [0, 2] and len(one.study.get_trials()) == 4
-    assert [trial.number for trial in counted if "base" in trial.user_attrs] == [0]
+    assert [trial.number for trial in counted] == [0, 1] and len(one.study.get_trials()) == 3
+    assert ["base" in trial.user_attrs for trial in one.study.get_trials()] == [True, False, False]
 
 
-def test_the_trials_that_are_left_are_counted(tmp_path):
-    """Failed ones are trained again, whatever the cap."""
-    queue = queue_of(tmp_path, space=DROPOUT, run_cap=4)
-
-    def count(run_cap):
-        return trials_left(queue.study.get_trials(), run_cap)
-
-    assert count(4) == 4
-    finish(queue, queue.next(set()))
-    queue.ended(queue.next(set()), "failed")
-    finish(queue, queue.next(set()))
-    assert [count(4), count(3), count(2), count(1)] == [2, 1, 1, 1]
-    again = queue_of(tmp_path, space=DROPOUT, run_cap=2)  # enqueues the failed one
-    assert [count(4), count(2)] == [2, 1]
-    again.ended(again.next(set()), "failed")
-    assert [count(4), count(2)] == [2, 1] and [t.number for t in counted_trials(queue.study)] == [0, 2, 3]
+@pytest.mark.parametrize("words", [["tpe", "n_startup_trials=abc"], ["tpe", "n_ei_candidates=0"]], ids=" ".join)
+def test_an_option_that_optuna_refuses_when_it_draws_ends_the_search(tmp_path, words):
+    """Before that trial is trained. Without the option the search continues."""
+    queue = queue_of(tmp_path, sampler=construct(SAMPLERS, words, "--sampler"), space=DROPOUT, run_cap=12)
+    with pytest.raises(InputError) as caught:
+        while planned := queue.next(set()):
+            finish(queue, planned)
+    assert "--sampler" in caught.value.messages[0]
+    assert queue_of(tmp_path, space=DROPOUT, run_cap=12).next(set()) is not None
 
 
 def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
@@ -155,8 +152,6 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
     assert third.next(set()) is None
     clock.now += UNLOCKED_S - 1
     assert third.next(set()) is None and third.waits() is not None
-    clock.now += RETRY_DRAW_S
-    assert third.next(set()) is None and third.waits() is not None  # another process may be about to enqueue it
     clock.now += RETRY_DRAW_S
     assert third.next(set()) is None and third.waits() is None
     assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
@@ -201,30 +196,19 @@ def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_pat
     assert queue.next(set()).trial.folder == base.folder and not queue.held
 
 
-def test_a_search_draws_few_trials_that_have_to_wait(tmp_path, clock):
-    """Here all of them train the same weights, and differ in decoding alone."""
-    queue = queue_of(tmp_path, clock, space={"decode.alpha": {"min": 0.0, "max": 1.0}}, run_cap=9)
-    first = queue.next(set())
-    for _ in range(3):
-        assert queue.next({first.identity.weights}) is None
-        clock.now += RETRY_DRAW_S
-    assert len(queue.held) == MOST_HELD and queue.waits() is not None
-    finish(queue, first)
-    assert queue.next(set()) is not None and len(queue.held) == MOST_HELD - 1
-
-
 def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twice(tmp_path, clock):
     one, two = (queue_of(tmp_path, clock, space={"model.h": {"values": [4, 8]}}, run_cap=2) for _ in range(2))
     first = one.next(set())
-    two.study.enqueue_trial({"model.h": 8})  # as the base has
-    assert two.next(set()) is None and two.waits() is not None
-    (held,) = two.own_draws()
+    first.trial.make()
+    with first.trial.lock():
+        two.study.enqueue_trial({"model.h": 8})  # as the base has
+        assert two.next(set()) is None and two.waits() is not None
+    (held,) = two.held
     finish(one, first)
     clock.now += RETRY_DRAW_S
-    second = two.next(set())
-    assert second.config.model.h == 4
+    assert two.next(set()) is None and two.waits() is None
     repeated = two.study.get_trials()[held.trial.number]
-    assert (repeated.state, repeated.value, "skipped" in repeated.user_attrs) == (TrialState.COMPLETE, 2.0, True)
+    assert (repeated.state, repeated.value) == (TrialState.COMPLETE, 2.0)
 
 
 # What becomes of four trials of which each is worse than those before: C is complete, P pruned. Base is not pruned.

@@ -17,9 +17,8 @@ from optuna.trial import TrialState
 from sqlalchemy import NullPool
 
 from tests.search.searches import DROPOUT, SMALL, SPACE, search_file, study_folder, study_of
-from transformer_pl.search.states import counted_trials
-from transformer_pl.trials.recognise import reason_to_stay, sweep_plan
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.search.study import counted_trials
+from transformer_pl.trials.runs_folder import finished_results, sweep_plan
 from transformer_pl.trials.trial import Trial
 
 SMALLER = {"model.N": 2}  # where nothing has to happen while a trial runs
@@ -78,7 +77,7 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
         wait_for(lambda: not any(trial.locked() for trial in map(Trial, (runs / "trials").iterdir())), 15)
     finished = command(*words)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert sweep_plan(study_folder(tmp_path)).trials and reason_to_stay(study_folder(tmp_path), runs) is None
+    assert sweep_plan(study_folder(tmp_path)).trials
     study = study_of(tmp_path)
     assert [t.state for t in counted_trials(study)] == [TrialState.COMPLETE] * 2
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))

@@ -1,6 +1,5 @@
 """Samplers and pruners: what draws the trials of a study, and what ends them early."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ from optuna.samplers import BaseSampler
 from transformer_pl.levels import parse_scalar
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.search.space import SCHEDULED, Search, is_scheduled
-from transformer_pl.search.states import VALID_CONFIG
 
 SAMPLERS = {
     "tpe": optuna.samplers.TPESampler,
@@ -57,34 +55,10 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     name, *options = words
     if name not in kinds:
         raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
-    pairs = [option.partition("=") for option in options]
-    if bare := [option for option, (_, _, value) in zip(options, pairs, strict=True) if not value]:
-        raise InputError(f"{flag} {name}: {bare[0]}: must be key=value")
-    if repeated := [key for key, count in Counter(key for key, _, _ in pairs).items() if count > 1]:
-        raise InputError(f"{flag} {' '.join(words)}: {repeated[0]} must be given once; leave out one of them")
+    pairs = {key: value for key, _, value in (option.partition("=") for option in options)}
+    if len(pairs) < len(options) or not all(pairs.values()):
+        raise InputError(f"{flag} {' '.join(words)}: must be a name and key=value pairs, each key once; correct it")
     try:
-        return kinds[name](**{key: parse_scalar(value) for key, _, value in pairs})
+        return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"{flag} {' '.join(words)}: {error}") from None
-
-
-def try_out(search: Search, sampler_words: Sequence[str] | None, pruner_words: Sequence[str] | None) -> None:
-    """Draw twelve trials in memory: Optuna refuses some options, and misses some packages, only when it draws."""
-    study = optuna.create_study(
-        sampler=sampler(search, sampler_words),
-        pruner=pruner(search, pruner_words),
-        directions=list(search.goals.values()),
-    )
-    try:
-        for number in range(12):
-            trial = study.ask(dict(search.space))
-            trial.set_constraint(VALID_CONFIG, 0.0)
-            if len(search.goals) == 1:
-                trial.report(number, 1)
-                trial.should_prune()
-            study.tell(trial, [float(number)] * len(search.goals))
-    except Exception as error:  # any error would end the search
-        raise InputError(
-            f"--sampler or --pruner: must have options that Optuna can draw with, but: {error}; correct them, or "
-            "install what is missing"
-        ) from None
