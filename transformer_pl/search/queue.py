@@ -27,7 +27,6 @@ from transformer_pl.search.space import OF_MODEL, Search
 from transformer_pl.search.study import counted_trials, enqueue_again, retry_once, states_of, trial_name
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.runs_folder import finished_results
-from transformer_pl.trials.trial import Trial as TrialFolder
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
 MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
@@ -259,11 +258,8 @@ class SearchQueue:
 
     def _is_alive(self, trial: FrozenTrial) -> bool:
         """Whether a running trial shows that its process lives: by its lock, or in a database by having been begun."""
-        identity = studies.trial_id(trial)
-        if identity is None:  # it is being drawn
-            return False
-        folder = TrialFolder.at(self.runs, identity, lambda: trial.user_attrs[studies.FOLDER])
-        return not self._is_journal or folder.locked()
+        begun = studies.trained_trial(trial, self.runs)  # None: it is being drawn
+        return begun is not None and (not self._is_journal or begun.locked())
 
 
 def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:

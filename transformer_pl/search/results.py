@@ -34,6 +34,7 @@ class SearchResults:
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path):
         self.search, self.study, self.runs = search, study, runs
+        self.metrics = list(dict.fromkeys([*search.goals, "params"]))
         self.measure = task_of(search.base.data).measure
         # Of the goals that have an interval: how it follows from the scores of sentences.
         scores: dict[str, tuple[stats.Metric, Callable[[float], float]]] = {
@@ -51,11 +52,6 @@ class SearchResults:
         self.trials = sorted(trials, key=lambda trial: self._rank(trial, best))
         # Of each trial what stands in results.csv and plan.json; None: not measured, or diverged.
         self.records = [self._record(trial, best) for trial in self.trials]
-
-    @property
-    def trained(self) -> list[dict[str, Any]]:
-        """The records of the trials that have a folder: all but those with an invalid config."""
-        return [record for record in self.records if record["folder"]]
 
     def _best(self, trials: list[FrozenTrial]) -> set[int]:
         """Return the numbers of the best trials: one, or with several goals the Pareto front."""
@@ -75,19 +71,17 @@ class SearchResults:
         return trial.number not in best, rank, self._cost(trial) if trial.values else shown_number(trial)
 
     def _record(self, trial: FrozenTrial, best: set[int]) -> dict[str, Any]:
-        state, identity = self._states[trial.number], studies.trial_id(trial)
-        on_disk = Trial.at(self.runs, identity, lambda: trial.user_attrs[studies.FOLDER]) if identity else None
+        state, on_disk = self._states[trial.number], studies.trained_trial(trial, self.runs)
         result = (on_disk.result() if on_disk else None) or {}
         values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
-        known = result.get("metrics", {}) | {"params": result.get("params")}
-        known |= dict(zip(self.search.goals, values, strict=False))
+        known = {"params": result.get("params")} | dict(zip(self.search.goals, values, strict=False))
         record = {
             "trial": shown_number(trial),
             "base": studies.BASE in trial.user_attrs,
             "state": BEST if trial.number in best else state,
             **{key: trial.params.get(key) for key in self.search.space},
         }
-        for metric in dict.fromkeys([*self.search.goals, "params"]):
+        for metric in self.metrics:
             record[metric] = known.get(metric)
             if metric in self.scores:
                 record[f"{metric}.low"], record[f"{metric}.high"] = self._interval(metric, on_disk if result else None)
@@ -109,7 +103,7 @@ class SearchResults:
         columns = [Column("trial", [f"#{row['trial']}" + (" base" if row["base"] else "") for row in rows])]
         for key in self.search.space:
             columns.append(Column(without_section(key), [_cell(key, row[key]) for row in rows], setting=True))
-        for metric in dict.fromkeys([*self.search.goals, "params"]):
+        for metric in self.metrics:
             cells = [_cell(metric, row[metric]) for row in rows]
             columns.append(Column(metric, cells, drop_rank=None if metric in self.search.goals else 1))
             if metric in self.scores:

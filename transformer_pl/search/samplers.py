@@ -9,7 +9,8 @@ from optuna.samplers import BaseSampler
 
 from transformer_pl.levels import parse_scalar
 from transformer_pl.runtime.errors import InputError, suggestion
-from transformer_pl.search.space import SCHEDULED, Search, is_scheduled
+from transformer_pl.search.space import Search
+from transformer_pl.task import LOSSES
 
 SAMPLERS = {
     "tpe": optuna.samplers.TPESampler,
@@ -37,10 +38,13 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
 
     Raises an InputError where no goal is measured during training.
     """
-    if words and words[0] != "none" and not is_scheduled(search.goals):
+    prunes = words[0] != "none" if words else search.early is not None
+    is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
+    if prunes and not is_scheduled:
         raise InputError(
-            f"--pruner {words[0]}: needs one metric that is logged on the schedule ({SCHEDULED}), but "
-            f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
+            f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one metric that every validation "
+            f"measures (val/ppl, val/loss, val/bleu_sample), but the search is for {', '.join(search.goals)}; search "
+            "for one of these, or leave it out"
         )
     if words or search.early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")

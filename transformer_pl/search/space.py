@@ -1,6 +1,6 @@
 """The sweep file of a search: its fixed keys, its space, its goals."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from rich.console import Console
 
 from transformer_pl.components import default_options
-from transformer_pl.config import KEYS, Config, Trainer, is_known_key, nominal_sizes, not_papers, unknown_key
+from transformer_pl.config import KEYS, Config, is_known_key, nominal_sizes, not_papers, unknown_key
 from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.key_types import Count, NoBool, constraint_of
@@ -23,7 +23,6 @@ from transformer_pl.search.distributions import Distribution, choices_or_ends, d
 from transformer_pl.task import LOSSES, best_goal, task_of
 
 OF_MODEL = ("params", "flops")  # what a model costs
-SCHEDULED = "val/ppl, val/loss, val/bleu_sample"  # metrics that a pruner can use, for messages; see `is_scheduled`
 Direction = Literal["minimize", "maximize"]
 
 
@@ -81,8 +80,6 @@ class Sections(BaseModel):
     def _fits(self) -> "Sections":
         if bool(self.metric) == bool(self.metrics):
             raise ValueError("metric: must be given, or else metrics, such as metric: {name: val/ppl, goal: minimize}")
-        if self.early_terminate and not is_scheduled(self.goals):
-            raise ValueError(f"early_terminate: needs one metric that is logged on the schedule ({SCHEDULED})")
         return self
 
 
@@ -125,10 +122,6 @@ class Search(NamedTuple):
                 with suppress(InputError):  # an invalid config, which is not trained
                     configs.append(resolve(self._levels(self._changes({key: value}))))
         return configs
-
-    def trainers(self) -> list[Trainer]:
-        """The trainer sections of `single_changes`."""
-        return list(dict.fromkeys(config.trainer for config in self.single_changes()))
 
     @property
     def base_draw(self) -> dict[str, Any]:
@@ -198,11 +191,6 @@ def read_search(
     if mistakes := _mistakes_of_base(search):
         raise InputError(*mistakes)
     return search
-
-
-def is_scheduled(goals: Iterable[str]) -> bool:
-    """Whether there is one goal, and every validation measures it: a loss, or the score of a sample."""
-    return [name in LOSSES or name.endswith("_sample") for name in goals] == [True]
 
 
 def _read_parameter(path: Path, key: Any, parameter: Any, sets: Mapping[str, str]) -> Distribution:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import optuna
 from optuna.distributions import distribution_to_json
@@ -24,7 +24,8 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLA
 from transformer_pl.config import without_section
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import Search
-from transformer_pl.trials import names
+from transformer_pl.trials.names import trial_id
+from transformer_pl.trials.trial import Trial as TrialFolder
 
 JOURNAL = "study.journal"
 DESCRIPTION = "search"  # user attribute of a study: what all its trials have in common
@@ -38,18 +39,7 @@ INFEASIBLE = "infeasible"  # the error message of an invalid config
 DIVERGED = "diverged"  # the step at which the loss was no longer finite
 FIRST = "first"  # of a trial that is trained again: the number that it had at first, by which people know it
 
-# waiting: enqueued, as base or to be trained again. diverged: Optuna is told infinity as the worst value of every goal.
-# failed: the next command tries it again. infeasible: Optuna is told that it is pruned and breaks a constraint.
-# dropped: `run_cap` was reached when it was drawn, or a later trial takes its place.
-State = Literal["waiting", "running", "done", "diverged", "pruned", "failed", "infeasible", "dropped"]
 UNCOUNTED = ("waiting", "dropped")  # states of trials that do not count towards `run_cap`
-_OF_OPTUNA: dict[TrialState, State] = {
-    TrialState.WAITING: "waiting",
-    TrialState.RUNNING: "running",
-    TrialState.COMPLETE: "done",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-}
 
 T = TypeVar("T")
 
@@ -191,12 +181,18 @@ def _describe(search: Search) -> dict[str, str]:
 # Its trials
 
 
-def states_of(trials: Sequence[FrozenTrial]) -> dict[int, State]:
-    """Return the state of every trial by its number. trials: all trials of the study, in the order of their numbers."""
+def states_of(trials: Sequence[FrozenTrial]) -> dict[int, str]:
+    """Return the state of every trial by its number. trials: all trials of the study, in the order of their numbers.
+
+    waiting: enqueued, as base or to be trained again; running; done; pruned; failed: the next command tries it again;
+    diverged: Optuna is told infinity as the worst value of every goal; infeasible: Optuna is told that it is pruned and
+    breaks a constraint; dropped: `run_cap` was reached when it was drawn, or a later trial takes its place.
+    """
     latest = {shown_number(trial): trial.number for trial in trials}
-    states: dict[int, State] = {}
+    states = {}
     for trial in trials:
-        states[trial.number] = _OF_OPTUNA[trial.state]
+        name = trial.state.name.lower()
+        states[trial.number] = {"complete": "done", "fail": "failed"}.get(name, name)
         was_surplus = trial.state == TrialState.FAIL and FOLDER not in trial.user_attrs
         if was_surplus or latest[shown_number(trial)] != trial.number:
             states[trial.number] = "dropped"
@@ -226,10 +222,10 @@ def retry_once(study: optuna.Study, orphan: FrozenTrial) -> None:
         enqueue_again(study, orphan)
 
 
-def trial_id(trial: FrozenTrial) -> str | None:
-    """Return the id of what was trained, whatever its folder is called now; None where the config is invalid."""
-    folder = trial.user_attrs.get(FOLDER)
-    return folder and names.trial_id(folder)
+def trained_trial(trial: FrozenTrial, runs: Path) -> TrialFolder | None:
+    """Return what was trained, whatever its folder is called now; None where the config is invalid."""
+    name = trial.user_attrs.get(FOLDER)
+    return TrialFolder.at(runs, trial_id(name), lambda: name) if name else None
 
 
 def trial_name(trial: Trial | FrozenTrial) -> str:
