@@ -111,24 +111,6 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(tmp_path, devices)
     assert [line.split()[1] for line in listed if line.startswith(kept.name)] == ["pruned"]
 
 
-def test_a_search_continues_after_a_diverged_trial(tmp_path):
-    """Of four learning rates only the base's is stable, so that the other trial diverges."""
-    rates = {"optim.lr_scale": {"values": [0.35, 1e30, 2e30, 3e30]}}
-    words = [search_file(tmp_path, run_cap=2, space=rates, fixed=SMALLER), "--runs", tmp_path / "runs"]
-    finished = command("sweep", *words, "--sampler", "random", "seed=1")
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    base, diverged = counted_trials(study_of(tmp_path))
-    (result,) = finished_results(tmp_path / "runs")
-    assert (base.state, base.value) == (TrialState.COMPLETE, result["metrics"]["val/ppl"])
-    assert (diverged.state, diverged.value) == (TrialState.COMPLETE, float("inf"))
-    assert f"diverged at step {diverged.user_attrs['diverged']}" in finished.stdout
-    page = command("report", *words, "--format", "json").stdout
-    assert states_in(page) == {0: "best", diverged.number: "diverged"}
-    drawn = len(study_of(tmp_path).get_trials())
-    again = command("sweep", *words)
-    assert again.returncode == 0 and len(study_of(tmp_path).get_trials()) == drawn
-
-
 @pytest.fixture(scope="module")
 def postgres():
     """The URL of a database on a new server that asks for SECRET."""

@@ -48,7 +48,7 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
         )
     if words or search.early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.first, reduction_factor=search.early.eta)
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
 
 
 def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:

@@ -34,31 +34,11 @@ class Goal(BaseModel):
 
 
 class EarlyTerminate(BaseModel):
-    """W&B's `early_terminate`, in validations: `min_iter`, or `max_iter` and `s`; and `eta`."""
+    """W&B's `early_terminate`, in validations: a trial may end after the first `min_iter`, and `eta` times as many."""
 
     type: Literal["hyperband"]
-    min_iter: Count | None = None
-    max_iter: Count | None = None
-    s: Count | None = None
-    # The factor from each validation after which a trial may end to the next.
+    min_iter: Count = Field(None, validate_default=True)
     eta: Annotated[int, Field(ge=2), NoBool] = 3
-
-    @property
-    def first(self) -> int:
-        """The first validation after which a trial may end."""
-        return self.min_iter or max(1, (self.max_iter or 0) // self.eta ** (self.s or 0))
-
-    @model_validator(mode="after")
-    def _has_first(self) -> "EarlyTerminate":
-        if not self.min_iter and not (self.max_iter and self.s):
-            raise ValueError("must have min_iter, or else max_iter and s")
-        return self
-
-
-class Engine(BaseModel):
-    """What draws the trials for `method: custom`."""
-
-    engine: Literal["optuna"]
 
 
 class Sections(BaseModel):
@@ -69,7 +49,7 @@ class Sections(BaseModel):
     metric: Goal | None = None
     metrics: list[Goal] = []
     early_terminate: EarlyTerminate | None = None
-    scheduler: Engine | None = None
+    scheduler: dict[Literal["engine"], Literal["optuna"]] = {}
 
     @property
     def goals(self) -> dict[str, Direction]:
@@ -159,9 +139,9 @@ def read_search(
         except (ValueError, TypeError) as error:
             mistakes.append(f"{path}: parameters.{key} = {shown(parameter)}: {error}")
         else:
-            is_fixed = isinstance(values, CategoricalDistribution) and len(values.choices) == 1 and key != "variant"
-            space |= {} if is_fixed else {key: values}
-            fixed |= {key: choices_or_ends(values)[0]} if is_fixed else {}
+            choices = choices_or_ends(values)
+            space |= {key: values} if len(choices) > 1 else {}
+            fixed |= {key: choices[0]} if len(choices) == 1 else {}
     if not space and not mistakes:
         mistakes.append(
             f"{path}: parameters = {shown(parameters)}: some key must have values: [...], or min and max, to search"
@@ -211,7 +191,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any, sets: Mapping[str, str
     values = distribution(parameter)
     choices = choices_or_ends(values)
     is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
-    if len(choices) == 1 and key != "variant":
+    if len(choices) == 1:
         return values
     if key in ("scale", "seed") or is_text:
         raise ValueError("must be one value in a search")

@@ -160,21 +160,18 @@ def _check_search(study: optuna.Study, search: Search) -> None:
     """Raise an InputError where the study was created for another search; a study that was not described is taken."""
     description = _describe(search)
     stored = study.user_attrs.get(DESCRIPTION, description)
-    keys = [key for key in stored | description if stored.get(key) != description.get(key)]
-    if changes := [f"{key} was {stored.get(key)}, is {description.get(key)}" for key in keys]:
+    if changed := [f"{key} was {stored.get(key)}" for key, value in description.items() if stored.get(key) != value]:
         raise InputError(
-            f"{search.path}: must be the search that its study was created for, but {'; '.join(changes)}; undo that, "
-            "or give the file another `name`"
+            f"{search.path}: must be the search that its study was created for, but {'; '.join(changed)}; undo the "
+            "change, or give the file another `name`"
         )
 
 
 def _describe(search: Search) -> dict[str, str]:
     """Return what all trials of a study have in common. `run_cap` is left out: it may be raised."""
-    space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
-    parameters = {f"parameters.{key}": str(value) for key, value in (search.fixed | space).items()}
-    goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
-    sets = str(sorted(search.sets.items()))
-    return parameters | {"metric": goals, "scale": search.scale, "seed": str(search.seed), "--set": sets}
+    space = {f"parameters.{key}": distribution_to_json(distribution) for key, distribution in search.space.items()}
+    common = {"metric": search.goals, "scale": search.scale, "seed": search.seed, "--set": sorted(search.sets.items())}
+    return space | {key: str(value) for key, value in ({"fixed parameters": search.fixed} | common).items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
