@@ -99,9 +99,9 @@ def _run(module: str, argv: list[str], environment: Mapping[str, str], paths: li
     if is_terminal:  # it becomes the terminal of this session
         fcntl.ioctl(1, termios.TIOCSCTTY, 0)
         os.dup2(1, 0)
-        sys.stdin = open(0)
+        sys.stdin = os.fdopen(0)
     for stream, mode in (("stdout", 1), ("stderr", 2)):
-        setattr(sys, stream, open(mode, "w", buffering=1, closefd=False))  # as `python` opens them
+        setattr(sys, stream, os.fdopen(mode, "w", buffering=1, closefd=False))  # as `python` opens them
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(ROOT)

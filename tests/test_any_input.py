@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_pl import report, sweep, translate
+from transformer_pl.command_line import run_command
 from transformer_pl.config import KEYS
 from transformer_pl.experiments.sweep_file import TOP_LEVEL
 from transformer_pl.runtime import errors
-from transformer_pl.command_line import run_command
 
 FEW, MANY = 10, 1500  # examples of a property
 LONGEST_MESSAGE = 2000  # characters

@@ -20,7 +20,6 @@ from tiny_trials import in_a_command
 from transformer_pl import check, complexity, report, sweep, train, translate
 from transformer_pl.command_line import HelpShown
 from transformer_pl.data import synthetic
-from transformer_pl.reporting import table_1
 from transformer_pl.runtime.errors import InputError
 
 READMES = sorted(

@@ -140,12 +140,6 @@ def trained_model(config: Config, prepared: Prepared, runs: Path) -> Transformer
     return None
 
 
-def torch_loss(logits: Tensor, target: Tensor, eps_ls: float) -> Tensor:
-    """The smoothed loss of logits (B, L, V) by torch, summed over the tokens of target (B, L)."""
-    options = {"ignore_index": PAD, "label_smoothing": eps_ls, "reduction": "sum"}
-    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), **options)
-
-
 def first(split: Split, count: int) -> Split:
     """The first sentence pairs of a split."""
     return Split(*(Tokens(side.flat, side.offsets[: count + 1]) for side in split))

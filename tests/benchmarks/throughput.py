@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rounds import compare, first, sentences_per_s, torch_loss, trained_model, warm_up
+from rounds import compare, first, sentences_per_s, trained_model, warm_up
 
 from transformer_pl.config import Config, Decode, sizes
 from transformer_pl.data.batches import TrainStream
@@ -21,6 +21,7 @@ from transformer_pl.data.tokenizer import PAD
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.evaluation.evaluate import translate
 from transformer_pl.levels import Level, resolve, scale_level
+from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import Transformer
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment

@@ -1,7 +1,7 @@
 """The regime of a training, beside the paper's: epochs, target tokens per parameter, peak learning rate."""
 
 import pytest
-from helpers import ROOT, a_result, little_text
+from helpers import little_text
 
 from transformer_pl.config import Config
 from transformer_pl.data.batches import token_batches
@@ -62,36 +62,7 @@ def test_the_paper_s_regime():
 
 def test_the_sentence_names_the_paper_and_the_range_of_rows():
     base, deep = Regime(1.62, 0.77, 0.00625), Regime(1.62, 0.5, 0.00625)
-    assert describe_regime(base, [base, deep]) == (
-        "Training regime: 1.6 epochs of the text (the paper's base: 18); 0.77 target tokens per parameter (all rows: "
-        "0.5 to 0.77; the paper's base: 38); a peak learning rate of 0.0063 (the paper's base: 0.0007)"
-    )
-    unknown = describe_regime(Regime(None, None, 0.001), [])
-    assert "0.001" in unknown and "target tokens" not in unknown and unknown.endswith("once the text is prepared")
-
-
-def test_a_damaged_text_has_no_epochs(text, tmp_path):
-    config = text[1]
-    prepared = prepare(config.data, tmp_path / "runs")
-    path = prepared.folder / "train.target.npy"
-    path.write_bytes(path.read_bytes()[:-7])
-    assert regime(config, Prepared(prepared.folder), 1).epochs is None
-
-
-def test_a_plan_and_a_table_say_it(text, tmp_path, capsys):
-    prepared, config = text
-    runs, file = prepared.folder.parents[1], ROOT / "sweeps" / "table3_A.yaml"
-    sets = {**{key: str(value) for key, value in KEYS.items()}, "data.path": str(config.data.path)}
-    words = ["--set", *(f"{key}={value}" for key, value in sets.items())]
-    assert sweep.main([str(file), "--plan", f"--runs={runs}", *words]) == 0
-    said = "".join(capsys.readouterr().out)
-    base = read_sweep(file, sets=sets).base
-    epochs = regime(base, prepared, 1).epochs
-    assert f"Training regime: {epochs:.2g} epochs" in said and "the paper's base: 38" in said
-    content = read_sweep(file, sets=sets, seeds=["1"])
-    for planned in plan_trials(content, runs):
-        planned.trial.make()
-        ended = {"fall": 0.02 if planned.name == "h=4 s1" else 0.0, "noise": None, "validations": 2}
-        planned.trial.finish(a_result(id=planned.identity.trial, params=1000, convergence=ended))
-    table = table_of(content, plan_trials(content, runs))
-    assert [row.results.still_falls for row in table.rows] == [row.name == "h=4" for row in content.rows]
+    told = describe_regime(base, [base, deep])
+    assert all(number in told for number in ("1.6 epochs", "18)", "0.77 target", "0.5 to 0.77", "0.0063", "0.0007"))
+    unknown = describe_regime(Regime(None, None, 0.001))
+    assert "0.001" in unknown and "target tokens" not in unknown and "epochs" not in unknown

@@ -11,8 +11,7 @@ from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.selection import survey
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.data.tokenizer import VocabularyError, train_bpe, vocabulary_bounds
-from transformer_pl.experiments import texts
+from transformer_pl.data.tokenizer import vocabulary_bounds
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.runtime.errors import InputError
 

@@ -1,8 +1,6 @@
 """Files written atomically, and locked; and the rule for names of files."""
 
 import errno
-import fcntl
-import hashlib
 import json
 import os
 import secrets
@@ -10,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import filelock
 from pydantic import BaseModel, ValidationError
@@ -37,11 +35,6 @@ def put_in_place(unfinished: Path, path: Path) -> None:
     unfinished.replace(path)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a file that cannot be loaded to `NAME.damaged`, and return that path."""
-    return path.replace(path.with_name(f"{path.name}.damaged"))
-
-
 def write_json(path: Path, value: object) -> None:
     """Write a value as indented JSON, atomically."""
     write_atomically(path, json_text(value))
@@ -59,20 +52,6 @@ def try_writing(folder: Path) -> None:
         probe.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
         probe.flush()
         os.fsync(probe.fileno())
-
-
-def try_lock(file: IO, kind: int) -> bool:
-    """Take a lock (fcntl.LOCK_SH or LOCK_EX) without waiting; False where another process holds it.
-
-    On a file system that has no locks everybody has it, so nothing may rely on it alone.
-    """
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        return error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-    return True
 
 
 @contextmanager
@@ -134,30 +113,3 @@ def broken_name_rule(name: str, without: str = "") -> str | None:
         return None
     characters = f"1 to {LONGEST_NAME} printable characters, none of {' '.join(forbidden)}"
     return f"must be a plain name: {characters}, not . or .."
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Still imported by others
-
-
-def check_regular(path: Path) -> None:
-    """Raise an OSError where there is nothing."""
-    path.stat()
-
-
-def sha256(path: Path) -> str:
-    """The digest of a file as 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_digest(path: Path, digest: str | None) -> None:
-    """Raise a ValueError where the sha256 of a file is not `digest`, and an OSError where the file cannot be read."""
-    if digest is not None and sha256(path) != digest:
-        raise ValueError("its bytes are not those that were written (their sha256 differs)")
-
-
-def read_checked(path: Path, digest: str | None) -> bytes:
-    """The bytes of a file."""
-    check_digest(path, digest)
-    return path.read_bytes()
