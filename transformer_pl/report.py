@@ -25,7 +25,6 @@ from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
-from transformer_pl.search.page import write_search_page
 
 if TYPE_CHECKING:
     from transformer_pl.search.space import Search
@@ -137,18 +136,24 @@ def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace)
 
 
 def _search_report(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Report:
-    from transformer_pl.search import storage  # optuna takes a quarter of a second
-    from transformer_pl.search.cli import search_from_options
+    from transformer_pl.search.cli import search_from_options  # optuna takes a quarter of a second
     from transformer_pl.search.results import SearchResults
+    from transformer_pl.search.study import find_study
 
     refuse_options(options, ["beside", "test"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
-    study = storage.find_study(search, sweep_folder(search, options), options.storage)
-    results = SearchResults(search, study, options.runs)
-    if not results.records:
+    study = find_study(search, sweep_folder(search, options), options.storage)
+    results = study and SearchResults(search, study, options.runs)
+    if not results or not results.records:
         raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
     table = results.table()
-    return _report(search, table, options, lambda folder: write_search_page(results, table, folder))
+
+    def write_page(folder: Path) -> object:
+        from transformer_pl.search.plots import write_search_page  # matplotlib takes a second
+
+        return write_search_page(results, table, folder)
+
+    return _report(search, table, options, write_page)
 
 
 if __name__ == "__main__":
