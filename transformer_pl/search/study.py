@@ -24,8 +24,8 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLA
 from transformer_pl.config import without_section
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import Search
-from transformer_pl.trials.names import trial_id
 from transformer_pl.trials.trial import Trial as TrialFolder
+from transformer_pl.trials.trial import trial_id
 
 JOURNAL = "study.journal"
 DESCRIPTION = "search"  # user attribute of a study: what all its trials have in common
