@@ -1,5 +1,7 @@
 """What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
 
+import os
+import signal
 import sqlite3
 from contextlib import closing
 
@@ -10,6 +12,7 @@ from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.signals import Stopped
 from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.samplers import SAMPLERS, construct, pruner
@@ -232,6 +235,28 @@ def test_a_study_is_of_one_search(tmp_path):
     ):
         with pytest.raises(InputError, match=r"parameters\.model\.h was "):
             open_study()
+
+
+def test_a_stop_while_the_journal_is_written_is_a_stop(tmp_path, monkeypatch):
+    """The signal comes in the moment in which Optuna gives back its lock."""
+    queue, rename = queue_of(tmp_path, space=DROPOUT), os.rename
+
+    def stop(signum, frame):
+        raise Stopped(signum)
+
+    def stopped_rename(*paths):
+        os.kill(os.getpid(), signal.SIGTERM)
+        rename(*paths)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with monkeypatch.context() as patch, pytest.raises(Stopped):
+            patch.setattr(os, "rename", stopped_rename)
+            queue.next(set())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [path.name for path in study_folder(tmp_path).iterdir()] == [JOURNAL]
+    assert queue_of(tmp_path, space=DROPOUT).next(set()) is not None
 
 
 def test_a_journal_that_cannot_be_replayed_is_named_and_trials_are_reused_without_it(tmp_path):

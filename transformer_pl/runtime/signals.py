@@ -49,6 +49,21 @@ def raise_stopped(signum: int, frame: object) -> NoReturn:
     raise Stopped(signum)
 
 
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Run code that no SIGINT or SIGTERM may interrupt. One that arrives meanwhile is handled afterwards."""
+    arrived: list[int] = []
+    signums = (signal.SIGINT, signal.SIGTERM)
+    handlers = {signum: signal.signal(signum, lambda number, frame: arrived.append(number)) for signum in signums}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
+
+
 def kill(leader: int) -> None:
     """Kill a process, its session and process group, and all their descendants, whatever their sessions.
 

@@ -272,7 +272,7 @@ def _refusing(flag: str) -> Iterator[None]:
     """Optuna refuses some options of samplers and pruners, and misses some packages, only when it uses them."""
     try:
         yield
-    except (*studies.DATABASE_ERRORS, UpdateFinishedTrialError):
+    except (*studies.DATABASE_ERRORS, UpdateFinishedTrialError, OSError):  # of the storage
         raise
     except Exception as error:  # Optuna, numpy and torch raise errors of many types here
         raise InputError(

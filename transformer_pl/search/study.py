@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLA
 
 from transformer_pl.config import without_section
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search
 from transformer_pl.trials.trial import Trial as TrialFolder
 from transformer_pl.trials.trial import trial_id
@@ -96,11 +97,19 @@ def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study | 
     return study
 
 
+class _Journal(JournalFileBackend):
+    """A journal whose writing no signal interrupts: Optuna would raise another error for it, or leave the lock."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        with postponed():
+            super().append_logs(logs)
+
+
 def _open(url: str | None, folder: Path) -> BaseStorage:
     if url is None:
         path = folder / JOURNAL
         try:
-            return JournalStorage(JournalFileBackend(str(path)))
+            return JournalStorage(_Journal(str(path)))
         except Exception as error:  # Optuna raises any error for a journal that it cannot replay
             raise InputError(
                 f"{path}: must be a journal that Optuna can replay, but: {type(error).__name__}: {first_line(error)}; "
