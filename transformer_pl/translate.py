@@ -16,7 +16,6 @@ from transformer_pl.components import described
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
-from transformer_pl.trials.metrics import main_score
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
 from transformer_pl.trials.trial import Trial
 
