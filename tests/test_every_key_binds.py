@@ -1,52 +1,45 @@
-"""Every key of the configuration is bound: to change it changes what it is there for. So are options of the commands.
+"""Every key of the configuration is bound: to change it changes what it is there for.
 
 Each is tried through the command that reads it, and its test fails where it is read no more. A key without such a test
-fails the last test here. Trials are tiny, and trained in this process where they can be.
+fails the last test here. Trials are tiny, and trained in this process where they can be. Options that choose trials
+follow.
 """
 
-import csv
-import io
 import json
 import os
-import re
-import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import optuna
 import pytest
 import tiny_trials
 import torch
 import watching_component
 import yaml
-from forked import running, start
-from helpers import ROOT, command, little_text, wait_for
+from forked import running
+from helpers import ROOT, little_text, wait_for
 from torch import nn
 
-from transformer_pl import check, complexity, report, sweep, train, translate
-from transformer_pl.command_line import HelpShown
+from transformer_pl import report, sweep, train
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.evaluation.evaluate import trained_model
-from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.yaml_file import read_yaml
-from transformer_pl.search import cli as search_cli
-from transformer_pl.search import space as searches
 from transformer_pl.training.module import TransformerModule
 from transformer_pl.trials.trial import Trial
 
-TESTS = {}  # by key or option: the test that fails where it is disconnected
+TESTS = {}  # by key: the test that fails where it is disconnected
 
 
 def binds(*names: str) -> Callable[[Callable], Callable]:
-    """A test of these keys, and of these options, each with its command before it."""
+    """A test of these keys."""
 
     def note(test: Callable) -> Callable:
         for name in names:
@@ -349,13 +342,13 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
         "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
         "WANDB_MODE": "disabled",
     }
-    nodes = []
+    command, nodes = [sys.executable, "-m", "transformer_pl.train", *words], []
     try:
         for node in "01":
             own = {"RANK": node, "GROUP_RANK": node, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             with (tmp_path / f"{node}.txt").open("w") as log:
-                nodes.append(start("train", *words, output=log, **shared, **own))
-        codes = [node.wait(120) for node in nodes]
+                nodes.append(subprocess.Popen(command, env=os.environ | shared | own, stdout=log, stderr=log))
+        codes = [node.wait(240) for node in nodes]
     finally:
         for node in nodes:
             node.kill()
@@ -371,33 +364,6 @@ OTHER_TESTS = {  # keys that other files test
     "trainer.devices": "training/test_distributed.py",
     "data.revision": "data/test_hub.py",
 }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Options: of `train`
-
-
-@binds("train --scale", "train --variant", "train --runs", "train --rerun")
-def test_the_options_of_train(folder, tmp_path, monkeypatch):
-    """A scale's keys, under those of a variant; where the results lie; and that what is finished is trained again."""
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text("".join(f"{key}: {value}\n" for key, value in tiny_trials.TINY.items()))
-    words = [
-        "--scale=mine.yaml",
-        "--variant=model.h=4 trainer.log_every=4",
-        "--runs=here",
-        f"--data.path={folder / 'text'}",
-    ]
-    with tiny_trials.in_a_command():
-        assert train.main(words) == 0
-        (path,) = Path("here/trials").iterdir()
-        metrics = [(path / "metrics.jsonl").read_text()]
-        for again in ([], ["--rerun"]):
-            assert train.main([*words, *again]) == 0
-            metrics.append((path / "metrics.jsonl").read_text())
-    made = Made(Trial(path), [])
-    assert made.trial.result()["config"].items() >= {"model.width": 1 / 32, "optim.max_steps": 4, "model.h": 4}.items()
-    assert made.steps("train/loss") == [4] and metrics[0] == metrics[1] != metrics[2]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -422,16 +388,16 @@ def rows(folder):
     path, runs = write_sweep(folder / "rows.yaml", folder / "text"), folder / "rows"
     found = read_sweep(path)
     with tiny_trials.in_a_command():
-        for one in plan_trials(found, runs):
-            assert train.main(sweep.argv(found, one, runs, rerun=False)) == 0
+        for row in found.rows:
+            keys = [f"--{key}={value}" for key, value in row.keys.items()]
+            for config in row.configs:
+                assert train.main([f"--scale={found.scale}", *keys, f"--seed={config.seed}", f"--runs={runs}"]) == 0
     return path, runs
 
 
 @pytest.fixture
 def tell(monkeypatch, capsys):
-    """Run a command in this process: its exit code, and what it says. Without the page, which takes seconds."""
-    monkeypatch.setattr(sweep, "write_page", lambda *of_a_grid: {})
-    monkeypatch.setattr(search_cli, "write_search_page", lambda *of_a_search: {})
+    """Run a command in this process: its exit code, and what it says."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def tell(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str]:
@@ -451,7 +417,6 @@ ELSEWHERE = {  # options that say which trials are meant: here all are finished,
 }
 
 
-@binds(*(f"{command} {option}" for command in ("sweep", "report") for option in ("FILE", *ELSEWHERE)))
 @pytest.mark.parametrize("option", ELSEWHERE)
 def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
     path, runs = rows
@@ -470,7 +435,6 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
 
 
 @pytest.mark.slow  # a process for each row, each with its imports
-@binds("sweep --measure")
 def test_a_plan_that_measures_tells_the_time_and_leaves_the_text_alone(rows, tmp_path, tell):
     words = [rows[0], "--runs", tmp_path / "runs", "--set", "optim.max_steps=60"]
     assert "unknown" in tell(sweep.main, *words, "--plan")[1]
@@ -481,187 +445,12 @@ def test_a_plan_that_measures_tells_the_time_and_leaves_the_text_alone(rows, tmp
         sweep.main([str(word) for word in [*words, "--measure"]])
 
 
-@binds("sweep --plan", "sweep --rerun")
-def test_what_is_finished_is_trained_again_where_that_is_asked_for(rows, tell):
-    for words, number in (([], 0), (["--rerun"], 4)):
-        code, said = tell(sweep.main, rows[0], "--runs", rows[1], "--plan", *words)
-        assert code == 0 and f"4 trials, {number} to train" in said
-
-
-@binds("sweep --retune", "sweep --budget", "report --retune", "report --budget")
-def test_every_row_is_tried_at_so_many_points(rows, tell):
-    """Two rows, with one seed."""
-    path, runs = rows
-    for budget in (2, 3):
-        words = [path, "--runs", runs, "--retune", "optim.warmup", "--budget", budget]
-        assert f"{2 * budget} trials, {2 * budget} to train" in tell(sweep.main, *words, "--plan")[1]
-        with pytest.raises(InputError, match=f"--retune.* {2 * budget} "):
-            tell(report.main, *words)
-    for main in (sweep.main, report.main):
-        with pytest.raises(InputError, match="--budget"):
-            tell(main, path, "--runs", runs, "--budget", 3)
-
-
-@binds("sweep --schema")
-def test_the_schema_of_either_kind_of_file_is_printed(tell):
-    for kind, keys in (("sweep", {"method", "parameters"}), ("scale", {"model.width", "optim.max_steps"})):
-        code, printed = tell(sweep.main, "--schema", kind)
-        assert code == 0 and keys <= json.loads(printed)["properties"].keys()
-
-
-@binds("sweep --list", "sweep --clean")
-def test_a_runs_folder_is_listed_and_cleaned(rows, tmp_path, tell, monkeypatch):
-    runs = shutil.copytree(rows[1], tmp_path / "runs")
-    waste, *others = sorted((runs / "trials").iterdir())
-    (waste / "result.json").write_text("{")
-    code, said = tell(sweep.main, "--list", "--runs", runs)
-    assert code == 0 and all(folder.name in said for folder in (waste, *others))
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    code, said = tell(sweep.main, "--clean", "--runs", runs)
-    assert code == 0 and "removed 1" in said and sorted((runs / "trials").iterdir()) == others
-
-
-FORMATS = {
-    "terminal": lambda said, folder: said.startswith(" ") and " params " in said,
-    "md": lambda said, folder: said.startswith("| row |"),
-    "tex": lambda said, folder: r"\begin{tabular}" in said,
-    "csv": lambda said, folder: len(list(csv.DictReader(io.StringIO(said)))) == 2,
-    "json": lambda said, folder: len(json.loads(said)["rows"]) == 2,
-    "html": lambda said, folder: Path(said.strip()) == folder / "report.html",
-}
-
-
-@binds("report --format")
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_report_has_the_format_that_is_asked_for(rows, tell, monkeypatch, form):
-    path, runs = rows
-    monkeypatch.setattr(report, "write_page", lambda *of_a_grid: {})
-    code, said = tell(report.main, path, "--runs", runs, "--format", form)
-    assert code == 0 and FORMATS[form](said, runs / "sweeps" / "rows@demo")
-
-
-@binds("sweep --beside", "report --beside")
-def test_the_paper_stands_beside_a_table_where_that_is_asked_for(rows, tell):
-    """The text is the user's own, so without the option it does not."""
-    path, runs = rows
-    for main in (sweep.main, report.main):
-        for choice in ([], ["--beside", "none"], ["--beside", "paper"]):
-            code, said = tell(main, path, "--runs", runs, *choice)
-            assert code == 0 and ("(A)" in said and "25.8" in said) == ("paper" in choice)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Options: of a search
-
-
-def write_search(path: Path, text: Path, **more: Any) -> Path:
-    space = {"model.d_ff": {"min": 512, "max": 4096, "q": 512, "distribution": "q_uniform"}}
-    said = {"method": "random", "run_cap": 4, "metric": {"name": "val/ppl", "goal": "minimize"}, "parameters": space}
-    return write_sweep(path, text, **said | more)
-
-
-@pytest.fixture(scope="module")
-def searched(folder):
-    """The file of a search, and a runs folder in which all that it may draw is finished."""
-    path, runs = write_search(folder / "search.yaml", folder / "text"), folder / "searched"
-    search = searches.read_search(path, read_yaml(path), None, None, {})
-    with tiny_trials.in_a_command():
-        for d_ff in range(512, 4097, 512):
-            _, keys = search.config({"model.d_ff": d_ff})
-            words = [f"--scale={search.scale}", f"--runs={runs}", *(f"--{key}={value}" for key, value in keys.items())]
-            assert train.main(words) == 0
-    return path, runs
-
-
-@binds("sweep --sampler", "sweep --storage", "report --storage")
-@pytest.mark.parametrize("seed", [5, 6])
-def test_a_search_draws_by_its_sampler_and_keeps_its_study_in_its_storage(searched, tmp_path, tell, seed):
-    path, runs = searched
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    words = [path, "--runs", runs, "--storage", storage]
-    with pytest.raises(InputError):
-        tell(report.main, *words)
-    assert tell(sweep.main, *words, "--sampler", "random", f"seed={seed}")[0] == 0
-    assert not list(runs.glob("sweeps/search@demo/study.journal"))
-    found = optuna.load_study(study_name="search@demo", storage=storage)
-    expected = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
-    expected.enqueue_trial({"model.d_ff": 2048})
-    space = {"model.d_ff": optuna.distributions.IntDistribution(512, 4096, step=512)}
-    assert len(found.trials) >= 4
-    assert [trial.params for trial in found.trials] == [expected.ask(space).params for _ in found.trials]
-    assert tell(report.main, *words, "--format", "md")[1] == (runs / "sweeps" / "search@demo" / "table.md").read_text()
-
-
-# What becomes of four trials of which each is worse than those before: C is complete, P pruned. Base is not pruned.
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Options: of `translate` and `complexity`
-
-
-@binds(*(f"translate {option}" for option in ("TRIAL", "FILE", "--beam", "--alpha", "--n-best", "--runs")))
-def test_the_options_of_translate(rows, tmp_path, tell):
-    """A line of output is a line's number, the score of one of its translations, and that."""
-    _, runs = rows
-    sentences = tmp_path / "two.txt"
-    sentences.write_text("ba be bi\nbo\n")
-    first, second, *_ = (path.name[-12:] for path in sorted((runs / "trials").iterdir()))
-    words = {
-        "plain": [first, sentences],
-        "TRIAL": [second, sentences],
-        "--alpha": [first, sentences, "--alpha", 0],
-        "--beam": [first, sentences, "--beam", 5, "--n-best", 5],  # more than the beam of the trial
-    }
-    said = {
-        name: tell(translate.main, "--n-best", 1, "--runs", runs, *words[name])[1]
-        for name in ("plain", "TRIAL", "--alpha")
-    }
-    assert len(set(said.values())) == 3 and {len(text.splitlines()) for text in said.values()} == {2}
-    best = tell(translate.main, "--runs", runs, *words["--beam"])[1].splitlines()
-    assert [line.partition("\t")[0] for line in best] == ["1"] * 5 + ["2"] * 5
-    with pytest.raises(InputError, match=words["plain"][0]):
-        tell(translate.main, "--runs", tmp_path, *words["plain"])
-
-
-@binds(*(f"complexity {option}" for option in ("FILE", "--scale", "--set", "--runs", "--n")))
-def test_the_options_of_complexity(tmp_path, tell):
-    path, scale = tmp_path / "layers.yaml", tmp_path / "narrow.yaml"
-    path.write_text("name: layers\nmethod: grid\nparameters: {scale: {value: demo}}\n")
-    scale.write_text("model.width: 1/32\n")
-    words = [path, "--runs", tmp_path / "runs", "--scale", scale, "--set", "model.h=4", "--n", "4,7"]
-    said = command("complexity", *words)
-    assert said.returncode == 0, said.stderr
-    with (tmp_path / "runs" / "complexity" / "layers" / "complexity.csv").open() as file:
-        assert {record["n"] for record in csv.DictReader(file)} == {"4", "7"}
-    assert "d = 16 and h = 4" in said.stdout
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # All of them
 
-COMMANDS = {
-    "sweep": sweep,
-    "report": report,
-    "translate": translate,
-    "complexity": complexity,
-    "train": train,
-    "check": check,
-}
 
-
-def options_of(name: str, capsys: pytest.CaptureFixture) -> set[str]:
-    """The options that a command names when it is asked for help, and what it takes without a name."""
-    with suppress(HelpShown):
-        COMMANDS[name].main(["--help"])
-    said = capsys.readouterr().out
-    if name == "train":  # the rest names every key
-        return set(re.findall(r"[\[ ](--[\w-]+)", said.partition("options:")[0])) - {"--key"}
-    return set(re.findall(r"^  (--[a-z-]+|[A-Z]+)\b", said, re.MULTILINE))
-
-
-def test_every_key_is_bound(capsys):
-    """And no test is of a key or an option that is gone."""
-    options = {f"{name} {option}" for name in COMMANDS for option in options_of(name, capsys)}
-    assert KEYS.keys() <= TESTS.keys() | OTHER_TESTS.keys() and TESTS.keys() <= KEYS.keys() | options
+def test_every_key_is_bound():
+    """And no test is of a key that is gone."""
+    assert KEYS.keys() == TESTS.keys() | OTHER_TESTS.keys()
     for key, file in OTHER_TESTS.items():
         assert key.partition(".")[2] in (ROOT / "tests" / file).read_text()

@@ -2,13 +2,12 @@
 
 import argparse
 import hashlib
-import math
 import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ from transformer_pl.levels import DEFAULT_SCALE, scale_names
 from transformer_pl.runtime import signals
 from transformer_pl.runtime.environment import NAME, project_version
 from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.files import try_writing
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, as_folder, sweep_title
 
 BUDGET = 8  # tries per row of --retune
@@ -31,6 +31,9 @@ class HelpShown(Exception):
     """The parser has printed what `--help` or `--version` asks for. The command has nothing else to do."""
 
 
+_help_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=22)  # what options mean begins early
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argument parser that reports a wrong command line as an InputError.
 
@@ -38,7 +41,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any):
-        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=_help_formatter, **options)
         self.register("action", None, _StoreOnce)  # the default action, also of groups
         version = f"{NAME} {project_version()}"
         self.add_argument("-V", "--version", action="version", version=version, help="show the version and exit")
@@ -61,13 +64,6 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         end = " " if message.endswith("?") else "; "
         raise InputError(f"command line: {message}{end}see {self.prog} --help")
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """The options in one column, and what they mean in a second one that begins early."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=22)
 
 
 class _StoreOnce(argparse.Action):
@@ -108,12 +104,12 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
 # Readers of values, for the `type` of an option. argparse reports their errors with the option's name.
 
 
-def whole_number(at_least: int = 1, remark: str = "") -> Callable[[str], int]:
-    """A reader of one whole number. remark: what the error message adds, such as why the bound is what it is."""
+def whole_number(at_least: int = 1) -> Callable[[str], int]:
+    """A reader of one whole number."""
 
     def read(word: str) -> int:
-        if not _is_whole(word) or int(word) < at_least:
-            raise _must(word, f"be a whole number of at least {at_least}{remark}")
+        if not re.fullmatch("[0-9]{1,18}", word) or int(word) < at_least:
+            raise _must(word, f"be a whole number of at least {at_least}")
         return int(word)
 
     return read
@@ -123,28 +119,12 @@ def whole_numbers(at_least: int = 0, example: str = "1,2") -> Callable[[str], li
     """A reader of different whole numbers with commas between them."""
 
     def read(word: str) -> list[int]:
-        words = word.split(",")
-        numbers = [int(one) for one in words if _is_whole(one)]
-        if len(set(numbers)) < len(words) or min(numbers) < at_least:
-            raise _must(word, f"be different whole numbers from {at_least}, with commas between, such as {example}")
+        numbers = [whole_number(at_least)(one) for one in word.split(",")]
+        if len(set(numbers)) < len(numbers):
+            raise _must(word, f"be different whole numbers with commas between, such as {example}")
         return numbers
 
     return read
-
-
-def _is_whole(word: str) -> bool:
-    return bool(re.fullmatch("[0-9]{1,18}", word))
-
-
-def positive_number(word: str) -> float:
-    """Read a number above 0."""
-    try:
-        number = float(word if word.isascii() else "")  # which would read the digits of every script
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise _must(word, "be a number above 0, such as 9.5")
-    return number
 
 
 def text(word: str) -> str:
@@ -165,11 +145,7 @@ def names(word: str) -> list[str]:
 def folder_name(word: str) -> Path:
     """Read the path of a folder, which need not exist yet. `~` is read as a shell reads it."""
     folder = Path(os.path.expanduser(word))
-    try:
-        is_file = folder.exists() and not folder.is_dir()
-    except (OSError, ValueError) as error:  # such as a name that is too long
-        raise _must(word, f"be a folder, but: {error}; choose another") from None
-    if not word or is_file or str(folder).startswith("~"):
+    if not word or os.path.isfile(folder) or str(folder).startswith("~"):
         raise _must(word, "be a folder; choose another")
     return folder
 
@@ -228,8 +204,7 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--seeds", type=_seeds, metavar="1,2", help="the seeds of each row (the file's, or 1)")
     tuned = "tune these keys for each row separately, by the same small search"
     group.add_argument("--retune", type=names, metavar="KEY,KEY", help=tuned)
-    budget = whole_number(2, ": base's own values are one try")
-    group.add_argument("--budget", type=budget, metavar="K", help=f"for --retune: trials per row ({BUDGET})")
+    group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
     group.add_argument("--storage", type=text, metavar="URL", help=study)
 
@@ -300,11 +275,7 @@ def kept_options(options: argparse.Namespace) -> dict[str, str]:
 def make_folder(folder: Path) -> None:
     """Make a folder and try to write into it. Raises an InputError with the system's reason if that fails."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        try_writing(folder)
     except OSError as error:
-        reason = error.strerror
-        raise InputError(
-            f"{folder}: must be a folder that can be written, but: {reason}; choose another --runs"
-        ) from None
+        message = f"{folder}: must be a folder that can be written, but: {error.strerror}; choose another --runs"
+        raise InputError(message) from None

@@ -34,7 +34,6 @@ SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
 CLEANING = ("most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
-CLOSE = Fraction(1, 10**8)  # how far a multiplier is, at most, from the fraction that it stands for
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
@@ -354,13 +353,9 @@ def _multiplied(size: int, multiplier: float) -> int:
 
 @lru_cache(maxsize=4096)
 def exact_product(size: int, multiplier: float) -> Fraction:
-    """The exact product. A float close to a simple fraction is read as that: 0.33333333 is 1/3, 0.3333 is not.
-
-    One that was rounded is read as a fraction only where the product is not whole otherwise.
-    """
-    simple, written = Fraction(multiplier).limit_denominator(1024), Fraction(repr(multiplier))
-    rounded = abs(simple - written) <= CLOSE * simple and (size * written).denominator != 1
-    return size * (simple if rounded or float(simple) == multiplier else written)
+    """The exact product. A float that is a simple fraction's is read as that: 0.3333333333333333 is 1/3."""
+    simple = Fraction(multiplier).limit_denominator(1024)
+    return size * (simple if float(simple) == multiplier else Fraction(repr(multiplier)))
 
 
 KEYS = Config().flat()  # every key with its default; only a component knows its own options
@@ -373,17 +368,13 @@ def is_known_key(key: str) -> bool:
     return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
 
 
-def is_section(key: str) -> bool:
-    """Whether this is the name of a group of keys, such as `model`."""
-    return key in Config.model_fields and key not in KEYS
-
-
 def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
     """What is wrong with a key that does not exist, and the remedy."""
     if key == "scale":
         return f"no such key; use --scale {shown(value)}, or parameters.scale of a sweep file"
     inner = value.get("parameters", value) if isinstance(value, dict) else None  # W&B nests keys under `parameters`
-    if not is_section(key) or not isinstance(inner, dict) or not inner:
+    is_section = key in Config.model_fields and key not in KEYS
+    if not is_section or not isinstance(inner, dict) or not inner:
         return f"no such key{suggestion(key, known)}"
     name, inner = next(iter(inner.items()))
     return f"keys are flat, not nested; write them as `{key}.{shown(name)}: {shown(inner)}`"

@@ -70,14 +70,9 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
     kind, context = mistake["type"], mistake.get("ctx", {})
     if kind == "string_pattern_mismatch" and context["pattern"] == CLASS_PATH:
         return "must be the import path of a class, such as ablations.learned_position.LearnedPosition"
-    if kind == "string_too_short" and context["min_length"] == 1:
-        return "must not be empty; leave it out"
     if kind == "value_error":
         return str(context["error"])
-    text = mistake["msg"].removeprefix("Input ").replace("should", "must")
-    return text.replace(", unable to parse string as an integer", "").replace(
-        ", unable to parse string as a number", ""
-    )
+    return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to parse")[0]
 
 
 CLASS_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"

@@ -1,8 +1,9 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_pl.command_line import (
     CommandParser,
@@ -24,7 +25,9 @@ from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
-from transformer_pl.search.page import write_search_page
+
+if TYPE_CHECKING:
+    from transformer_pl.search.space import Search
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -62,27 +65,15 @@ def read_options(argv: list[str]) -> argparse.Namespace:
         "with which the sweep ran. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    parser.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        type=sweep_file,
-        help="sweep files, or names of those that ship: table3_A",
-    )
+    files = "sweep files, or names of those that ship: table3_A"
+    parser.add_argument("files", metavar="FILE", nargs="+", type=sweep_file, help=files)
     add_sweep_options(parser)
     table = parser.add_argument_group("what is printed")
-    table.add_argument(
-        "--format",
-        choices=("terminal", *TEXT_FORMATS, "html"),
-        default="terminal",
-        help="html writes the page and prints its path (%(default)s)",
-    )
+    formats, page = ("terminal", *TEXT_FORMATS, "html"), "html writes the page and prints its path (%(default)s)"
+    table.add_argument("--format", choices=formats, default="terminal", help=page)
     add_beside_option(table)
-    table.add_argument(
-        "--test",
-        choices=("t", "randomisation"),
-        help="the significance test of differences from base (t; randomisation where rows have one seed)",
-    )
+    test = "the significance test of differences from base (t; randomisation where rows have one seed)"
+    table.add_argument("--test", choices=("t", "randomisation"), help=test)
     options = parser.parse_args(argv)
     complete_retune_options(options)
     if not options.runs.is_dir():
@@ -99,9 +90,9 @@ def print_report(report: Report, output_format: str, with_title: bool) -> None:
         console = command_console()
         console.print(*([report.title] if with_title else []), report.table.terminal(console.width), sep="\n")
     else:
-        titles = {"md": f"## {report.title}\n\n", "tex": f"% {report.title}\n"} if with_title else {}
+        title = {"md": f"## {report.title}\n\n", "tex": f"% {report.title}\n"}.get(output_format, "")
         text = TEXT_FORMATS[output_format](report.table)
-        print(titles.get(output_format, "") + text, end="\n" if with_title else "")
+        print(title + text if with_title else text, end="\n" if with_title else "")
 
 
 def make_report(file: Path, options: argparse.Namespace) -> Report:
@@ -115,19 +106,19 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
         sweep = _retuned(sweep, content, options)
     planned = plan_trials(sweep, options.runs)
     table = table_of(sweep, planned, options.test == "randomisation", options.beside)
-    report = Report(f"{sweep.name} at scale {Path(sweep.scale).stem}", table)
+    return _report(sweep, table, options, lambda folder: write_page(sweep, planned, table, folder))
+
+
+def _report(
+    sweep: "Sweep | Search", table: Table, options: argparse.Namespace, write: Callable[[Path], object]
+) -> Report:
+    """The report of a table. With --format html, `write` writes the page into the sweep's folder."""
+    title, folder = f"{sweep.name} at scale {Path(sweep.scale).stem}", sweep_folder(sweep, options)
     if options.format != "html":
-        return report
-    folder = make_folder_of(sweep, options)
-    write_page(sweep, planned, table, folder)
-    return report._replace(page=folder / "report.html")
-
-
-def make_folder_of(sweep: Any, options: argparse.Namespace) -> Path:
-    """The folder of a sweep or a search, which then exists."""
-    folder = sweep_folder(sweep, options)
+        return Report(title, table)
     make_folder(folder)
-    return folder
+    write(folder)
+    return Report(title, table, folder / "report.html")
 
 
 def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
@@ -145,23 +136,24 @@ def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace)
 
 
 def _search_report(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Report:
-    from transformer_pl.search import storage  # optuna takes a quarter of a second
-    from transformer_pl.search.cli import search_from_options
+    from transformer_pl.search.cli import search_from_options  # optuna takes a quarter of a second
     from transformer_pl.search.results import SearchResults
+    from transformer_pl.search.study import find_study
 
     refuse_options(options, ["beside", "test"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
-    study = storage.find_study(search, sweep_folder(search, options), options.storage)
-    results = SearchResults(search, study, options.runs)
-    if not results.records:
+    study = find_study(search, sweep_folder(search, options), options.storage)
+    results = study and SearchResults(search, study, options.runs)
+    if not results or not results.records:
         raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
     table = results.table()
-    report = Report(f"{search.name} at scale {Path(search.scale).stem}", table)
-    if options.format != "html":
-        return report
-    folder = make_folder_of(search, options)
-    write_search_page(results, table, folder)
-    return report._replace(page=folder / "report.html")
+
+    def write_page(folder: Path) -> object:
+        from transformer_pl.search.plots import write_search_page  # matplotlib takes a second
+
+        return write_search_page(results, table, folder)
+
+    return _report(search, table, options, write_page)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ The same command again resumes interrupted trials and tries failed ones again. A
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ from transformer_pl.command_line import (
 from transformer_pl.experiments import measure
 from transformer_pl.experiments.launch import launch
 from transformer_pl.experiments.plan import (
-    CostEstimate,
     Plan,
     PlannedTrial,
     as_json,
@@ -52,7 +52,7 @@ from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.publish import Publisher, mention_offline_runs
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.environment import set_wandb_group
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, counted, say
@@ -171,30 +171,26 @@ class GridCommand:
             lines = survey_texts(texts, self.console)
         estimates = estimate_costs(trials, finished_results(self.options.runs))
         if self.options.measure:
-            estimates = self.measured(sweep, missing, estimates)
+            estimates = measure.measured(
+                estimates,
+                missing,
+                lambda planned, runs: self.argv(sweep, planned, runs),
+                self.launcher.workers.threads_of,
+                lambda line: say(self.console, line),
+            )
         plan = Plan(sweep, trials, estimates)
-        at_once, cores = (self.launcher.workers.count, self.launcher.workers.cpu_cores) if here else (1, 0)
-        print_plan(plan, missing, self.console, at_once)
-        for line in [*plan_notes(plan, missing, cores, at_once), *lines]:
+        print_plan(plan, missing, self.console, self.launcher.workers.count if here else 1)
+        for line in [*plan_notes(sweep), *lines]:
             say(self.console, line)
         if self.options.plan and missing and here:
             say(self.console, self.launcher.workers.describe(missing))
         return plan
 
-    def measured(
-        self, sweep: Sweep, missing: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]
-    ) -> dict[int, CostEstimate]:
-        """The estimates, with times that are measured here. Nothing of it stays but the prepared text."""
-        return measure.measured(
-            estimates,
-            missing,
-            lambda planned, runs: argv(sweep, planned, runs, False),
-            self.launcher.workers.threads_of,
-            lambda line: say(self.console, line),
-        )
-
-    def argv(self, sweep: Sweep) -> Callable[[PlannedTrial], list[str]]:
-        return lambda planned: argv(sweep, planned, self.options.runs, self.options.rerun)
+    def argv(self, sweep: Sweep, planned: PlannedTrial, runs: Path) -> list[str]:
+        """The arguments of `python -m transformer_pl.train` for a trial: the only way in which it gets its config."""
+        keys = [f"--{key}={value}" for key, value in sweep.rows[planned.row].keys.items()]
+        rerun = ["--rerun"] if self.options.rerun else []
+        return [f"--scale={sweep.scale}", *keys, f"--seed={planned.config.seed}", f"--runs={runs}", *rerun]
 
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
@@ -234,18 +230,17 @@ class GridCommand:
         workers = self.launcher.workers
         say(self.console, workers.describe(missing))
         cached = len(plan.trials) - len(missing)
-        with ProgressView(self.console, missing, cached, workers.count, plan.estimates) as view:
-            launch(queue, self.argv(plan.sweep), self.launcher, view, waits=not self.options.worker)
+        with ProgressView(self.console, missing, cached, plan.estimates) as view:
+            argv = partial(self.argv, plan.sweep, runs=self.options.runs)
+            launch(queue, argv, self.launcher, view, waits=not self.options.worker)
 
     def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
         for planned in failed:
-            remedy = "run the same command again to retry"
-            say(self.console, f"failed: {planned.name}, see {planned.trial.log}; {remedy}")
+            say(self.console, f"failed: {planned.name}, see {planned.trial.log}; run the same command again to retry")
         for planned in plan.trials:
             if (step := planned.trial.diverged_at()) is not None:
-                remedy = "--rerun trains it again"
-                log = planned.trial.log
-                say(self.console, f"diverged: {planned.name} at step {step}, see {log}; {remedy}")
+                where = f"at step {step}, see {planned.trial.log}"
+                say(self.console, f"diverged: {planned.name} {where}; --rerun trains it again")
 
 
 def read_options(words: list[str]) -> argparse.Namespace:
@@ -269,9 +264,9 @@ def read_options(words: list[str]) -> argparse.Namespace:
     )
     run.add_argument(
         "--parallel",
-        type=_parallel,
-        metavar="N|auto",
-        help="trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers",
+        type=whole_number(),
+        metavar="N",
+        help="trials at once (as cores or GPUs allow); with --launcher slurm: workers",
     )
     run.add_argument(
         "--rerun",
@@ -339,27 +334,6 @@ def _add_launcher_options(group: Options) -> None:
     group.add_argument(
         "--worker", action="store_true", help="end when nothing is left that no other command trains; no table"
     )
-
-
-def argv(sweep: Sweep, planned: PlannedTrial, runs: Path, rerun: bool) -> list[str]:
-    """The arguments of `python -m transformer_pl.train` for a trial: the only way in which it gets its config."""
-    keys = [f"--{key}={value}" for key, value in sweep.rows[planned.row].keys.items()]
-    return [
-        f"--scale={sweep.scale}",
-        *keys,
-        f"--seed={planned.config.seed}",
-        f"--runs={runs}",
-        *(["--rerun"] if rerun else []),
-    ]
-
-
-def _parallel(text: str) -> int | None:
-    if text == "auto":
-        return None
-    try:
-        return whole_number()(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{shown(repr(text))} must be auto or a whole number of at least 1") from None
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """--retune: every row tries the same points, with one seed of their own, and is trained at its best."""
 
 import math
-import os
 
-import numpy as np
 import pytest
 import yaml
 from helpers import a_result, command, shared_text
@@ -73,14 +71,10 @@ def test_whole_numbers_that_round_alike_are_tried_once(sweep_file):
         plan_retuning(sweep, ["optim.warmup"], 10, None)
 
 
-def test_the_tries_of_one_key_are_evenly_spaced_and_stay_when_there_are_more(sweep_file):
-    sweep, key = read_sweep(sweep_file), "optim.lr_scale"
-    tried = {n: [point[key] for point in plan_retuning(sweep, [key], n, None).points] for n in (5, 9)}
-    for budget, scales in tried.items():
-        assert sorted(scales) == pytest.approx(
-            sweep.base.optim.lr_scale * np.geomspace(1 / REACH, REACH, budget), rel=1e-2
-        )
-    assert tried[9][:5] == tried[5]
+def test_a_larger_budget_has_the_same_tries_and_more(sweep_file):
+    sweep = read_sweep(sweep_file)
+    few, more = (plan_retuning(sweep, KEYS, budget, None).points for budget in (5, 9))
+    assert more[:5] == few
 
 
 def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_file, tmp_path):
@@ -128,51 +122,3 @@ def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
     rates = [row.configs[0].optim.lr_scale for row in best.rows]
     assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
     assert "1 diverged or failed" in best.notes[-1]
-
-
-@pytest.fixture
-def component_that_diverges(tmp_path, monkeypatch):
-    """A component whose training diverges where P_drop is above 0.15. The dry run's batch is too small for it."""
-    (tmp_path / "explosive.py").write_text(
-        "from transformer_pl.model import SinusoidalPosition\n\n\n"
-        "class Explosive(SinusoidalPosition):\n"
-        "    def __init__(self, config, site):\n"
-        "        super().__init__(config, site)\n"
-        "        self.too_much = config.p_drop > 0.15\n\n"
-        "    def forward(self, x, start=0):\n"
-        "        x = super().forward(x, start)\n"
-        "        return x * float('inf') if self.too_much and self.training and x.shape[0] > 4 else x\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    return "explosive.Explosive"
-
-
-def test_a_diverged_try_counts_as_the_worst_and_is_no_failure(sweep_file, tmp_path, component_that_diverges):
-    """P_drop is tried at 0.1, 0.0333 and 0.3; the last diverges. The exit code is 0."""
-    printed = yaml.safe_load(sweep_file.read_text())
-    printed["parameters"]["variant"] = {"values": [f"model.position={component_that_diverges}"]}
-    sweep_file.write_text(yaml.safe_dump(printed, sort_keys=False))
-    words = [sweep_file, "--runs", tmp_path / "runs", "--retune", "model.p_drop", "--budget", 3, "--seeds", 2]
-    completed = command("sweep", *words, WANDB_MODE="disabled")
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert "p_drop=0.3 s0 at step 1, see" in completed.stdout and "\nfailed: " not in completed.stdout
-    tried = {(r["config"]["model.p_drop"], r["config"]["seed"]): r for r in finished_results(tmp_path / "runs")}
-    tries = {p_drop: r["metrics"]["val/ppl"] for (p_drop, seed), r in tried.items() if seed == 0}
-    assert len(tries) == 2 and {p_drop for p_drop, seed in tried if seed == 2} == {min(tries, key=tries.get)}
-    shown = command("report", *words, "--format", "md").stdout
-    assert "1 diverged or failed" in shown
-
-
-@pytest.mark.parametrize(
-    ("program", "file", "option", "kind"),
-    [
-        ("sweep", "search_size", ["--retune", "optim.warmup"], "the rows of a grid"),
-        ("sweep", "search_size", ["--rerun"], "the rows of a grid"),
-        ("report", "search_size", ["--test", "randomisation"], "the rows of a grid"),
-        ("sweep", "smoke", ["--sampler", "tpe"], "a search"),
-        ("report", "smoke", ["--storage", "sqlite:///study.db"], "a search"),
-    ],
-)
-def test_an_option_of_the_other_kind_of_sweep_is_refused(tmp_path, program, file, option, kind):
-    completed = command(program, f"sweeps/{file}.yaml", *option, "--runs", tmp_path)
-    assert completed.returncode == 2 and f"{option[0]}: is for {kind}" in completed.stderr

@@ -61,10 +61,3 @@ def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, t
     assert "60 training pairs, 8 for validation, 6 for test" in text
     assert text.endswith(f"tokens in a sentence: en {lengths[0]:.1f}, de {lengths[1]:.1f}")
     assert lines(folder, console, tmp_path) == [text]  # a plan says the same from now on
-
-
-def test_a_preparation_draws_one_line_in_a_terminal(folder, tmp_path):
-    console = Console(file=io.StringIO(), width=80, force_terminal=True)
-    prepare_texts([Data(path=str(folder), vocab_size=300)], tmp_path, console)
-    drawn = console.file.getvalue()
-    assert "\x1b[2K" in drawn  # it is removed again

@@ -18,6 +18,8 @@ from transformer_pl.reporting.moderation import (
 )
 from transformer_pl.reporting.stats import Sample, difference, estimate, holm, seed_prior
 
+pytestmark = pytest.mark.core
+
 
 def of_seeds(rng, spreads, seeds, means=0.0):
     """Rows whose sentences are all alike, so that seeds alone vary: (rows, seeds) scores as samples."""
@@ -113,6 +115,7 @@ def test_no_row_gets_a_smaller_variance_than_its_own():
     assert prior.moderate(Part(9.0, 2.0)) == Part(9.0, 8.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "factor"), [(3, 1.0), (3, 1.8), (5, 2.7)])
 def test_false_alarms_coverage_and_power_of_a_table(seeds, factor):
     """Twelve rows and base. Where none differs, at most 5 % of tests alarm, and at least 95 % of the rows' intervals

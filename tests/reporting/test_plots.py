@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.plots import Curve, Point, curves, forest, front, grid, growth
+from transformer_pl.reporting.plots import Curve, Point, curves, forest, front, growth
 from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.reporting.table import table_of
 
@@ -66,18 +66,13 @@ def test_the_pareto_front_is_filled():
 
 
 def test_a_curve_of_one_validation_is_seen_with_its_final_score():
-    axes = drawn(curves(one_curve_each([3.25]), "steps", "PPL"))
-    line, star = axes.lines
+    rows = [*one_curve_each([3.25]), Curve("none", [], [], 1000, 3.5), Curve("diverged", [[10]], [[4.0]], 1000, None)]
+    axes = drawn(curves(rows, "steps", "PPL"))
+    line, star, *others = axes.lines
     assert list(line.get_xdata()) == [100] and line.get_marker() not in ("", "None", None)
     assert (list(star.get_xdata()), list(star.get_ydata()), star.get_marker()) == ([1000], [3.25], "*")
-    assert written(axes)[0].endswith(":3.25")
-
-
-def test_a_row_without_validations_has_its_final_score_alone():
-    rows = [Curve("base", [], [], 1000, 3.25), Curve("h=4", [[10]], [[4.0]], 1000, None)]
-    axes = drawn(curves(rows, "steps", "PPL"))
-    assert written(axes) == ["base:3.25", "h=4"]
-    assert [list(line.get_ydata()) for line in axes.lines] == [[], [3.25], [4.0]]
+    assert [list(line.get_ydata()) for line in others] == [[], [3.5], [4.0]]
+    assert [name.rpartition(":")[2] for name in written(axes)] == ["3.25", "3.50", "diverged"]
 
 
 def test_the_shaded_area_reaches_from_the_lowest_to_the_highest_seed():
@@ -96,12 +91,6 @@ def test_what_still_falls_is_marked():
     assert [name.endswith("†") for name in written(axes)] == [True, False]
     names = written(drawn(forest(points([0.0, 1.0]), {}, "BLEU", {NAMES[1]})))
     assert [name.endswith("†") for name in names] == [False, True]
-
-
-def test_a_grid_has_its_intervals_in_the_order_of_the_number():
-    axes = drawn(grid([Point("h=8", 60, 58, 63, 8), Point("h=1", 50, 49, 51, 1)], "h", "BLEU"))
-    assert list(axes.lines[0].get_xdata()) == [1, 8] and list(axes.lines[0].get_ydata()) == [50, 60]
-    assert [segment[:, 1].tolist() for segment in axes.collections[0].get_segments()] == [[49, 51], [58, 63]]
 
 
 def test_the_numbers_of_an_axis_are_no_formulas():
@@ -123,7 +112,7 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
             planned.trial.finish(a_result(id=planned.identity.trial, steps=700, convergence=ended, params=params))
     planned = plan_trials(sweep, tmp_path)
     figures = draw_sweep_plots(sweep, planned, table_of(sweep, planned))
-    assert set(figures) == {"differences", "curves_steps", "curves_flops", "front_params", "grid"}  # FLOPs are equal
+    assert set(figures) == {"differences", "curves_steps", "curves_flops", "front_params"}  # FLOPs are equal
     assert written(drawn(figures["differences"].figure)) == ["h=1", "h=4†", "h=32"]
     assert written(drawn(figures["curves_steps"].figure)) == [
         f"{row.name}:2.00{'†' if row.name == 'h=4' else ''}" for row in sweep.rows

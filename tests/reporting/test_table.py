@@ -3,11 +3,11 @@
 import csv
 import io
 import json
+import re
 import shutil
 import statistics
 import subprocess
 import sys
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from chance import drawn
 from helpers import ROOT
 from rich.console import Console
 
-from transformer_pl.config import Config
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.reporting import cells, stats
@@ -27,6 +26,7 @@ from transformer_pl.reporting.table import build_table
 from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.convergence import Convergence
 
+pytestmark = pytest.mark.core
 BLEU = of_measure(Translation.measure)
 TABLE3 = read_published().rows
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
@@ -67,12 +67,6 @@ def read_csv(table):
     return list(csv.DictReader(io.StringIO(table.csv())))
 
 
-def terminal_text(table, width):
-    console = Console(width=width, file=io.StringIO())
-    console.print(table.terminal(width))
-    return console.file.getvalue()
-
-
 def said(table):
     """The notes as one text. There are at most five, and where the rest is explained."""
     assert len(table.notes) <= 6
@@ -82,17 +76,14 @@ def said(table):
 # --- The published tables
 
 
-def test_published_table_3_is_complete():
-    assert Counter(row.label for row in TABLE3) == {"base": 1, "A": 4, "B": 2, "C": 7, "D": 4, "E": 1, "big": 1}
-    assert all(row.ppl and row.score for row in TABLE3)
-    assert sum(row.params is not None for row in TABLE3) == 11  # base, B, C and big
-
-
 @pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
-@pytest.mark.parametrize("index", range(len(TABLE3)))
-def test_every_published_row_resolves_and_is_found_at_every_scale(index, scale):
-    config = resolve([scale_level(scale), Level("published", TABLE3[index].differs)])
-    assert read_published().find(config).model_dump() == TABLE3[index].model_dump()
+def test_every_published_row_resolves_and_is_found_at_every_scale(scale):
+    for one in TABLE3:
+        printed = resolve([scale_level(scale), Level("published", one.differs)])
+        assert read_published().find(printed).model_dump() == one.model_dump()
+    rows = [row(config(scale), 60.0), row(config(scale, model__h=1), 59.0)]
+    assert column(build_table(rows, rows[0].config), "row") == ["base", "(A)"]
+    assert column(build_table(rows, rows[0].config, beside="none"), "row") == ["base", ""]
 
 
 def test_rows_are_matched_by_nominal_settings():
@@ -125,13 +116,6 @@ def test_a_sweep_named_table2_stands_beside_table_2(scale, base, big, others):
 # --- Settings
 
 
-def test_settings_are_shown_in_the_paper_s_numbers():
-    table = build_table([row(config(), 60.0), row(config(model__h=1), 59.0)], config())
-    assert names(table)[:4] == ["row", "h", "d_k", "d_v"]
-    assert column(table, "row") == ["base", "(A)"]
-    assert [column(table, name) for name in ("h", "d_k", "d_v")] == [["8", "1"], ["64", "512"], ["64", "512"]]
-
-
 def test_only_differing_settings_are_shown_in_the_paper_s_order():
     changes = [{}, {"decode__beam": 1}, LEARNED, {"optim__eps_ls": 0.2}, {"model__p_drop": 0.0}, {"model__N": 2}]
     rows = [row(config(**keys), 60.0) for keys in changes]
@@ -150,12 +134,8 @@ def test_component_options_are_columns():
     table = build_table(rows, config())
     assert column(table, "attention") == ["ScaledDotProductAttention", "LocalAttention", "LocalAttention"]
     assert column(table, "attention.window") == ["", "4", "16"]
-
-
-def test_components_of_one_name_from_two_modules_differ():
-    rows = [row(config(model__ffn=f"ablations.{place}.Gated"), 60.0) for place in ("a", "b")]
+    rows = [row(config(model__ffn=f"ablations.{place}.Gated"), 60.0) for place in ("a", "b")]  # of one name
     assert column(build_table(rows, rows[0].config), "ffn") == ["ablations.a.Gated", "ablations.b.Gated"]
-    assert column(build_table([row(config(), 60.0), rows[0]], config()), "ffn") == ["FeedForward", "Gated"]
 
 
 def test_without_a_base_row_every_cell_is_filled_and_there_are_no_differences():
@@ -167,31 +147,15 @@ def test_without_a_base_row_every_cell_is_filled_and_there_are_no_differences():
         assert {line["val/bleu.difference"] for line in read_csv(table)} == {""}
 
 
-def test_only_the_base_row_is_matched_to_the_paper_s_base():
-    """A row that differs from base in its training alone is not in the paper."""
-    table = build_table([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
-    assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
-
-
 def test_a_printed_row_stands_once_beside_the_row_that_is_trained_as_base_is():
     rows = [row(config(model__h=1, optim__lr_scale=scale), 60.0) for scale in (0.2, 0.35, 0.7)]  # demo: 0.35
-    table = build_table([row(config(), 61.0), *rows], config())
-    assert column(table, "row") == ["base", "", "(A)", ""]
+    table = build_table([row(config(), 61.0), *rows], config(), names=["base", "slow", "h=1", "fast"])
+    assert column(table, "row") == ["base", "slow", "(A)", "fast"]
     assert column(build_table([row(config(), 61.0), *rows[::2]], config()), "row") == ["base", "(A)", ""]
-
-
-def test_a_row_that_the_paper_does_not_have_has_its_name():
-    rows = [row(config(), 60.0), row(config(model__h=4), 60.0), row(config(model__h=2), 60.0)]
-    table = build_table(rows, config(), names=["base", "h=4", "h=2"])
-    assert column(table, "row") == ["base", "(A)", "h=2"]
-    plain = build_table(rows, config(), beside="none", names=["base", "h=4", "h=2"])
-    assert column(plain, "row") == ["base", "h=4", "h=2"]
-
-
-def test_base_is_the_sweep_s_base_whatever_its_published_label():
+    table = build_table([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
+    assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
     table = build_table([row(config(model__h=4), 60.0), row(config(), 61.0)], config(model__h=4))
-    assert column(table, "row") == ["base (A)", "base"]
-    assert column(table, "Δ BLEU") == ["", "+1.0"]
+    assert column(table, "row") == ["base (A)", "base"] and column(table, "Δ BLEU") == ["", "+1.0"]
 
 
 # --- Results
@@ -217,58 +181,26 @@ def test_a_p_value_below_a_limit_looks_so(p, cell):
     assert cells.p_value(p) == cell
 
 
-def test_params_that_differ_look_different():
-    results = [result(config(), 60.0) | {"params": params} for params in (430_976, 431_040)]
-    rows = [RowResults(config(), [one], ["done"]) for one in results] + [row(config(model__h=1), None)]
-    assert column(build_table(rows, config()), "params") == ["430.98K", "431.04K", "-"]
-
-
 def test_unmeasured_values_are_never_numbers():
     rows = [
         row(config(), 60.0, 62.0),
         row(config(model__h=1), None, None, state="failed"),
         row(config(model__h=4), None, None),
         row(config(model__h=16), 61.0, None, state="failed"),
-        row(config(model__h=32), None, None, state="running"),
+        row(config(model__h=32), 61.0, None, 63.0, state="diverged"),
+        RowResults(config(model__h=2), [None] * 2, ["failed", "diverged"]),
     ]
     table = build_table(rows, config())
-    assert column(table, "BLEU") == ["61.0 ± 1.4", "failed", "-", "61.0", "-"]
-    assert column(table, "PPL") == ["3.00", "failed", "-", "3.00", "-"]
+    assert column(table, "BLEU") == ["61.0 ± 1.4", "failed", "-", "61.0", "62.0 ± 1.4", "diverged"]
+    assert column(table, "PPL") == ["3.00", "failed", "-", "3.00", "3.00", "diverged"]
     assert column(table, "params")[1:3] == column(table, "Δ BLEU")[1:3] == ["-", "-"]
-    assert column(table, "seeds") == ["2", "0/2, 2 failed", "0/2", "1/2, 1 failed", "0/2"]
+    assert column(table, "Δ BLEU")[4] == "+1.0"
+    counts = ["2", "0/2, 2 failed", "0/2", "1/2, 1 failed", "2/3, 1 diverged", "0/2, 1 failed, 1 diverged"]
+    assert column(table, "seeds") == counts and "2 trials diverged" in said(table)
     lines = read_csv(table)
-    assert [line["failed"] for line in lines] == ["0", "2", "0", "1", "0"]
+    assert [line["failed"] for line in lines] == ["0", "2", "0", "1", "0", "1"]
+    assert [(line["done"], line["diverged"]) for line in lines[3:]] == [("1", "0"), ("2", "1"), ("0", "1")]
     assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
-
-
-def test_diverged_seeds_are_counted_and_left_out_of_means():
-    rows = [
-        row(config(), 60.0, 62.0),
-        row(config(model__h=1), None, None, state="diverged"),
-        row(config(model__h=4), 61.0, None, 63.0, state="diverged"),
-    ]
-    table = build_table(rows, config())
-    assert column(table, "BLEU") == ["61.0 ± 1.4", "diverged", "62.0 ± 1.4"]
-    assert column(table, "PPL") == ["3.00", "diverged", "3.00"] and column(table, "Δ BLEU") == ["", "-", "+1.0"]
-    assert column(table, "seeds") == ["2", "0/2, 2 diverged", "2/3, 1 diverged"]
-    assert [(line["done"], line["diverged"]) for line in read_csv(table)] == [("2", "0"), ("0", "2"), ("2", "1")]
-    assert "3 trials diverged" in said(table)
-    failed = RowResults(config(model__h=1), [None] * 2, ["failed", "diverged"])
-    assert column(build_table([rows[0], failed], config()), "BLEU")[1] == "diverged"  # which is known
-
-
-def test_nothing_trained_yet():
-    table = build_table([row(config(), None), row(config(model__h=1), None)], config())
-    assert column(table, "BLEU") == ["-", "-"] and not {"Δ BLEU", "p"} & set(names(table))
-    assert len(table.notes) == 2  # how it is trained, and the link
-
-
-def test_an_infinite_perplexity_does_not_hide_the_others():
-    c = config()
-    infinite = RowResults(c, [result(c, 0.0, ppl=float("inf")), result(c, 2.0)], ["done", "done"])
-    table = build_table([infinite, row(config(model__h=1), 60.0)], c)
-    assert column(table, "PPL") == ["inf", "3.00"]
-    assert read_csv(table)[0]["val/ppl.sd"] == "nan"
 
 
 # --- Notes
@@ -281,22 +213,17 @@ def test_an_infinite_perplexity_does_not_hide_the_others():
 def test_a_table_without_a_result_of_base_names_the_remedy(state, remedy):
     base = [] if state is None else [row(config(), None, state=state)]
     others = [row(config(model__h=h), 60.0 + h) for h in (1, 2)]
-    missing = "There are no differences"
-    (note,) = [note for note in build_table([*base, *others], config()).notes if missing in note]
-    assert remedy in note
-    assert missing not in said(build_table([row(config(), 60.0), *others], config()))
-    assert missing not in said(build_table([row(config(), None), row(config(model__h=1), None)], config()))
+    (note,) = [note for note in build_table([*base, *others], config()).notes if "no differences" in note]
+    assert remedy in note and "no differences" not in said(build_table(others[:1], config()))
 
 
-@pytest.mark.parametrize(("sign", "rho"), [(1, "+1.00 by BLEU (4 rows;"), (-1, "-1.00 by BLEU (4 rows;")])
-def test_rank_correlation_with_the_paper(sign, rho):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rank_correlation_with_the_paper(sign):
     """Rows (A) with the paper's own differences, and with these reversed. h = 64 is not published."""
     heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
     own = row(config(model__h=64), 90.0)
-    told = said(build_table([row(config(), 60.0), own, *heads], config()))
-    assert rho in told and "by PPL" not in told  # which is the same for all here
-    for fewer in ([row(config(), 60.0), *heads[:2]], heads):
-        assert "by BLEU" not in said(build_table(fewer, config()))
+    assert f"{sign:+.2f} by BLEU (4 rows;" in said(build_table([row(config(), 60.0), own, *heads], config()))
+    assert "by BLEU" not in said(build_table(heads, config()))
 
 
 def test_the_first_note_says_how_the_rows_were_trained():
@@ -305,7 +232,6 @@ def test_the_first_note_says_how_the_rows_were_trained():
     for value in (f"{c.steps:,}", f"{c.data.batch_tokens:,}", c.data.hub, "N 10", f"width {c.model.width:g}"):
         assert value in note
     assert f"last {c.averaged} checkpoints" in note and "other" not in note  # the paper has no such row
-    assert "width" not in build_table([row(Config(), 26.0)], Config()).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -359,65 +285,51 @@ def measured(gaps, seeds=3, **keys):
 def test_significant_differences_are_marked():
     rows = measured([0.0, 0.3, 0.0])
     table = build_table(rows, config())
-    base, better, same = zip(column(table, "Δ BLEU"), column(table, "p"), column(table, "P(better)"), strict=True)
-    assert base == ("", "", "") and better[0].endswith("*") and better[1] == "<0.001" and float(better[2]) > 0.99
-    assert not same[0].endswith("*") and float(same[1]) > 0.05 and 0.02 < float(same[2]) < 0.98
+    base, better, same = zip(column(table, "Δ BLEU"), column(table, "p"), strict=True)
+    assert base == ("", "") and better[0].endswith("*") and better[1] == "<0.001"
+    assert not same[0].endswith("*") and float(same[1]) > 0.05
     assert [cell.endswith("*") for cell in column(table, "PPL")] == [False, True, False]
     for line, row in zip(read_csv(table), rows, strict=True):
         assert float(line["val/bleu.low"]) < mean(row.values("val/bleu")) < float(line["val/bleu.high"])
     line, verdict = read_csv(table)[1], compare_rows([row.sentences for row in rows], 0, BLEU)[1]
     assert float(line["val/bleu.difference.p"]) == pytest.approx(verdict.p_value)
     assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
-    assert "t-test" in said(table) and "2 rows" in said(table)
-    assert "randomisation" in said(build_table(rows, config(), randomise=True))
 
 
-def test_the_own_p_stands_beside_the_moderated_one():
-    """In a table of at least five rows."""
-    rows = measured([0.0, 0.3, 0.0, 0.05, 0.0])
+def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes():
+    rows, seeds = measured([0.0, 0.3, 0.0]), re.compile(r"difference of ([\d.]+) BLEU takes (?:more than )?(\d+) seeds")
     table = build_table(rows, config())
-    expected = compare_rows([row.sentences for row in rows], 0, BLEU)
-    assert column(table, "p own") == [cells.p_value(one.own_p_value) for one in expected] and column(table, "p own")[1]
-    assert column(table, "p") == [cells.p_value(one.p_value) for one in expected] != column(table, "p own")
-    assert float(read_csv(table)[2]["val/bleu.difference.p_own"]) == pytest.approx(expected[2].own_p_value)
-    assert "p own" not in names(build_table(rows[:4], config()))
-    assert "p own" not in names(build_table(rows, config(), randomise=True))
+    assert "t-test" in said(table) and "2 rows" in said(table)
+    gap, number = seeds.search(said(table)).groups()
+    verdicts = [(one, 3) for one in compare_rows([row.sentences for row in rows], 0, BLEU)]
+    assert int(number) == (stats.seeds_to_resolve(float(gap), verdicts) or stats.MOST_SEEDS)
+    other = build_table(measured([0.0, 0.3], seeds=1), config())
+    assert "randomisation" in said(other) and "t-test" not in said(other) and not seeds.search(said(other))
 
 
-def test_one_seed_is_tested_over_sentences_only():
-    table = build_table(measured([0.0, 0.3], seeds=1), config())
-    assert column(table, "Δ BLEU")[1].endswith("*") and column(table, "BLEU")[0].count("±") == 0
-    assert "approximate randomisation" in said(table) and "t-test" not in said(table) and "±" not in said(table)
-
-
-def test_rows_on_other_text_are_not_compared():
-    base, other = measured([0.0, 0.3])
-    other.sentences[..., 9] += 1
-    table = build_table([base, other], config())
-    assert "p" not in names(table) and "BLEU 95 %" in names(table)
-
-
-def test_a_row_with_infinite_loss_has_no_loss_test():
-    base, other = measured([0.0, 0.3])
-    other.sentences[0, 0, 10] = np.inf
-    table = build_table([base, other], config())
-    assert column(table, "p")[1] == "<0.001" and column(table, "PPL")[1] == "3.00"
+def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
+    rows = measured([0.0, 0.3])
+    for one in rows[0].results:
+        one["metrics"]["val/bleu"] = 0.9
+    table = build_table(rows, config())
+    assert not {"Δ BLEU", "Δ 95 %", "p"} & set(names(table)) and "*" not in "".join(column(table, "PPL"))
+    assert read_csv(table)[1]["val/bleu.difference"] == read_csv(table)[1]["val/bleu.difference.p"] == ""
+    assert len(column(table, "BLEU 95 %")) == 2 and "BLEU below 1" in said(table)
+    rows = measured([0.3, 0.0])  # a row below 1 is compared with a base above it
+    rows[1].results[0]["metrics"]["val/bleu"] = 0.9
+    assert column(build_table(rows, config()), "p")[1]
 
 
 @pytest.mark.parametrize(("seeds", "randomise"), [(1, False), (2, True)])
 def test_a_row_that_cannot_be_tested_is_counted(seeds, randomise):
     """One seed beside several; and with randomisation another number of seeds."""
     rows = measured([0.0, 0.3, 0.0])
-    missing = 3 - seeds
-    rows[1] = rows[1]._replace(
-        results=[*rows[1].results[:seeds], *[None] * missing],
-        states=["done"] * seeds + ["new"] * missing,
-        sentences=rows[1].sentences[:seeds],
-    )
+    fewer, missing = rows[1].results[:seeds], 3 - seeds
+    states, sentences = ["done"] * seeds + ["new"] * missing, rows[1].sentences[:seeds]
+    rows[1] = rows[1]._replace(results=[*fewer, *[None] * missing], states=states, sentences=sentences)
     table = build_table(rows, config(), randomise)
     assert column(table, "p")[1] == "" and not column(table, "Δ BLEU")[1].endswith("*") and column(table, "p")[2]
     assert "1 row cannot be tested" in said(table)
-    assert "cannot be tested" not in said(build_table(measured([0.0, 0.3, 0.0]), config(), randomise))
 
 
 def estimate(value, low, high):
@@ -433,12 +345,12 @@ def estimate(value, low, high):
         (-6.3, 7.5, "-6.3 to +7.5"),
         (-0.036, -0.004, "-0.036 to -0.004"),
         (0.04, 3.21, "+0.04 to +3.21"),
-        (-2e-5, 12.34, "-2e-05 to +12.3"),
+        (-2e-4, 12.34, "-0.0002 to +12.3400"),
         (0.0, 0.0, "+0.0 to +0.0"),
     ],
 )
 def test_no_bound_of_an_interval_looks_like_zero_unless_it_is(low, high, cell):
-    assert cells.interval(estimate((low + high) / 2, low, high), "+z.1f") == cell
+    assert cells.interval(estimate((low + high) / 2, low, high), "+z") == cell
 
 
 @pytest.mark.parametrize(
@@ -476,13 +388,6 @@ def test_a_row_that_still_falls_is_marked_and_so_is_its_difference():
     assert float(read_csv(table)[1]["val/loss.fall.noise"]) == 0.004
 
 
-def test_no_star_is_without_the_mark_where_base_still_falls():
-    table = build_table(ended(measured([0.0, 0.3, 0.0]), FALLING, FLAT, FLAT), config())
-    for name in ("Δ BLEU", "PPL"):
-        assert all("†" in cell for cell in column(table, name) if "*" in cell) and "*" in "".join(column(table, name))
-    assert marked(table, "BLEU") == [True, False, False] and marked(table, "Δ BLEU") == [False, True, True]
-
-
 # --- Beside the paper
 
 OWN = [{"data__path": "mine"}, {"data__hub": "some/one"}, {"data__target": "fr"}]
@@ -500,22 +405,12 @@ def test_a_text_of_one_s_own_is_not_shown_beside_the_paper(keys):
     assert "--beside paper" not in said(build_table(others, others[0].config))  # the paper has none of them
 
 
-@pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
-def test_a_shipped_scale_is_shown_beside_the_paper(scale):
-    rows = [row(config(scale), 60.0), row(config(scale, model__h=1), 59.0)]
-    assert column(build_table(rows, rows[0].config), "row") == ["base", "(A)"]
-    assert column(build_table(rows, rows[0].config, beside="none"), "row") == ["base", ""]
-
-
 def test_differing_text_or_vocabulary_has_a_note():
-    other = row(config(data__path="elsewhere"), 61.0)
-    table = build_table([row(config(), 60.0), other], config())
-    assert "different text" in said(table) and "Δ BLEU" not in names(table)
     rows = measured([0.0, 0.3])  # as where the training text differs alone: the references are the same
     rows[1] = rows[1]._replace(config=config(data__path="elsewhere"))
     table = build_table(rows, config())
-    assert not {"Δ BLEU", "Δ 95 %", "p", "P(better)"} & {*names(table)} and "*" not in table.markdown()
-    assert read_csv(table)[1]["val/bleu.difference.low"] == ""
+    assert not {"Δ BLEU", "Δ 95 %", "p"} & {*names(table)} and "*" not in table.markdown()
+    assert "different text" in said(table) and read_csv(table)[1]["val/bleu.difference.low"] == ""
     table = build_table([row(config(), 60.0), row(config(data__vocab_size=900), 61.0)], config())
     assert "different vocabularies" in said(table) and column(table, "Δ BLEU") == ["", "+1.0"]
 
@@ -525,14 +420,6 @@ def test_differing_text_or_vocabulary_has_a_note():
 
 def all_rows():
     return [row(config(**printed.differs), 60 + i / 3, 61 + i / 7) for i, printed in enumerate(TABLE3)]
-
-
-def test_markdown_lines_have_equally_many_cells():
-    table = build_table([*all_rows(), row(config(model__h=2), None)], config())
-    lines = [line for line in table.markdown().splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(TABLE3) + 1
-    assert {len(line.split("|")) for line in lines} == {len(table.columns) + 2}
-    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [column.cells[0] for column in table.columns]
 
 
 def test_w_and_b_gets_numbers_as_numbers_and_the_text_beside_them():
@@ -553,18 +440,16 @@ def test_w_and_b_gets_numbers_as_numbers_and_the_text_beside_them():
 def test_csv_has_full_precision():
     rows = all_rows()
     lines = read_csv(build_table(rows, config()))
-    base = [r["metrics"]["val/bleu"] for r in rows[0].results]
+    base = statistics.mean(rows[0].scores)
     for line, one, printed in zip(lines, rows, TABLE3, strict=True):
-        bleus = [r["metrics"]["val/bleu"] for r in one.results]
-        assert float(line["val/bleu.mean"]) == pytest.approx(statistics.mean(bleus), abs=1e-12)
-        assert float(line["val/bleu.sd"]) == pytest.approx(statistics.stdev(bleus), abs=1e-12)
+        assert float(line["val/bleu.mean"]) == pytest.approx(statistics.mean(one.scores), abs=1e-12)
+        assert float(line["val/bleu.sd"]) == pytest.approx(statistics.stdev(one.scores), abs=1e-12)
         assert (int(line["val/bleu.n"]), int(line["seeds"])) == (2, 2)
-        assert float(line["test/bleu.mean"]) == pytest.approx(statistics.mean(bleus) - 1, abs=1e-12)
         assert (float(line["paper/ppl"]), float(line["paper/bleu"])) == (printed.ppl, printed.score)
         assert line["paper/params"] == (f"{printed.params * 1e6:.0f}" if printed.params else "")
         assert int(line["model.h"]) == one.config.model.h  # filled in where it equals base, too
         if printed.label != "base":
-            difference = statistics.mean(bleus) - statistics.mean(base)
+            difference = statistics.mean(one.scores) - base
             assert float(line["val/bleu.difference"]) == pytest.approx(difference, abs=1e-12)
 
 
@@ -572,11 +457,8 @@ def test_json_equals_csv_and_has_no_infinity():
     rows = [*all_rows(), RowResults(config(), [result(config(), 1.0, ppl=float("inf"))], ["done"])]
     table = build_table(rows, config())
     content = json.loads(table.json(), parse_constant=lambda name: pytest.fail(name))
-    assert (
-        content["notes"] == table.notes
-        and SIGNATURE in content["columns"]["BLEU"]
-        and content["rows"][-1]["val/ppl.mean"] is None
-    )
+    assert content["notes"] == table.notes and SIGNATURE in content["columns"]["BLEU"]
+    assert content["rows"][-1]["val/ppl.mean"] is None and column(table, "PPL")[-1] == "inf"
     for line, record in zip(read_csv(table), content["rows"], strict=True):
         assert line.keys() == record.keys() and line["val/bleu.mean"] == str(record["val/bleu.mean"])
 
@@ -597,17 +479,17 @@ def test_latex_compiles(tmp_path):
     assert (tmp_path / "page.pdf").stat().st_size > 10_000 and "Missing character" not in done.stdout
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("width", [80, 200])
 def test_terminal_output_fits_the_width_with_all_rows(width):
     table = build_table(all_rows(), config())
-    text = terminal_text(table, width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
+    console = Console(width=width, file=io.StringIO())
+    console.print(table.terminal(width))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
     kept, words = [one for one in table.columns if one.drop_rank is None and not one.setting], text.split()
     assert {one.name for one in kept} >= {"row", "PPL", "BLEU", "Δ BLEU", "paper BLEU"}
     assert all(word in words for one in kept for cell in one.cells for word in cell.split())
-    assert ("h=32" in text) == (width < 200)
-    assert "Learned" in text
+    assert ("h=32" in text) == (width < 200) and "Learned" in text
 
 
 def test_tables_need_no_torch():

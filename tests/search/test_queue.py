@@ -10,11 +10,10 @@ from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.samplers import SAMPLERS, construct, pruner
-from transformer_pl.search.states import counted_trials, trials_left
-from transformer_pl.search.storage import BEAT_S, GRACE_S, JOURNAL, create_study, find_study
-from transformer_pl.search.study import MOST_HELD, RETRY_DRAW_S, UNLOCKED_S
+from transformer_pl.search.study import BEAT_S, GRACE_S, JOURNAL, counted_trials, create_study, find_study
 
 SECRET = "s3cret"
 
@@ -30,14 +29,13 @@ def trials_in(queue, state):
 
 @pytest.mark.parametrize(
     "goals",
-    [[("val/ppl", "minimize")], [("val/bleu", "maximize")], [("val/bleu", "maximize"), ("flops", "minimize")]],
-    ids=str,
+    [[("val/ppl", "minimize")], [("val/bleu", "maximize"), ("flops", "minimize")]],
 )
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
 def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path, goals, sampler):
-    """Even if it is the cheapest. A trial that had diverged before it was drawn is not trained again."""
+    """Even if it is the cheapest. The next command tries a failed trial again, and not a diverged one."""
     keys = OPTUNA | {"metrics": [{"name": name, "goal": direction} for name, direction in goals]}
-    keys |= {"run_cap": 6, "space": DROPOUT}
+    keys |= {"run_cap": 5, "space": DROPOUT}
     drawn_by = construct(SAMPLERS, [sampler, "seed=1", "n_startup_trials=4"], "--sampler")
     queue = queue_of(tmp_path, sampler=drawn_by, **keys)
     for index, ending in enumerate(["diverged", "done", "failed", "diverged"]):
@@ -45,39 +43,36 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path
         if ending == "done":
             finish(queue, planned, **{"val/bleu": 1.0})
         else:
-            planned.trial.folder.mkdir(parents=True)
+            planned.trial.make()
             planned.trial.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
             queue.ended(planned, ending)
-        assert queue.counts() == (6, index + 1, 6 - (index + 1))
-    before = queue_of(tmp_path / "before", **keys)
-    before.runs = queue.runs
-    before.study.enqueue_trial({"model.p_drop": 0.25})
-    planned = before.next(set())
-    planned.trial.folder.mkdir(parents=True)
-    planned.trial.set_status("diverged", step=7)
-    queue.study.enqueue_trial({"model.p_drop": 0.25})
-    queue.next(set())  # ends that trial, and draws another
-    assert queue.counts() == (6, 5, 0)
+        assert queue.counts() == (5, index + 1, 5 - (index + 1))
+    queue.next(set())
     trials = queue.study.get_trials()
-    assert [t.user_attrs.get("diverged") for t in trials[:5]] == [1, None, None, 4, 7]
+    assert [t.user_attrs.get("diverged") for t in trials] == [1, None, None, 4, None]
     worst = [float("inf") if direction == "minimize" else -float("inf") for _, direction in goals]
     assert all(t.values == worst for t in trials if "diverged" in t.user_attrs)
     states = [record["state"] for record in SearchResults(queue.search, queue.study, queue.runs).records]
-    assert states == ["best", *["diverged"] * 3, "failed", "running"]
-    next_command = queue_of(tmp_path, **keys)  # it tries the failed trial again, and no other
-    (retry,) = trials_in(next_command, TrialState.WAITING)
+    assert states == ["best", *["diverged"] * 2, "failed", "running"]
+    (retry,) = trials_in(queue_of(tmp_path, **keys), TrialState.WAITING)
     assert retry.user_attrs == {"first": 2}
 
 
-def test_repeated_draws_do_not_count_and_end_the_search_in_a_space_that_is_too_small(tmp_path):
-    """Of two values both become trials, and every other draw repeats one of them."""
-    queue = queue_of(tmp_path, space={"model.h": {"values": [4, 8]}}, run_cap=5)
+def test_a_repeated_draw_has_the_same_outcome_and_counts(tmp_path):
+    """Of two values each is trained once, and one of them is pruned."""
+    queue = queue_of(tmp_path, space={"model.h": {"values": [4, 8]}}, run_cap=6)
+    trained = 0
     while planned := queue.next(set()):
-        finish(queue, planned)
-    assert sorted(trial.params["model.h"] for trial in counted_trials(queue.study)) == [4, 8]
-    assert queue.waits() is None
-    repeats = [trial for trial in queue.study.get_trials() if "skipped" in trial.user_attrs]
-    assert len(repeats) == 10 and all(trial.value == 2.0 for trial in repeats)
+        trained += 1
+        if planned.config.model.h == 8:
+            finish(queue, planned)
+        else:
+            planned.trial.make()
+            queue.ended(planned, "pruned")
+    assert trained == 2 and queue.waits() is None
+    outcomes = [(trial.params["model.h"], trial.state, trial.value) for trial in counted_trials(queue.study)]
+    assert len(outcomes) == 6 and outcomes[0][0] == 8
+    assert set(outcomes) == {(8, TrialState.COMPLETE, 2.0), (4, TrialState.PRUNED, None)}
 
 
 class DrawnAtOnce:
@@ -98,31 +93,23 @@ class DrawnAtOnce:
 
 def test_processes_that_draw_at_once_stay_within_run_cap_and_have_one_base(tmp_path, clock):
     one, two = (queue_of(tmp_path, clock, space=DROPOUT, run_cap=2) for _ in range(2))
-    two.study.enqueue_trial(two.search.base_draw, user_attrs={"base": True})  # as it was created at once
     finish(one, one.next(set()))
-    one.study = DrawnAtOnce(one.study, two)  # it passes over the second base
+    one.study = DrawnAtOnce(one.study, two)
     assert one.next(set()) is None and two.next(set()) is None and one.waits() is None and two.waits() is None
     counted = counted_trials(one.study)
-    assert [trial.number for trial in counted] == [0, 2] and len(one.study.get_trials()) == 4
-    assert [trial.number for trial in counted if "base" in trial.user_attrs] == [0]
+    assert [trial.number for trial in counted] == [0, 1] and len(one.study.get_trials()) == 3
+    assert ["base" in trial.user_attrs for trial in one.study.get_trials()] == [True, False, False]
 
 
-def test_the_trials_that_are_left_are_counted(tmp_path):
-    """Failed ones are trained again, whatever the cap."""
-    queue = queue_of(tmp_path, space=DROPOUT, run_cap=4)
-
-    def count(run_cap):
-        return trials_left(queue.study.get_trials(), run_cap)
-
-    assert count(4) == 4
-    finish(queue, queue.next(set()))
-    queue.ended(queue.next(set()), "failed")
-    finish(queue, queue.next(set()))
-    assert [count(4), count(3), count(2), count(1)] == [2, 1, 1, 1]
-    again = queue_of(tmp_path, space=DROPOUT, run_cap=2)  # enqueues the failed one
-    assert [count(4), count(2)] == [2, 1]
-    again.ended(again.next(set()), "failed")
-    assert [count(4), count(2)] == [2, 1] and [t.number for t in counted_trials(queue.study)] == [0, 2, 3]
+@pytest.mark.parametrize("words", [["tpe", "n_startup_trials=abc"], ["tpe", "n_ei_candidates=0"]], ids=" ".join)
+def test_an_option_that_optuna_refuses_when_it_draws_ends_the_search(tmp_path, words):
+    """Before that trial is trained. Without the option the search continues."""
+    queue = queue_of(tmp_path, sampler=construct(SAMPLERS, words, "--sampler"), space=DROPOUT, run_cap=12)
+    with pytest.raises(InputError) as caught:
+        while planned := queue.next(set()):
+            finish(queue, planned)
+    assert "--sampler" in caught.value.messages[0]
+    assert queue_of(tmp_path, space=DROPOUT, run_cap=12).next(set()) is not None
 
 
 def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
@@ -156,8 +143,6 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
     clock.now += UNLOCKED_S - 1
     assert third.next(set()) is None and third.waits() is not None
     clock.now += RETRY_DRAW_S
-    assert third.next(set()) is None and third.waits() is not None  # another process may be about to enqueue it
-    clock.now += RETRY_DRAW_S
     assert third.next(set()) is None and third.waits() is None
     assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
     queue.ended(again, "done")  # it had been alive, and changes nothing
@@ -189,42 +174,20 @@ def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock):
 
 
 def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path, clock):
-    """As a grid that trains base."""
-    queue = queue_of(tmp_path, clock, space=DROPOUT, run_cap=9)
-    base = queue_of(tmp_path / "other", clock, space=DROPOUT).next(set()).trial
-    base = type(base)(queue.runs / "trials" / base.folder.name)
-    base.folder.mkdir(parents=True)
-    with base.lock():
-        planned = queue.next(set())
-        assert planned is not None and planned.trial.folder != base.folder
-        assert [draw.planned.trial.folder for draw in queue.held] == [base.folder]
-    assert queue.next(set()).trial.folder == base.folder and not queue.held
-
-
-def test_a_search_draws_few_trials_that_have_to_wait(tmp_path, clock):
-    """Here all of them train the same weights, and differ in decoding alone."""
-    queue = queue_of(tmp_path, clock, space={"decode.alpha": {"min": 0.0, "max": 1.0}}, run_cap=9)
-    first = queue.next(set())
-    for _ in range(3):
-        assert queue.next({first.identity.weights}) is None
-        clock.now += RETRY_DRAW_S
-    assert len(queue.held) == MOST_HELD and queue.waits() is not None
-    finish(queue, first)
-    assert queue.next(set()) is not None and len(queue.held) == MOST_HELD - 1
-
-
-def test_a_config_that_another_process_trains_is_waited_for_and_not_trained_twice(tmp_path, clock):
-    one, two = (queue_of(tmp_path, clock, space={"model.h": {"values": [4, 8]}}, run_cap=2) for _ in range(2))
-    first = one.next(set())
-    two.study.enqueue_trial({"model.h": 8})  # as the base has
-    assert two.next(set()) is None and two.waits() is not None
-    (held,) = two.own_draws()
-    finish(one, first)
-    clock.now += RETRY_DRAW_S
-    second = two.next(set())
-    assert second.config.model.h == 4
-    repeated = two.study.get_trials()[held.trial.number]
-    assert (repeated.state, repeated.value, "skipped" in repeated.user_attrs) == (TrialState.COMPLETE, 2.0, True)
+    """As a grid that trains base. That config is waited for, and not trained twice."""
+    queue = queue_of(tmp_path, clock, space=DROPOUT, run_cap=3)
+    other = queue_of(tmp_path / "other", clock, space=DROPOUT)
+    other.runs = queue.runs
+    base = other.next(set())
+    base.trial.make()
+    with base.trial.lock():
+        second = queue.next(set())
+        assert second.trial.folder != base.trial.folder
+        assert [draw.planned.trial.folder for draw in queue.held] == [base.trial.folder]
+    finish(other, base)
+    third = queue.next(set())
+    assert len({one.trial.folder for one in (base, second, third)}) == 3 and not queue.held
+    assert queue.study.get_trials()[0].value == 2.0
 
 
 # What becomes of four trials of which each is worse than those before: C is complete, P pruned. Base is not pruned.

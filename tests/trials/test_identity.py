@@ -180,9 +180,8 @@ def test_a_text_of_one_s_own_is_told_by_its_name_alone():
     assert describe_difference(own, resolve([scale])) == "data=text"
 
 
-def test_components_of_one_name_are_told_apart_by_their_modules():
-    keys = {"model.ffn": "mine.deep.Gated", "data.path": "/home/me/fr"}
-    assert describe_difference(config(keys), Config(), with_modules=True) == "ffn=mine.deep.Gated data=fr"
+def test_words_are_relative_to_the_base_that_is_given():
+    assert describe_difference(Config(), config({"model.h": 4})) == "h=8"
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)

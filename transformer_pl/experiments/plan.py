@@ -23,12 +23,6 @@ from transformer_pl.trials.identity import Identity, describe_difference, identi
 from transformer_pl.trials.trial import Trial
 
 SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of others
-HARDLY_SLOWER = ("val_every", "log_every", "checkpoint_minutes", "bleu_sample", "tokenised_bleu", "eval_tokens")
-OF_THE_SPEED = (  # keys that the time of a FLOP depends on
-    *(f"model.{slot}" for slot in SLOTS),
-    "data.batch_tokens",
-    *(key for key in KEYS if key.startswith("trainer.") and key.partition(".")[2] not in (*HARDLY_SLOWER, "threads")),
-)
 
 
 class PlannedTrial(NamedTuple):
@@ -117,22 +111,18 @@ def _corpus_keys(data: Data) -> Data:
 def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
     """The cost of a trial of each row.
 
-    finished: results of finished trials. The time is the median of those that differ in their seed alone, else of
-    those with the same components, by FLOPs.
+    finished: results of finished trials. The time of a FLOP is the median of those with the same components, text and
+    trainer.
 
     Raises an InputError that names a component which does not run.
     """
     rates: dict[str, list[float]] = {}  # seconds per FLOP
-    for result in finished:
-        rates.setdefault(_without_seed(result["config"]), []).append(result["wall_s"] / result["flops"])
     slowest = {result["weights_id"]: result for result in sorted(finished, key=lambda result: result["wall_s"])}
     for result in slowest.values():  # the others decoded alone
         if result["steps"] >= SHORT:
             rates.setdefault(_of_the_speed(result["config"]), []).append(result["wall_s"] / result["flops"])
-    first_of_row: dict[int, PlannedTrial] = {}
-    for trial in planned:
-        first_of_row.setdefault(trial.row, trial)
-    return collect_errors(lambda row: _estimate(first_of_row[row], rates), first_of_row)
+    first_of_row = {trial.row: trial for trial in reversed(planned)}
+    return collect_errors(lambda row: _estimate(first_of_row[row], rates), sorted(first_of_row))
 
 
 def _estimate(planned: PlannedTrial, rates: Mapping[str, list[float]]) -> CostEstimate:
@@ -141,19 +131,14 @@ def _estimate(planned: PlannedTrial, rates: Mapping[str, list[float]]) -> CostEs
     source, target = (ASSUMED_LENGTH if assumed else text.mean_length("train", side) for side in ("source", "target"))
     model = sizes(config.model, config.data.vocab_size)
     cost = training_cost(model, config.steps, config.data.batch_tokens, source, target)
-    flat = config.flat() | effective_sizes(config)
-    known = rates.get(_without_seed(flat)) or rates.get(_of_the_speed(flat))
+    known = rates.get(_of_the_speed(config.flat()))
     return CostEstimate(cost, assumed, statistics.median(known) * cost.flops if known else None)
 
 
-def _without_seed(config: Mapping[str, Any]) -> str:
-    """All that a trial's time depends on, beside the machine and the threads that the sweep gave it."""
-    left_out = ("seed", "data.path", "data.name", "trainer.threads")
-    return repr(sorted((key, value) for key, value in config.items() if key not in left_out))
-
-
 def _of_the_speed(config: Mapping[str, Any]) -> str:
-    return repr([config.get(key) for key in OF_THE_SPEED])
+    """The keys that the time of a FLOP depends on, beside the machine and the threads that the sweep gave a trial."""
+    keys = [f"model.{slot}" for slot in SLOTS] + [key for key in KEYS if key.startswith(("data.", "trainer."))]
+    return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
 
 
 def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:

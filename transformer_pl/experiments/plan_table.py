@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -10,14 +9,9 @@ from rich.table import Table
 from transformer_pl.config import SIZE_NAMES, Config, effective_sizes, nominal_sizes
 from transformer_pl.experiments.cost import ASSUMED_LENGTH, short_number, short_numbers
 from transformer_pl.experiments.plan import CostEstimate, Plan, PlannedTrial
-from transformer_pl.experiments.regime import describe_regime, regime
-from transformer_pl.levels import DEFAULT_SCALE
-from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.trials.why_new import reasons_by_names
-
-LONG = 10 * 3600.0  # seconds from which time is told in hours
-WEEK = 7 * 86_400.0  # seconds
-CORE_RATE = 100e9  # FLOP/s of a CPU core, more than any sustains in a training
 
 
 def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:
@@ -43,32 +37,15 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
 
 
-def plan_notes(plan: Plan, missing: Sequence[PlannedTrial], cpu_cores: int, at_once: int) -> list[str]:
-    """How base is trained beside the paper's, and what may waste a sweep: one line each.
-
-    missing: the trials left to train, so many of them at once. cpu_cores: that train; 0 where GPUs do. Where no trial
-    tells the time, it is the least that a CPU needs (CORE_RATE).
-    """
-    sweep, estimates = plan.sweep, [plan.estimates[planned.row] for planned in missing]
-    of_base = next(planned for planned in plan.trials if planned.row == (sweep.base_row or 0))
-    params = plan.estimates[of_base.row].cost.params
-    notes = [describe_regime(regime(of_base.config, of_base.prepared, params))]
+def plan_notes(sweep: Sweep) -> list[str]:
+    """What may waste a sweep: one line each."""
+    notes = []
     if len(sweep.rows) > 1 and sweep.base_row is None:
         remedy = "add `base` to variant, or base's value to the values of a key"
         notes.append(f"the table will have no differences, because base is not a row of this sweep; {remedy}")
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         remedy = "the learning rate never reaches its peak; lower optim.warmup"
         notes.append(f"the warm-up does not end within the steps of {', '.join(rows)}: {remedy}")
-    seconds = sum(
-        one.cost.flops / (cpu_cores * CORE_RATE) if one.seconds is None else one.seconds / at_once
-        for one in (estimates if cpu_cores else [])
-    )
-    if seconds > WEEK:
-        smaller = "" if Path(sweep.scale).stem == DEFAULT_SCALE else f", such as --scale {DEFAULT_SCALE}"
-        cores = counted(cpu_cores, "CPU core")
-        notes.append(
-            f"too long for this machine: {seconds / WEEK:,.1f} weeks on {cores}; take a smaller scale{smaller}"
-        )
     return notes
 
 
@@ -78,8 +55,7 @@ def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
     if len(seconds) < len(estimates):
         return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
     left = max(sum(seconds) / at_once, *seconds) if at_once > 1 else sum(seconds)
-    time = f"{left / 3600:,.0f} h" if left >= LONG else f"{left / 60:.0f} min"
-    return f"about {time} of training left to do, {at_once} at a time"
+    return f"about {format_duration(left)} of training left to do, {at_once} at a time"
 
 
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
@@ -97,11 +73,8 @@ def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
         counts[planned.row][state] += 1
     estimates = [plan.estimates[index] for index in range(len(plan.sweep.rows))]
     params = short_numbers([one.cost.params for one in estimates])
-    in_hours = max((one.seconds or 0 for one in estimates), default=0) >= LONG
     for index, (row, one) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
-        time = "unknown"
-        if one.seconds is not None:
-            time = f"~{one.seconds / 3600:,.1f} h" if in_hours else f"~{one.seconds:.0f} s"
+        time = "unknown" if one.seconds is None else f"~{format_duration(one.seconds)}"
         trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
         table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
     return table

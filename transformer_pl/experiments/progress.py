@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean
 from typing import Any, NamedTuple
 
 from rich.console import Console, RenderableType
@@ -9,7 +10,7 @@ from rich.progress import BarColumn, Progress, Task
 from rich.text import Text
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
-from transformer_pl.runtime.terminal import say
+from transformer_pl.runtime.terminal import format_duration, say
 from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
@@ -40,7 +41,6 @@ class ProgressView:
 
     trials: those to train; empty for a search, which draws them one by one.
     cached: how many trials of the sweep needed no training.
-    workers: how many trials run at once.
     estimates: by row.
     search: asks for the counts of a search; None for a grid.
     """
@@ -50,16 +50,14 @@ class ProgressView:
         console: Console,
         trials: Sequence[PlannedTrial],
         cached: int,
-        workers: int,
         estimates: Mapping[int, CostEstimate],
         search: Callable[[], SearchCounts] | None = None,
     ):
-        self.console, self.cached, self.workers = console, cached, workers
-        self.estimates, self.search = estimates, search
+        self.console, self.cached, self.estimates, self.search = console, cached, estimates, search
         self.waiting, self.running = list(trials), dict[str, Task]()  # by the trial's id
         self.counts = dict.fromkeys(("done", "pruned", "diverged", "failed"), 0)  # of those that ended here
         self.waits: str | None = None  # what the queue waits for while nothing runs, or the launcher
-        self._trained, self._busy_s = 0.0, 0.0  # FLOPs and seconds of the trials that ended here
+        self._trained = 0.0  # FLOPs of the trials that ended here
         self._started_s = self._shown_s = time.monotonic()
         columns = "{task.description}", BarColumn(bar_width=None), "{task.fields[state]}"
         self.bars = _Bars(*columns, console=console, auto_refresh=False, transient=True, expand=True)
@@ -90,7 +88,6 @@ class ProgressView:
         seconds, ended = task.elapsed or 0.0, sum(self.counts.values())
         if ending == "done":
             self._trained += task.fields["flops"] * (1 - task.fields["begun"])
-            self._busy_s += seconds
         total = ended + len(self.running) + len(self.waiting)
         if self.search:
             total, ended, _ = self.search()
@@ -137,18 +134,14 @@ class ProgressView:
         self.bars.update(task.id, state=state.rstrip())
 
     def _time_left(self) -> str:
-        """`, about 2:30 left`, at the FLOPs per second of trials until now; empty where nothing is known."""
-        trained, busy = self._trained, self._busy_s
-        to_do, longest = sum(self.estimates[planned.row].cost.flops for planned in self.waiting), 0.0
+        """`, about 2:30 left`, at the FLOPs per second until now; empty where nothing is known."""
+        to_do, trained = sum(self.estimates[planned.row].cost.flops for planned in self.waiting), self._trained
         if self.search and self.estimates:
-            costs = [estimate.cost.flops for estimate in self.estimates.values()]
-            to_do += self.search().undrawn * sum(costs) / len(costs)
+            to_do += self.search().undrawn * mean(estimate.cost.flops for estimate in self.estimates.values())
         for task in self.running.values():
-            flops, share = task.fields["flops"], task.percentage / 100
-            trained += flops * (share - task.fields["begun"])
-            busy += task.elapsed or 0.0
-            to_do, longest = to_do + flops * (1 - share), max(longest, flops * (1 - share))
-        seconds = max(to_do / self.workers, longest) * busy / trained if trained else 0.0
+            to_do += task.fields["flops"] * (1 - task.percentage / 100)
+            trained += task.fields["flops"] * (task.percentage / 100 - task.fields["begun"])
+        seconds = to_do * (time.monotonic() - self._started_s) / trained if trained else 0.0
         return f", about {format_duration(seconds)} left" if seconds else ""
 
     def _summary(self) -> str:
@@ -165,10 +158,3 @@ class ProgressView:
         task = self.running.pop(planned.identity.trial)
         self.bars.remove_task(task.id)
         return task
-
-
-def format_duration(seconds: float) -> str:
-    """1:02:03, 2:03, 0:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

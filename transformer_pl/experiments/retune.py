@@ -110,8 +110,12 @@ def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
 
 def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
     """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget has these, and more."""
+    from scipy.stats import qmc  # takes a second
+
     points = [dict(center)]
-    for position in _positions(len(center), DRAWS_PER_POINT * budget):
+    # Without the sequence's first point, a corner, and its second, the middle of the first key, which the center has.
+    sequence = qmc.Halton(len(center), scramble=False).fast_forward(2)
+    for position in (2 * sequence.random(DRAWS_PER_POINT * budget) - 1).tolist():
         point = {
             key: _rounded(value * REACH**u, value) for (key, value), u in zip(center.items(), position, strict=True)
         }
@@ -120,21 +124,6 @@ def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
     if len(points) < budget:
         raise InputError(f"--budget {budget}: must be at most {len(points)}, the different points around {center}")
     return points
-
-
-def _positions(keys: int, count: int) -> list[list[float]]:
-    """`count` points u in [-1, 1]^keys.
-
-    Of one key 1 and -1, 1/2 and -1/2, then the quarters between: with 3, 5 or 9 points in all, the center among them,
-    they are evenly spaced. Of several keys Halton's sequence, which fills the space evenly.
-    """
-    from scipy.stats import qmc  # takes a second
-
-    if keys == 1:  # Halton's sequence of one key: 0, 1/2, 1/4, 3/4, ...
-        distances = 1 - qmc.Halton(1, scramble=False).random(count).ravel()
-        return [[sign * distance] for distance in distances.tolist() for sign in (-1, 1)][:count]
-    # Left out: the sequence's first point, a corner, and its second, the middle of the first key: the center has that.
-    return (2 * qmc.Halton(keys, scramble=False).fast_forward(2).random(count) - 1).tolist()
 
 
 def _rounded(value: float, like: float) -> int | float:

@@ -4,69 +4,49 @@ A schema sees one key at a time: `python -m transformer_pl.sweep FILE --plan` ch
 """
 
 import json
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
-
-from transformer_pl.config import KEYS, SLOTS, Config
+from transformer_pl.config import SLOTS
 from transformer_pl.config_help import key_schemas
-from transformer_pl.experiments.sweep_file import TOP_LEVEL
-from transformer_pl.key_types import ClassPath
+from transformer_pl.experiments.sweep_file import SEARCHES, TOP_LEVEL
 
-T = TypeVar("T")
 OPTION = rf"^model\.({'|'.join(SLOTS)})\.[A-Za-z_]\w*$"  # keys of components' options
-CLOSED = ConfigDict(extra="forbid")
-KEYED = ConfigDict(extra="forbid", json_schema_extra={"patternProperties": {OPTION: {}}})
-AS_TEXT = Annotated[str, Field(pattern=r"^(None|null|[-+]?[0-9.]+([eE][-+]?[0-9]+)?(/[0-9]+)?)$")]  # 1e-05 in YAML 1.1
-
-
-class Parameter(BaseModel, Generic[T]):
-    """A parameter of a sweep: its value, the values of a grid, or the range of a search."""
-
-    model_config = CLOSED
-    value: T | None = None
-    values: Annotated[list[T], Field(min_length=1)] | None = None
-    min: float | None = None
-    max: float | None = None
-    q: float | None = None
-    distribution: str | None = None
+AS_TEXT = {"type": "string", "pattern": r"^(None|null|[-+]?[0-9.]+([eE][-+]?[0-9]+)?(/[0-9]+)?)$"}  # 1e-05 in YAML 1.1
+TEXT = {"type": "string"}
 
 
 def schema_text(kind: str) -> str:
     """The schema of a `sweep` or a `scale` file, as JSON."""
-    model = _sweep_model() if kind == "sweep" else create_model("Scale", __config__=KEYED, **_fields(_types()))
-    return json.dumps(model.model_json_schema(), indent=2, ensure_ascii=False)
-
-
-def _sweep_model() -> type[BaseModel]:
-    types = _types() | {"scale": str, "variant": str, "seed": int}
-    entries = {key: Parameter[kind] for key, kind in types.items()}  # type: ignore[valid-type]
-    parameters = create_model("Parameters", __config__=KEYED, **_fields(entries))
-    known = dict.fromkeys(TOP_LEVEL, Any) | {"name": str, "project": str, "run_cap": Annotated[int, Field(ge=1)]}
-    required = {"method": (Literal["grid", "random", "bayes", "custom"], ...), "parameters": (parameters, ...)}
-    return create_model("Sweep", __config__=CLOSED, **_fields(known) | required)
-
-
-def _types() -> dict[str, Any]:
-    """The type of every key but the seed. Numbers and None may be text."""
-    types: dict[str, Any] = {}
-    for key, schema in key_schemas().items():
-        section, _, name = key.partition(".")
-        if name:
-            field = Config.model_fields[section].annotation.model_fields[name]  # type: ignore[union-attr]
-            kind = ClassPath if name in SLOTS else Annotated[field.annotation, *field.metadata, Field()]
-            forms = {form.get("type") for form in schema.get("anyOf", [schema])}
-            types[key] = kind | AS_TEXT if forms & {"integer", "number"} else kind
-    return types
-
-
-def _fields(types: dict[str, Any]) -> dict[str, Any]:
-    """Optional fields of a model by their dotted keys, which are no names of Python."""
-    described = key_schemas()
-    return {
-        key.replace(".", "_"): (
-            kind,
-            Field(KEYS.get(key), alias=key, description=described.get(key, {}).get("description")),
-        )
-        for key, kind in types.items()
+    keys = {key: _or_text(schema) for key, schema in key_schemas().items() if key != "seed"}
+    if kind == "scale":
+        return json.dumps(_closed(keys), indent=2, ensure_ascii=False)
+    of_rows = keys | {"scale": TEXT, "variant": TEXT, "seed": {"type": "integer"}}
+    known = {key: {} for key in TOP_LEVEL} | {
+        "name": TEXT,
+        "project": TEXT,
+        "run_cap": {"type": "integer", "minimum": 1},
+        "method": {"enum": ["grid", *SEARCHES]},
+        "parameters": _closed({key: _parameter(schema) for key, schema in of_rows.items()}),
     }
+    sweep = {"type": "object", "properties": known, "required": ["method", "parameters"], "additionalProperties": False}
+    return json.dumps(sweep, indent=2, ensure_ascii=False)
+
+
+def _or_text(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a key; numbers and None may be text."""
+    about = {word: schema[word] for word in ("description", "default") if word in schema}
+    forms = schema.get("anyOf", [{word: value for word, value in schema.items() if word not in about}])
+    texts = [AS_TEXT] if {form.get("type") for form in forms} & {"integer", "number"} else []
+    return about | {"anyOf": [*forms, *texts]}
+
+
+def _parameter(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter: its value, the values of a grid, or the range of a search."""
+    fields: dict[str, Any] = {key: {"type": "number"} for key in ("min", "max", "q")} | {"distribution": TEXT}
+    fields |= {"value": schema, "values": {"type": "array", "items": schema, "minItems": 1}}
+    return {"type": "object", "properties": fields, "additionalProperties": False}
+
+
+def _closed(keys: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a mapping that has these keys, and options of components, alone."""
+    return {"type": "object", "properties": keys, "patternProperties": {OPTION: {}}, "additionalProperties": False}

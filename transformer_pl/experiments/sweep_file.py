@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_pl import components
-from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, nominal_sizes, unknown_key
+from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, unknown_key
 from transformer_pl.experiments.trial_config import as_trained, trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, resolve, scale_level
 from transformer_pl.runtime.environment import PROJECT
@@ -27,8 +26,6 @@ SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of 
 # Keys that decide what optim.match=flops equalises.
 OF_THE_BUDGET = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
 OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
-
-
 MOST_TRIALS = 10_000  # of a grid
 
 T = TypeVar("T")
@@ -40,7 +37,6 @@ class Row(NamedTuple):
     name: str  # what differs from base: `h=4`
     configs: list[Config]  # by seed
     keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
-    written: str = ""  # what the file says of this row alone: its variant, or `model.h=4`
 
 
 class Sweep(NamedTuple):
@@ -119,8 +115,10 @@ def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> 
 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     """What is wrong with a sweep file outside its parameters, whatever its method."""
-    unknown = [key for key in content if key not in TOP_LEVEL]
-    errors = [f"{path}: {key}: no key of a W&B sweep{_remedy(str(key), content[key])}" for key in unknown]
+    errors = []
+    for key in [str(key) for key in content if key not in TOP_LEVEL]:
+        remedy = "; write it under `parameters`" if is_known_key(key) else suggestion(key, TOP_LEVEL)
+        errors.append(f"{path}: {key}: no key of a W&B sweep{remedy}")
     names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
     for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
@@ -128,12 +126,6 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
         elif rule := broken_name_rule(name, refused_by_wandb):
             errors.append(f"{path}: {key} = {shown(repr(name))}: {rule}; choose another")
     return errors
-
-
-def _remedy(key: str, value: Any) -> str:
-    if is_known_key(key):
-        return f"; write it under `parameters`, as `{key}: {{value: {shown(value)}}}`"
-    return suggestion(key, TOP_LEVEL)
 
 
 def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str], list[str]]:
@@ -187,18 +179,21 @@ class _RowReader:
         varied = [key for key in parameters if key != "seed" and key not in shared]
         base_levels = _attempt(self.errors, row_levels, self.path, shared, self.sets) or []
         base = _attempt(self.errors, resolve, [self.scale, *base_levels])
-        seeds, rows = self._read_seeds(), []
+        seeds, rows = self._read_seeds(), list[Row]()
+        written: list[str] = []  # what the file says of each row alone
         for values in itertools.product(*(parameters[key] for key in varied)):
             own = dict(zip(varied, values, strict=True))
-            row = self._read(shared | own, base, seeds)
-            words = [str(value) if key == "variant" else f"{key}={value}" for key, value in own.items()]
-            rows += [row._replace(written=" ".join(words))] if row else []
+            if row := self._read(shared | own, base, seeds):
+                rows.append(row)
+                written.append(
+                    " ".join(f"{value}" if key == "variant" else f"{key}={value}" for key, value in own.items())
+                )
         if base is not None and not self.errors:
-            rows = _tell_apart(rows, base)
-            matched = [_attempt(self.errors, self._match_budget, row, rows[0]) for row in rows]
-            rows = [row for row in matched if row]
-        if errors := self.errors + _repeated_rows(self.path, rows, self.sets):
-            raise InputError(*errors)
+            self.errors += self._mixed(rows)
+            rows = [_attempt(self.errors, self._match_budget, row) or row for row in rows]
+        self.errors += self._equal(rows, written)
+        if self.errors:
+            raise InputError(*self.errors)
         return trial_config([self.scale, *base_levels]), rows
 
     def _read_seeds(self) -> list[int]:
@@ -226,30 +221,33 @@ class _RowReader:
         merged = {key: value for key, (value, _) in merge(levels).items()}
         return Row(describe_difference(configs[0], base), configs, merged)
 
-    def _match_budget(self, row: Row, first: Row) -> Row:
-        """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for.
+    def _mixed(self, rows: Sequence[Row]) -> Iterator[str]:
+        """Error messages for rows that one table cannot hold, or with which FLOPs cannot be matched."""
+        first = rows[0].configs[0].flat()
+        for row in rows:
+            flat = row.configs[0].flat()
+            for key in ("data.task", *(OF_THE_BUDGET if flat["optim.match"] == "flops" else ())):
+                if flat[key] != first[key]:
+                    of_match = "" if key == "data.task" else " with optim.match=flops"
+                    yield f"{self.path}: row `{row.name}`: {key} = {flat[key]}: must be the same in all rows{of_match}"
 
-        Raises an InputError where a key of the budget differs from the first row's, so that FLOPs cannot be matched.
-        """
-        config = row.configs[0]
-        flat, flat_first = config.flat(), first.configs[0].flat()
-        for key in OF_THE_BUDGET if config.optim.match == "flops" else ():
-            if flat[key] != flat_first[key]:
-                raise InputError(
-                    f"{self.path}: row `{row.name}`: {key} = {flat[key]}: must be the same in all rows with "
-                    "optim.match=flops; take one of them out"
-                )
-        trained = as_trained(config)  # matched once for all seeds
+    def _equal(self, rows: Sequence[Row], written: Sequence[str]) -> Iterator[str]:
+        """Error messages for rows that are the same trials, or that have one name. written: of each row."""
+        by_identity, by_name = dict[str, int](), dict[str, int]()
+        for index, row in enumerate(rows):
+            equal = by_identity.setdefault(row_identity(row.configs[0]), index)
+            namesake = by_name.setdefault(row.name, index)
+            if min(equal, namesake) < index:
+                words = [shown(written[one]) for one in (min(equal, namesake), index)]
+                why = "are equal, at this scale and with this --set; leave one out"
+                if equal == index:
+                    why = f"have the same name, `{row.name}`; set data.name, or rename a class"
+                yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"
+
+    def _match_budget(self, row: Row) -> Row:
+        """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
+        trained = as_trained(row.configs[0])  # matched once for all seeds
         return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
-
-
-def _tell_apart(rows: Sequence[Row], base: Config) -> list[Row]:
-    """The rows; where some have the same name, as components of two modules can, their names tell the modules."""
-    counts = Counter(row.name for row in rows)
-    return [
-        row._replace(name=describe_difference(row.configs[0], base, with_modules=True)) if counts[row.name] > 1 else row
-        for row in rows
-    ]
 
 
 def _component_keys(levels: Sequence[Level]) -> list[Level]:
@@ -259,33 +257,6 @@ def _component_keys(levels: Sequence[Level]) -> list[Level]:
         Level(place, {key: value for key, value in values.items() if is_known_key(key) and key.startswith(prefixes)})
         for place, values in levels
     ]
-
-
-def _repeated_rows(path: Path, rows: Sequence[Row], sets: Mapping[str, str]) -> list[str]:
-    """Error messages for rows that are the same trials, or that no table can tell apart. sets: the values of --set."""
-    errors: list[str] = []
-    first_by_identity: dict[str, Row] = {}
-    first_by_name: dict[str, Row] = {}
-    for row in rows:
-        data = row.configs[0].data
-        first = first_by_identity.setdefault(row_identity(row.configs[0]), row)
-        if first is not row:
-            errors.append(_why_equal(path, first, row, sets))
-        if data.task != rows[0].configs[0].data.task:
-            errors.append(f"{path}: data.task = {data.task}: must be the same in all rows; make a file for each")
-        other = first_by_name.setdefault(row.name, row).configs[0].data
-        if first is row and (other.path, other.hub) != (data.path, data.hub):
-            errors.append(f"{path}: two rows have the name `{row.name}`; tell their texts apart with data.name")
-    return errors
-
-
-def _why_equal(path: Path, first: Row, second: Row, sets: Mapping[str, str]) -> str:
-    """The error message for two rows that are the same trials."""
-    names = [shown(row.written or row.name) for row in (first, second)]
-    models = [nominal_sizes(row.configs[0].model) for row in (first, second)]
-    same = "have the same settings" if models[0] == models[1] else "have the same sizes at this scale's width and depth"
-    by_set = f" (with --set {shown(' '.join(f'{key}={value}' for key, value in sets.items()))})" if sets else ""
-    return f"{path}: rows `{names[0]}` and `{names[1]}` {same}{by_set}; rows must differ: leave one out"
 
 
 def _attempt(errors: list[str], make: Callable[..., T], *arguments: Any) -> T | None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import SPLITS
@@ -71,18 +71,15 @@ def _line(
 
 @contextmanager
 def shown_stages(console: Console) -> Iterator[OnProgress]:
-    """Shows what is being done: in a terminal a line with a bar, elsewhere a line for each stage."""
-    now = ""
+    """Shows what is being done: a line for each stage, in a terminal with a bar."""
     with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
-        bar = progress.add_task("", visible=False)
+        bars: dict[str, TaskID] = {}
 
         def show(stage: str, done: int, total: int | None) -> None:
-            nonlocal now
-            if stage != now:
-                now = stage
-                progress.reset(bar, description=stage, total=total, visible=True)
+            if stage not in bars:
+                bars[stage] = progress.add_task(stage, total=total)
                 if not console.is_interactive:
                     say(console, stage)
-            progress.update(bar, completed=done)
+            progress.update(bars[stage], completed=done)
 
         yield show

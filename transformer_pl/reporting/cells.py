@@ -1,7 +1,6 @@
 """The text of a table's cells. An empty string means that there is nothing to print."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, mean, sta
 if TYPE_CHECKING:
     from transformer_pl.reporting.stats import Estimate, RowComparison
 
-MOST_DIGITS = 3  # behind the point
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it
 
@@ -32,8 +30,7 @@ def score(row: RowResults) -> str:
     The mean alone where there is no finite standard deviation.
     """
     text, spread = number(mean(row.scores), ".1f"), standard_deviation(row.scores)
-    if spread is not None and math.isfinite(spread):
-        text += f" ± {spread:.1f}"
+    text += f" ± {spread:.1f}" if spread is not None and math.isfinite(spread) else ""
     return text + UNCONVERGED if text and row.still_falls else text
 
 
@@ -44,21 +41,18 @@ def perplexity(row: TableRow) -> str:
     return text + star + UNCONVERGED if text and provisional else text + star
 
 
-def interval(estimate: "Estimate | None", form: str) -> str:
+def interval(estimate: "Estimate | None", sign: str = "") -> str:
+    """Its ends, with enough digits not to look like zero. sign: `+z` writes one before positive numbers, too."""
     if estimate is None:
         return ""
     low, high = estimate.interval()
-    form = precise_enough(form, low, high)
+    form = f"{sign}.{_digits(low, high)}f"
     return f"{low:{form}} to {high:{form}}"
 
 
-def precise_enough(form: str, *values: float) -> str:
-    """The form with as many digits as it takes that no value but zero looks like zero: `.2f` of `.1f` for 0.04."""
-    before, digits = re.fullmatch(r"(.*\.)([0-9]+)f", form).groups()  # type: ignore[union-attr]
-    for more in range(int(digits), MOST_DIGITS + 1):
-        if all(value == 0 or round(value, more) != 0 for value in values):
-            return f"{before}{more}f"
-    return before.replace("z", "") + "3g"
+def _digits(*values: float) -> int:
+    """How many digits behind the point it takes that no value but zero looks like zero, 1 to 4."""
+    return next((n for n in range(1, 4) if all(value == 0 or round(value, n) for value in values)), 4)
 
 
 def score_difference(row: TableRow) -> str:
@@ -66,16 +60,11 @@ def score_difference(row: TableRow) -> str:
 
     Marked, too, where the row or base had not converged. `-` where it is not known; nothing of base itself.
     """
-    difference, mark, form = row.difference(), significance_mark(row.score), "+z.1f"
+    difference, mark = row.difference(), significance_mark(row.score)
     if difference is None:
         return "" if row.is_base else "-"
-    if mark:
-        form = precise_enough(form, difference)
-    return number(difference, form) + mark + (UNCONVERGED if row.is_provisional else "")
-
-
-def difference_interval(row: TableRow) -> str:
-    return interval(row.score and row.score.difference, "+z.1f")
+    form = f"+z.{_digits(difference) if mark else 1}f"
+    return f"{difference:{form}}{mark}{UNCONVERGED if row.is_provisional else ''}"
 
 
 def significance_mark(comparison: "RowComparison | None") -> str:
@@ -90,10 +79,6 @@ def p_value(p: float | None) -> str:
         return "<0.001"
     shown = f"{p:.3f}"
     return f"<{shown}" if p < ALPHA <= float(shown) else shown  # so that a star agrees with its p
-
-
-def probability_better(row: TableRow) -> str:
-    return number(row.score.difference.probability_positive, ".2f") if row.score and row.score.difference else ""
 
 
 def unmeasured(row: RowResults) -> str:

@@ -6,11 +6,12 @@ from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.reporting.agreement import describe_agreement
 from transformer_pl.reporting.cells import SIGNIFICANT, UNCONVERGED
 from transformer_pl.reporting.published import PublishedTable, is_own_text
-from transformer_pl.reporting.rows import ALPHA, TableRow, text_settings
+from transformer_pl.reporting.rows import ALPHA, LEARNED, TableRow, text_settings
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 
+GAPS = (0.5, 1, 2)  # differences from base of which the table says how many seeds show them
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/reporting/README.md"
 
 
@@ -18,13 +19,9 @@ def table_notes(
     rows: Sequence[TableRow], base: Config | None, randomise: bool, paper: PublishedTable | None
 ) -> list[str]:
     """All notes of a table, with the link last; the arguments are those of `build_table`."""
-    notes = [
-        _training_note(rows, base or rows[0].results.config, paper),
-        _convergence_note(rows),
-        _significance_note(rows, randomise),
-        _gaps_note(rows, randomise),
-        _exemption_note(rows),
-    ]
+    training = _training_note(rows, base or rows[0].results.config, paper)
+    significance, gaps = _significance_note(rows, randomise), _gaps_note(rows, randomise)
+    notes = [training, _convergence_note(rows), significance, gaps, _exemption_note(rows)]
     return [*filter(None, notes), LEGEND]
 
 
@@ -40,10 +37,8 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     note += f" but for {', '.join(sizes)}" if sizes else ""
     note += f", times {' and '.join(factors)}" if factors else ""
     note += f"; the last {config.averaged} checkpoints are averaged." if config.averaged > 1 else "."
-    if paper is None:
-        return note
-    if not any(row.published for row in rows):
-        found = is_own_text(data) and any(paper.find(row.results.config) for row in rows)
+    if paper is None or not any(row.published for row in rows):
+        found = paper and is_own_text(data) and any(paper.find(row.results.config) for row in rows)
         return f"{note} The text is your own: --beside paper shows the paper's numbers." if found else note
     other = (["text"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
     if other:
@@ -53,10 +48,9 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
 
 def _convergence_note(rows: Sequence[TableRow]) -> str:
     """Which finished rows had converged."""
-    done = [row.results.convergence for row in rows if row.results.done]
-    known = [converged for converged in done if converged]
+    known = [converged for row in rows if (converged := row.results.convergence)]
     falls = [converged.share for converged in known if converged.still_falls]
-    unknown = len(done) - len(known)
+    unknown = sum(bool(row.results.done) for row in rows) - len(known)
     note = f"Whether {counted(unknown, 'row')} had converged is not known: lower trainer.val_every. " if unknown else ""
     if falls:
         fell = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (min(falls), max(falls))))
@@ -80,10 +74,21 @@ def _significance_note(rows: Sequence[TableRow], randomise: bool) -> str:
     if tested := sum(one.p_value is not None for one in compared):
         by_seeds = any(one.difference and one.difference.variance_by_seeds is not None for one in compared)
         test = "a t-test" if by_seeds and not randomise else "approximate randomisation of these seeds"
-        note += f"{SIGNIFICANT}: p < {ALPHA:g} by {test}, with Holm's correction for {counted(tested, 'row')}. "
+        note += f"{SIGNIFICANT}: p < {ALPHA:g} by {test}, with Holm's correction for {counted(tested, 'row')}"
+        note += f"{_needed_seeds(rows) if by_seeds and not randomise else ''}. "
     if compared:
         note += f"Intervals are for other sentences{' and other seeds' if several else ''}."
     return note.rstrip()
+
+
+def _needed_seeds(rows: Sequence[TableRow]) -> str:
+    """How many seeds a row would show the smallest of GAPS that few enough seeds show."""
+    from transformer_pl.reporting.stats import MOST_SEEDS, seeds_to_resolve
+
+    several = [(one, S) for row in rows if (one := row.score) and (S := len(row.results.done)) > 1]
+    needed = ((gap, seeds_to_resolve(gap, several)) for gap in GAPS)
+    gap, seeds = next((one for one in needed if one[1]), (GAPS[-1], f"more than {MOST_SEEDS}"))
+    return f"; a difference of {gap:g} {rows[0].results.measure.title} takes {seeds} seeds a row"
 
 
 def _gaps_note(rows: Sequence[TableRow], randomise: bool) -> str:
@@ -91,9 +96,11 @@ def _gaps_note(rows: Sequence[TableRow], randomise: bool) -> str:
     results = [row.results for row in rows]
     base = next((row.results for row in rows if row.is_base), None)
     said = []
-    if len(rows) > 1 and any(row.done for row in results if row is not base) and not (base and base.done):
+    if len(rows) > 1 and any(row.done for row in results if row is not base) and not (base and base.has_learned):
         if base is None:
             remedy = "is not a row; add `base` to variant, or base's value to the values of a key"
+        elif base.done:
+            remedy = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
         elif set(base.states) == {"diverged"}:
             remedy = "diverged; a lower optim.lr_scale may help"
         else:
@@ -102,8 +109,8 @@ def _gaps_note(rows: Sequence[TableRow], randomise: bool) -> str:
     if diverged := sum(row.states.count("diverged") for row in results):
         said.append(f"{counted(diverged, 'trial')} diverged: means are of the finished seeds, and so look too good.")
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
-    if base and untested:
-        need = f"as many seeds as base, {len(base.done)}" if randomise else "several seeds if base has, and else one"
+    if untested:
+        need = "as many seeds as base" if randomise else "several seeds if base has, and else one"
         said.append(f"{counted(len(untested), 'row')} cannot be tested: this takes {need}.")
     if len({text_settings(row.config) for row in results}) > 1:
         said.append("Rows on different text are not compared.")
@@ -118,10 +125,5 @@ def _gaps_note(rows: Sequence[TableRow], randomise: bool) -> str:
 def _exemption_note(rows: Sequence[TableRow]) -> str:
     """The properties that components break on purpose, with their reasons."""
     exempt = [result.get("exempt", {}) for row in rows for result in row.results.done]
-    said = {
-        f"{component} does not keep the property {name}: {reason}."
-        for components in exempt
-        for component, reasons in components.items()
-        for name, reason in reasons.items()
-    }
-    return " ".join(sorted(said))
+    reasons = {(one, *of) for components in exempt for one, broken in components.items() for of in broken.items()}
+    return " ".join(f"{one} does not keep the property {name}: {reason}." for one, name, reason in sorted(reasons))

@@ -14,7 +14,6 @@ from transformer_pl.reporting.render import Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.task import task_of
-from transformer_pl.trials.convergence import of_trial
 from transformer_pl.trials.identity import config_difference
 
 if TYPE_CHECKING:
@@ -63,28 +62,22 @@ def write_page_files(
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     pngs = {name: plots.save(drawing.figure, folder / "figures" / name) for name, drawing in drawings.items()}
-    environment = Environment(
-        loader=PackageLoader("transformer_pl", "reporting/templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("transformer_pl", "reporting/templates")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["pieces"] = _pieces
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
-    columns = page_columns(table, [row.name for row in sweep.rows])
-    states = [one.trial.status()["state"] for one in planned]
+    trials = [_trial(sweep, one) for one in planned]
     page = environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
         table=table,
-        columns=columns,
-        cells=list(zip(*(column.cells for column in columns), strict=True)),
-        states=states,
+        columns=page_columns(table, [row.name for row in sweep.rows]),
         figures=[(drawing, _inline_svg(pngs[name].with_suffix(".svg"))) for name, drawing in drawings.items()],
         translations=_translations(sweep, shown),
         attention={"sentences": attention_pictures(sweep, shown, TRANSLATED_SENTENCES)},
         measure=task_of(sweep.base.data).measure.title,
-        trials=[_trial(sweep, one, state) for one, state in zip(planned, states, strict=True)],
+        trials=trials,
+        states=[trial["state"] for trial in trials],
     )
     write_atomically(folder / "report.html", page)
     write_atomically(folder / "table.md", table.markdown())
@@ -105,18 +98,21 @@ def _inline_svg(path: Path) -> str:
     return element
 
 
-def _trial(sweep: Sweep, one: PlannedTrial, state: str) -> dict[str, Any]:
+def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
     """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
-    changes = [(key, *values) for key, values in config_difference(one.config, sweep.base).items() if key != "seed"]
-    facts = {"folder": one.trial.folder.name} | one.trial.environment() | (one.trial.result() or {}).get("metrics", {})
+    trial, changes = one.trial, config_difference(one.config, sweep.base).items()
+    facts = {"folder": trial.folder.name} | trial.environment() | (trial.result() or {}).get("metrics", {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
     facts |= {"gpus": ", ".join(facts.pop("gpus", [])) or "none"}
-    if ended := of_trial(one.trial):
-        facts["fall of val/loss over the last fifth of the steps"] = ended.fall
-    if (step := one.trial.diverged_at()) is not None:
+    if (step := trial.diverged_at()) is not None:
         facts["diverged at step"] = step
-    log = "\n".join(one.trial.log_end(LOG_LINES))
-    return {"name": one.name, "state": state, "changes": changes, "facts": facts, "log": log}
+    return {
+        "name": one.name,
+        "state": trial.status()["state"],
+        "changes": [(key, *values) for key, values in changes if key != "seed"],
+        "facts": facts,
+        "log": "\n".join(trial.log_end(LOG_LINES)),
+    }
 
 
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
@@ -131,16 +127,14 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
             text = text if hypotheses else row_text
             if row_text == text and len(row_hypotheses) == len(text[0]):
                 hypotheses[one.row] = row_hypotheses
-    if not hypotheses:
-        return []
-    base_hypotheses = None if sweep.base_row is None else hypotheses.get(sweep.base_row)
     samples, task = [], task_of(sweep.base.data)
-    for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES):
+    for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES) if hypotheses else []:
         source, reference = text[0][i], text[1][i]
         rows = []
-        for row, row_hypotheses in hypotheses.items():
-            words = _mark_changes(row_hypotheses[i].split(), (base_hypotheses or row_hypotheses)[i].split())
-            rows.append((sweep.rows[row].name, task.score_one(row_hypotheses[i], reference, sweep.base), words))
+        for row, of_row in hypotheses.items():
+            of_base = of_row if sweep.base_row is None else hypotheses.get(sweep.base_row, of_row)
+            words = _mark_changes(of_row[i].split(), of_base[i].split())
+            rows.append((sweep.rows[row].name, task.score_one(of_row[i], reference, sweep.base), words))
         samples.append({"source": source, "reference": reference, "rows": rows})
     return samples
 

@@ -6,59 +6,45 @@ from typing import NamedTuple
 from transformer_pl.reporting.render import Column, Table
 
 
-class PageCell(NamedTuple):
-    """A cell of the page's table."""
-
-    text: str
-    below: str = ""  # a second line, in small print
-
-
 class PageColumn(NamedTuple):
     """A column of the page's table."""
 
-    heading: PageCell
-    cells: list[PageCell]
+    heading: str
+    cells: list[str]
+    below: list[str]  # of each cell: a second line, in small print
+    below_heading: str = ""
     meaning: str = ""  # for a reader who knows the paper
     folded: bool = False  # shown only on demand
     is_text: bool = False  # names rather than numbers
 
 
 def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
-    """The columns of a table for the page. Columns without any content are left out.
+    """The columns of a table for the page.
 
     names: of the rows of a sweep. The table of a search keeps its own columns, but the drawn settings come last.
     """
+    first, *others = table.columns
     if not table.rows:
-        first, *others = table.columns
-        ordered = [first, *sorted(others, key=lambda column: column.setting)]
-        return [_plain(column)._replace(is_text=column is first) for column in ordered if any(column.cells)]
-    settings = [column for column in table.columns if column.setting]
-    results = {column.name: column for column in table.columns[1:] if not column.setting}
+        return [_page_column(first, is_text=True), *map(_page_column, sorted(others, key=lambda one: one.setting))]
+    results = {column.name: column for column in others if not column.setting}
     title = table.rows[0].results.measure.title
     intervals = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}
-    first_names = [name for name in (*intervals, "p", "seeds", "params") if name in results]
-    folded = [column for name, column in results.items() if name not in (*first_names, *intervals.values())]
+    shown = [name for name in (*intervals, "p", "seeds", "params") if name in results]
+    folded = [one for one in others if one.setting or one.name not in (*shown, *intervals.values())]
     labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
-    columns = [
-        PageColumn(
-            PageCell("row"),
-            [PageCell(name, label) for name, label in zip(names, labels, strict=True)],
-            "Named by the settings in which it differs from base. Labels such as (A) are the paper's.",
-            is_text=True,
-        ),
-        *(_with_interval(results[name], results.get(intervals.get(name, ""))) for name in first_names),
-        *(_plain(column)._replace(folded=True) for column in (*settings, *folded)),
+    meaning = "Named by the settings in which it differs from base. Labels such as (A) are the paper's."
+    return [
+        PageColumn("row", list(names), labels, meaning=meaning, is_text=True),
+        *(_page_column(results[name], results.get(intervals.get(name, ""))) for name in shown),
+        *(_page_column(column, folded=True) for column in folded),
     ]
-    return [column for column in columns if any(cell.text for cell in column.cells)]
 
 
-def _plain(column: Column) -> PageColumn:
-    return PageColumn(PageCell(column.name), list(map(PageCell, column.cells)), column.meaning)
-
-
-def _with_interval(column: Column, interval: Column | None) -> PageColumn:
-    """A column with its confidence intervals below the numbers."""
+def _page_column(
+    column: Column, interval: Column | None = None, folded: bool = False, is_text: bool = False
+) -> PageColumn:
+    """A column, with confidence intervals below the numbers where there are any."""
     if interval is None:
-        return _plain(column)
-    cells = [PageCell(*cell) for cell in zip(column.cells, interval.cells, strict=True)]
-    return PageColumn(PageCell(column.name, "95 % interval"), cells, f"{column.meaning} {interval.meaning}")
+        return PageColumn(column.name, column.cells, [""] * len(column.cells), "", column.meaning, folded, is_text)
+    meaning = f"{column.meaning} {interval.meaning}"
+    return PageColumn(column.name, column.cells, interval.cells, "95 % interval", meaning)

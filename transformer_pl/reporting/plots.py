@@ -22,6 +22,7 @@ COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5
 MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", ":", "-.")
 NAME_WIDTH = 24  # characters in a line of a row's name
+BESIDE: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # axes
 matplotlib.rcParams.update(
     {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 )
@@ -95,30 +96,27 @@ def forest(
 def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    unit: of the x axis, steps or FLOPs. The star of a row that had not converged is hollow, and its name is marked.
+    unit: of the x axis, steps or FLOPs. The final value is a star. That of a row that had not converged is hollow, and
+    its name is marked.
     """
     figure, axes = _axes_beside_names([row.name for row in rows])
     for row, look in zip(rows, _looks(), strict=False):
         name = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}")
-        _draw_curve(axes, row, look | {"label": name + UNCONVERGED if row.still_falls else name})
+        label, colour = name + UNCONVERGED if row.still_falls else name, look["color"]
+        common = sorted(set.intersection(*map(set, row.at))) if row.at else []
+        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
+        values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
+        mean, every = values.mean(0) if common else [], max(1, len(common) // 8)
+        axes.plot(common, mean, label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
+        if len(values) > 1 and common:
+            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+        if row.final is not None:
+            face = "white" if row.still_falls else colour
+            axes.plot(row.end, row.final, "*", color=colour, markersize=8, markerfacecolor=face)
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
     plain_log(axes.yaxis)
-    _name_beside(axes)
+    axes.legend(**BESIDE)
     return figure
-
-
-def _draw_curve(axes: Axes, row: Curve, look: dict[str, Any]) -> None:
-    """Draw the curve of a row from its first measurement on, and its final value as a star."""
-    common = sorted(set.intersection(*map(set, row.at))) if row.at else []
-    by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
-    values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
-    mean = values.mean(0) if common else []
-    axes.plot(common, mean, markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, **look)
-    if len(values) > 1 and common:
-        axes.fill_between(common, values.min(0), values.max(0), color=look["color"], alpha=0.15, linewidth=0)
-    if row.final is not None:
-        face = "white" if row.still_falls else look["color"]
-        axes.plot(row.end, row.final, "*", color=look["color"], markersize=8, markerfacecolor=face)
 
 
 def front(rows: Sequence[Point], unit: str, measure: str) -> Figure:
@@ -136,21 +134,7 @@ def front(rows: Sequence[Point], unit: str, measure: str) -> Figure:
         axes.plot(row.cost, row.value, markersize=5, **(look | of_row))
     axes.set(xlabel=unit, ylabel=measure, xscale="log")
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
-    _name_beside(axes)
-    return figure
-
-
-def grid(rows: Sequence[Point], unit: str, measure: str) -> Figure:
-    """A measure with its interval over the one number in which the rows differ, which is the `cost` of each point."""
-    figure, axes = _new_axes(4.5, 3.2)
-    x, value, low, high = np.array(sorted((row.cost, row.value, row.low, row.high) for row in rows)).T
-    axes.plot(x, value, color=COLOURS[1], marker="o", markersize=4, linewidth=1.2)
-    axes.vlines(x, low, high, color=COLOURS[1], linewidth=0.8)
-    axes.set(xlabel=unit, ylabel=f"{measure} (95 %)")
-    if x[0] > 0 and x[-1] / x[0] >= 8:
-        axes.set_xscale("log")
-        axes.minorticks_off()
-    axes.set_xticks(x, [f"{one:g}" for one in x])
+    axes.legend(**BESIDE)
     return figure
 
 
@@ -172,7 +156,7 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
     axes.set_xticks(lengths, [str(n) for n in lengths])
     plain_log(axes.yaxis)
     axes.minorticks_off()
-    _name_beside(axes)
+    axes.legend(**BESIDE)
     return figure
 
 
@@ -192,11 +176,6 @@ def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
     """Axes that are high enough for a column of these names beside them."""
     lines = sum(1 + break_name(name).count("\n") for name in names)
     return _new_axes(7, max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names)))
-
-
-def _name_beside(axes: Axes) -> None:
-    """Write what each mark stands for right of the axes, where it lies on nothing."""
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
 
 
 def _new_axes(width: float, height: float) -> tuple[Figure, Axes]:

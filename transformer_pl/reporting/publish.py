@@ -36,20 +36,17 @@ class Publisher:
         and 1), which must end soon.
         """
         self.console.print(table.terminal(self.console.width))
-        page, markdown_file = self.folder / "report.html", self.folder / "table.md"
+        page, markdown = self.folder / "report.html", self.folder / "table.md"
         try:
             with FileLock(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
-                drawn = (
-                    page.exists() and markdown_file.exists() and markdown_file.read_text("utf-8") == table.markdown()
-                )
+                drawn = page.exists() and markdown.exists() and markdown.read_text("utf-8") == table.markdown()
                 write_atomically(self.folder / "table.tex", table.latex())
                 write_atomically(self.folder / "results.csv", table.csv())
                 if exit_code in (0, 1) and not drawn:
                     self._send_to_wandb(table, draw_page())
-                write_atomically(markdown_file, table.markdown())
+                write_atomically(markdown, table.markdown())
         except OSError as error:  # the results themselves are safe in the folders of the trials
-            remedy = "run the same command again to write it"
-            say(self.console, f"table: cannot be written to {self.folder}: {error}; {remedy}")
+            say(self.console, f"table: cannot be written: {error}; run the same command again to write it")
             return exit_code or 1
         suffix = f" (-{self.folder.name.rpartition('-')[2]}: {self.differs})" if self.differs else ""
         say(self.console, f"table and results: {self.folder}{suffix}")

@@ -49,13 +49,12 @@ class PublishedTable(Section):
     def find_all(self, configs: Sequence[Config], base: Config | None) -> list[PublishedRow | None]:
         """The printed row of each config. Each stands once: base's beside base alone, any other beside the config that
         is trained as base is, or else the first."""
-        found = [self.find(config) for config in configs]
-        of_base = base and self.find(base)
+        of_base, training = base and self.find(base), _unmatched_settings(base)
         shown: dict[int, PublishedRow] = {}  # by the place among the configs
-        for place in sorted(range(len(configs)), key=lambda place: not _trained_alike(configs[place], base)):
-            row = found[place]
+        for place, config in sorted(enumerate(configs), key=lambda one: _unmatched_settings(one[1]) != training):
+            row = self.find(config)
             is_free = all(row is not other for other in shown.values())
-            if row and is_free and (row is not of_base or (base and same_row(configs[place], base))):
+            if row and is_free and (row is not of_base or (base and same_row(config, base))):
                 shown[place] = row
         return [shown.get(place) for place in range(len(configs))]
 
@@ -105,14 +104,10 @@ def _text(data: Data) -> tuple:
     return data.hub, data.subset, data.source, data.target
 
 
-def _trained_alike(config: Config, base: Config | None) -> bool:
-    """Whether two configs agree in all that is not matched to a printed row."""
-    return base is None or _unmatched_settings(config) == _unmatched_settings(base)
-
-
-def _unmatched_settings(config: Config) -> dict[str, Any]:
+def _unmatched_settings(config: Config | None) -> dict[str, Any]:
+    """The settings that are not matched to a printed row: those of the training."""
     others = ("seed", "model.", "trainer.", "optim.eps_ls")
-    return {key: value for key, value in config.flat().items() if not key.startswith(others)}
+    return {key: value for key, value in config.flat().items() if not key.startswith(others)} if config else {}
 
 
 def _matched_settings(config: Config) -> dict[str, Any]:

@@ -45,23 +45,22 @@ class Table(NamedTuple):
     def terminal(self, width: int) -> Group:
         """The table for a terminal of this width.
 
-        All columns are shown if they fit. Otherwise columns are dropped by their rank; if even that is too wide, the
-        settings are joined into one column and, again, columns are dropped as needed.
+        All columns are shown if they fit. Otherwise the settings are joined into one column, and columns are dropped by
+        their rank as needed.
         """
-        grids = [_grid(layout) for layout in (*_ever_fewer(self.columns), *_ever_fewer(_join_settings(self.columns)))]
-        console = Console(width=UNBROKEN)
+        joined, ranks = _join_settings(self.columns), {column.drop_rank or 0 for column in self.columns} | {0}
+        fewer = [[one for one in joined if one.drop_rank is None or one.drop_rank > last] for last in sorted(ranks)]
+        grids, console = [_grid(columns) for columns in (self.columns, *fewer)], Console(width=UNBROKEN)
         grid = next((grid for grid in grids if console.measure(grid).minimum <= width), grids[-1])
         return Group(grid, *(Text(note, style="dim") for note in self.notes))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
-        escaped = [[cell.replace("|", "\\|") for cell in column.cells] for column in self.columns]
-        rows = [
-            tuple(column.name for column in self.columns),
-            (":-", *["-:"] * (len(self.columns) - 1)),
-            *zip(*escaped, strict=True),
+        columns = [
+            [column.name, "-:" if place else ":-", *(cell.replace("|", "\\|") for cell in column.cells)]
+            for place, column in enumerate(self.columns)
         ]
-        table = [f"| {' | '.join(cells)} |" for cells in rows]
+        table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
         return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def typed(self) -> list[dict[str, Any]]:
@@ -88,16 +87,10 @@ class Table(NamedTuple):
         columns = [column for column in self.columns if column.in_latex]
         lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
         head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
+        begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
+        rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]
         notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
-        frame = [
-            r"{\small\setlength{\tabcolsep}{4pt}",
-            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            *body,
-        ]
-        return "\n".join(["% \\usepackage{booktabs}", *frame, r"\bottomrule", r"\end{tabular}}", *notes]) + "\n"
+        return "\n".join(["% \\usepackage{booktabs}", *rows, *notes]) + "\n"
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
@@ -112,15 +105,6 @@ def _of_one_kind(values: Sequence[Any]) -> list[Any]:
     finite = [finite_or_none(value) for value in values]
     kinds = {float if type(value) is int else type(value) for value in finite if value is not None}
     return finite if len(kinds) < 2 else [None if value is None else str(value) for value in finite]
-
-
-def _ever_fewer(columns: list[Column]) -> list[list[Column]]:
-    """The columns, then ever fewer of them, dropped in the order of their ranks."""
-    ranks = sorted({column.drop_rank for column in columns if column.drop_rank is not None})
-    return [
-        [column for column in columns if column.drop_rank is None or column.drop_rank > dropped]
-        for dropped in (-1, *ranks)
-    ]
 
 
 def _join_settings(columns: list[Column]) -> list[Column]:

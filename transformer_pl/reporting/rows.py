@@ -12,8 +12,9 @@ from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, hides_paper
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Measure, task_of
-from transformer_pl.trials.convergence import Convergence, of_seeds, of_trial
-from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity
+from transformer_pl.trials import convergence
+from transformer_pl.trials.convergence import Convergence
+from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from transformer_pl.reporting.stats import RowComparison
 
 ALPHA = 0.05  # level of significance
+LEARNED = 1.0  # a base whose score is below it has learned next to nothing: nothing is compared with it
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 
 
@@ -59,6 +61,11 @@ class RowResults(NamedTuple):
         return mean([result["flops"] for result in self.done])
 
     @property
+    def has_learned(self) -> bool:
+        """Whether the row is finished, and its score is not below LEARNED."""
+        return bool(self.scores) and statistics.fmean(self.scores) >= LEARNED
+
+    @property
     def still_falls(self) -> bool:
         """Whether it is known that the row had not converged."""
         return self.convergence is not None and self.convergence.still_falls
@@ -76,7 +83,7 @@ class TableRow:
     settings: dict[str, Any]  # by config key
     published: PublishedRow | None  # the same row in the paper
     is_base: bool
-    base: RowResults | None  # what differences are to
+    base: RowResults | None  # what differences are to; None where there is no base that has learned
     score: "RowComparison | None"
     loss: "RowComparison | None"
 
@@ -98,12 +105,10 @@ class TableRow:
         None where one of them is missing or was measured on other text.
         """
         metric = metric or f"val/{self.results.measure.name}"
-        if self.is_base or self.base is None:
+        if self.is_base or self.base is None or text_settings(self.results.config) != text_settings(self.base.config):
             return None
-        values, base_values = self.results.values(metric), self.base.values(metric)
-        if not values or not base_values or text_settings(self.results.config) != text_settings(self.base.config):
-            return None
-        return statistics.fmean(values) - statistics.fmean(base_values)
+        value, of_base = mean(self.results.values(metric)), mean(self.base.values(metric))
+        return None if value is None or of_base is None else value - of_base
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -134,20 +139,14 @@ def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
 
     trials = [one.trial for one in planned]
     results, measure = [trial.result() for trial in trials], task_of(config.data).measure
-    sentences, unread = [], None
+    of_seeds, unread = [], None
     try:
-        sentences = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+        of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
     except InputError as error:
         unread = error.messages[0]
-    are_alike = len({of_seed.shape for of_seed in sentences}) == 1
-    return RowResults(
-        config,
-        results,
-        [trial.state() for trial in trials],
-        np.stack(sentences) if are_alike else None,
-        of_seeds([of_trial(trial) for trial in trials]),
-        unread,
-    )
+    sentences = np.stack(of_seeds) if len({one.shape for one in of_seeds}) == 1 else None
+    converged = convergence.of_seeds([convergence.of_trial(trial) for trial in trials])
+    return RowResults(config, results, [trial.state() for trial in trials], sentences, converged, unread)
 
 
 def make_table_rows(
@@ -158,10 +157,9 @@ def make_table_rows(
     beside: Beside | None = None,
 ) -> list[TableRow]:
     """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`."""
-    base_identity = base and row_identity(base)
-    are_base = [base is not None and row_identity(row.config) == base_identity for row in rows]
-    base_row = next((row for row, is_base in zip(rows, are_base, strict=True) if is_base), None)
     configs = [row.config for row in rows]
+    are_base = [base is not None and same_row(config, base) for config in configs]
+    base_row = next((row for row, is_base in zip(rows, are_base, strict=True) if is_base and row.has_learned), None)
     published = paper.find_all(configs, base) if paper else [None] * len(rows)
     printed = [None if hides_paper(beside, one.data) else row for one, row in zip(configs, published, strict=True)]
     compared = _compare_with_base(rows, base_row, randomise)
@@ -182,10 +180,10 @@ def _compare_with_base(
         return [(None, None)] * len(rows)
     from transformer_pl.reporting import stats  # scipy takes half a second
 
-    base_index = next((i for i, row in enumerate(rows) if row is base), None)
+    index = next((i for i, row in enumerate(rows) if row is base), None)
     same_text = [base is not None and text_settings(row.config) == text_settings(base.config) for row in rows]
     sentences, metrics = [row.sentences for row in rows], (stats.of_measure(rows[0].measure), stats.LOSS)
-    compared = [stats.compare_rows(sentences, base_index, metric, randomise, same_text) for metric in metrics]
+    compared = [stats.compare_rows(sentences, index, metric, randomise, same_text) for metric in metrics]
     return list(zip(*compared, strict=True))
 
 

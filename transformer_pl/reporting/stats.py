@@ -30,6 +30,7 @@ from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
+POWER, MOST_SEEDS = 0.8, 50  # of `seeds_to_resolve`
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,41 +91,27 @@ class Estimate(NamedTuple):
         """The same, of a score that has no value outside of these two."""
         return self._replace(lowest=lowest, highest=highest)
 
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """The confidence interval value -+ t SE, where t is the (1 + level) / 2 quantile of Student's t.
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval value -+ t SE, where t is the 97.5 % quantile of Student's t.
 
         With moderated variances t SE is the quantile of the law in `moderation.upper_tail`. The interval is cut where
         no value can be, such as BLEU above 100: what is cut off has no true value in it.
         """
         if self.parts:
-            half_width = moderation.upper_quantile(level, self.parts, self.variance_by_sentences)
+            half_width = moderation.upper_quantile(LEVEL, self.parts, self.variance_by_sentences)
         else:
-            half_width = self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom)
+            half_width = self.standard_error * stats.t.ppf((1 + LEVEL) / 2, self.degrees_of_freedom)
         return max(self.lowest, float(self.value - half_width)), min(self.highest, float(self.value + half_width))
 
     @property
     def p_value(self) -> float:
-        """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero."""
-        return 2 * self._tail
-
-    @property
-    def probability_positive(self) -> float:
-        """P(T < value / SE) for Student's T: the probability of a true value above zero, under a flat prior."""
-        return 1 - self._tail if self.value > 0 else self._tail
-
-    @property
-    def _tail(self) -> float:
-        """P(T > |value| / SE), or by the law of moderated variances."""
+        """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero. With moderated variances
+        the tail is that of `moderation.upper_tail`."""
         if self.parts:
-            return moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
-        return float(stats.t.sf(abs(self._t), self.degrees_of_freedom))
-
-    @property
-    def _t(self) -> float:
-        """value / SE, also where SE is zero."""
-        if self.standard_error:
-            return self.value / self.standard_error
-        return math.copysign(math.inf, self.value) if self.value else 0.0
+            return 2 * moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
+        if not self.standard_error:
+            return float(self.value == 0)
+        return 2 * float(stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
 
 
 def sample(sentences: np.ndarray, score: Score) -> Sample:
@@ -206,7 +193,6 @@ class RowComparison(NamedTuple):
     row_mean: Estimate
     difference: Estimate | None  # to base; None for base itself, and where the two cannot be compared
     p_value: float | None  # of the difference, corrected for the number of tested rows
-    own_p_value: float | None = None  # the same by a t-test with the rows' own variances; None: there is no other
 
 
 def compare_rows(
@@ -228,31 +214,27 @@ def compare_rows(
     """
     samples = [_finite_sample(row, metric) for row in rows]
     prior = seed_prior([one for one in samples if one is not None])
+    most = metric.highest - metric.lowest
     comparisons: list[RowComparison | None] = []
     for i, (row, row_sample) in enumerate(zip(rows, samples, strict=True)):
         if row is None or row_sample is None:
             comparisons.append(None)
             continue
+        to_base, p_value = None, None
+        base_row, base_sample = (None, None) if base in (None, i) else (rows[base], samples[base])
+        if (
+            (base_row is not None and base_sample is not None)
+            and (same_text[i] if same_text else True)
+            and _are_comparable(row, base_row, metric, randomise)
+        ):
+            to_base = difference(row_sample, base_sample, prior).within(-most, most)
+            p_value = to_base.p_value
+            if randomise or len(row) == 1:
+                p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
         row_mean = estimate(row_sample, prior).within(metric.lowest, metric.highest)
-        comparisons.append(RowComparison(row_mean, None, None))
-        if base is None or i == base or (same_text and not same_text[i]):
-            continue
-        base_row, base_sample = rows[base], samples[base]
-        if base_row is None or base_sample is None or not _are_comparable(row, base_row, metric, randomise):
-            continue
-        most = metric.highest - metric.lowest
-        to_base = difference(row_sample, base_sample, prior).within(-most, most)
-        p_value = to_base.p_value
-        own = difference(row_sample, base_sample).p_value if to_base.parts and not randomise else None
-        if randomise or len(row) == 1:
-            p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
-        comparisons[i] = RowComparison(row_mean, to_base, p_value, own)
-    p_values = _holm_where_tested([one and one.p_value for one in comparisons])
-    own_p_values = _holm_where_tested([one and one.own_p_value for one in comparisons])
-    return [
-        one and one._replace(p_value=p, own_p_value=own)
-        for one, p, own in zip(comparisons, p_values, own_p_values, strict=True)
-    ]
+        comparisons.append(RowComparison(row_mean, to_base, p_value))
+    corrected = iter(holm([one.p_value for one in comparisons if one and one.p_value is not None]))
+    return [one if one is None or one.p_value is None else one._replace(p_value=next(corrected)) for one in comparisons]
 
 
 def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
@@ -267,11 +249,6 @@ def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric, randomise
     if (len(row) == 1) != (len(base) == 1) or (randomise and len(row) != len(base)):
         return False
     return np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])
-
-
-def _holm_where_tested(p_values: Sequence[float | None]) -> list[float | None]:
-    corrected = iter(holm([p_value for p_value in p_values if p_value is not None]))
-    return [None if p_value is None else next(corrected) for p_value in p_values]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -300,3 +277,24 @@ def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int =
         differences = score(row.sum(1)[:, None] + moved) - score((row + gap).sum(1)[:, None] - moved)
         at_least_observed += int((np.abs(differences.mean(0)) >= observed - 1e-9).sum())
     return (at_least_observed + 1) / (trials + 1)
+
+
+def seeds_to_resolve(gap: float, compared: Sequence[tuple[RowComparison, int]]) -> int | None:
+    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases; None: over MOST_SEEDS.
+
+    compared: rows with several seeds, and how many each has. With S seeds in both rows, value / SE has the noncentral t
+    distribution with noncentrality gap / SE, where SE^2 = 2 sigma^2 / S + V_b. sigma^2, the variance of a row from seed
+    to seed, its degrees of freedom but for S - 1, and V_b are the mean ones of these rows. Holm's correction asks the
+    first of m rows for a p-value of 5 % / m.
+    """
+    sigma2 = np.mean([(one.row_mean.variance_by_seeds or 0) * S for one, S in compared])
+    prior = np.mean([one.row_mean.parts[0].freedom - (S - 1) if one.row_mean.parts else 0 for one, S in compared])
+    by_sentences = np.mean([one.difference.variance_by_sentences for one, _ in compared if one.difference])
+    tested = sum(one.p_value is not None for one, _ in compared)
+    S = np.arange(2, MOST_SEEDS + 1)
+    by_seeds = np.maximum(2 * sigma2 / S, 1e-12)
+    variance = by_seeds + by_sentences
+    freedom = np.minimum(variance**2 / (by_seeds**2 / (2 * (S - 1 + prior))), 1e6)
+    critical = stats.t.isf((1 - LEVEL) / 2 / tested, freedom)
+    enough = stats.nct.sf(critical, freedom, gap / np.sqrt(variance)) >= POWER
+    return int(S[enough.argmax()]) if enough.any() else None

@@ -2,19 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any
 
-from transformer_pl.config import without_section
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting import plots
 from transformer_pl.reporting.cells import UNCONVERGED
 from transformer_pl.reporting.plots import Curve, Drawing, Point
 from transformer_pl.reporting.render import Table
-from transformer_pl.reporting.rows import ALPHA
+from transformer_pl.reporting.rows import ALPHA, RowResults
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
@@ -40,21 +37,15 @@ Figures = dict[str, Drawing]  # by file name
 
 def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> Figures:
     """Draw the figures of a sweep. `table` has one record for each row of the sweep."""
-    return (
-        _difference_plot(sweep, table)
-        | _learning_curves(sweep, planned, table)
-        | _cost_plots(sweep, table)
-        | _grid_plot(sweep, table)
-    )
+    return _difference_plot(sweep, table) | _learning_curves(sweep, planned, table) | _cost_plots(sweep, table)
 
 
 def _difference_plot(sweep: Sweep, table: Table) -> Figures:
-    measure = table.rows[0].results.measure
+    measure, names = table.rows[0].results.measure, [row.name for row in sweep.rows]
     metric = f"{measure.name}.difference"
-    differences = _points(sweep, table, f"val/{metric}", lambda record: 0.0)
+    differences = _points(names, table, f"val/{metric}", f"val/{metric}")
     if not differences:
         return {}
-    names = [row.name for row in sweep.rows]
     marked = {name for name, row in zip(names, table.rows, strict=True) if row.is_provisional}
     printed = {name: record[f"paper/{metric}"] for name, record in zip(names, table.records, strict=True)}
     printed = {name: value for name, value in printed.items() if value is not None}
@@ -65,9 +56,8 @@ def _difference_plot(sweep: Sweep, table: Table) -> Figures:
 def _learning_curves(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> Figures:
     figures: Figures = {}
     for name, unit in (("curves_steps", "steps"), ("curves_flops", "training FLOPs")):
-        curves = [
-            _curve(sweep, planned, table, row, unit) for row, of_row in enumerate(table.rows) if of_row.results.done
-        ]
+        done = [row for row, of_row in enumerate(table.rows) if of_row.results.done]
+        curves = [_curve(sweep, planned, table.rows[row].results, row, unit) for row in done]
         if curves := [curve for curve in curves if any(curve.at) or curve.final is not None]:
             explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
             drawing = plots.curves(curves, unit, "validation perplexity")
@@ -75,11 +65,9 @@ def _learning_curves(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table
     return figures
 
 
-def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, row: int, unit: str) -> Curve:
+def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], results: RowResults, row: int, unit: str) -> Curve:
     """The finite validation perplexities of a row's finished trials, by steps or FLOPs, and their final mean."""
-    results = table.rows[row].results
-    first = results.done[0]
-    per_step = 1.0 if unit == "steps" else first["flops"] / first["steps"]
+    per_step = 1.0 if unit == "steps" else results.done[0]["flops"] / results.done[0]["steps"]
     by_seed = [_validations(one.trial) for one in planned if one.row == row and one.trial.result()]
     by_seed = [lines for lines in by_seed if lines]
     finals = results.values("val/ppl")
@@ -95,18 +83,15 @@ def _curve(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, row: int
 
 def _validations(trial: Trial) -> list[dict[str, Any]]:
     """The validations during a training that have a finite perplexity."""
-    return [
-        line
-        for line in trial.metrics()
-        if "val/ppl" in line and line_kind(line) != "final" and math.isfinite(line["val/ppl"])
-    ]
+    validations = [line for line in trial.metrics() if "val/ppl" in line and line_kind(line) != "final"]
+    return [line for line in validations if math.isfinite(line["val/ppl"])]
 
 
 def _cost_plots(sweep: Sweep, table: Table) -> Figures:
     figures: Figures = {}
-    measure = table.rows[0].results.measure
+    measure, names = table.rows[0].results.measure, [row.name for row in sweep.rows]
     for cost, unit in COSTS.items():
-        points = _points(sweep, table, f"val/{measure.name}", itemgetter(cost))
+        points = _points(names, table, f"val/{measure.name}", cost)
         costs = [point.cost for point in points]
         if points and max(costs) >= DIFFERS * min(costs):
             drawing = plots.front(points, unit, measure.title)
@@ -114,38 +99,12 @@ def _cost_plots(sweep: Sweep, table: Table) -> Figures:
     return figures
 
 
-def _grid_plot(sweep: Sweep, table: Table) -> Figures:
-    """The score over the one number in which the rows differ."""
-    key = _only_varied_number(sweep, table.records)
-    if key is None:
-        return {}
-    measure = table.rows[0].results.measure
-    points = _points(sweep, table, f"val/{measure.name}", itemgetter(key))
-    if len(points) < 3:
-        return {}
-    drawing = plots.grid(points, without_section(key), measure.title)
-    explanation = f"The rows differ in {without_section(key)} alone. Bars are 95 % intervals."
-    return {"grid": Drawing(f"{measure.title} over {key}", drawing, explanation)}
-
-
-def _points(sweep: Sweep, table: Table, metric: str, cost: Callable[[dict[str, Any]], float]) -> list[Point]:
-    """A point for each row that has an interval of this metric. `cost` takes the row's record."""
-    points = []
-    score = f"val/{table.rows[0].results.measure.name}"
-    for row, record in zip(sweep.rows, table.records, strict=True):
+def _points(names: Sequence[str], table: Table, metric: str, cost: str) -> list[Point]:
+    """A point for each row that has an interval of this metric. cost: the key of the cost in a record."""
+    points, score = [], f"val/{table.rows[0].results.measure.name}"
+    for name, record in zip(names, table.records, strict=True):
         low, high, p_value = record[f"{metric}.low"], record[f"{metric}.high"], record[f"{score}.difference.p"]
         if low is not None:
             value = record[metric] if metric in record else record[f"{metric}.mean"]
-            points.append(Point(row.name, value, low, high, cost(record), p_value is not None and p_value < ALPHA))
+            points.append(Point(name, value, low, high, record[cost], p_value is not None and p_value < ALPHA))
     return points
-
-
-def _only_varied_number(sweep: Sweep, records: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key in which the rows differ, if it is one only and numeric. d_k and d_v do not count where they follow from
-    h and d_model."""
-    keys = [key for key in records[0] if key.partition(".")[0] in ("model", "optim", "data", "decode")]
-    models = [row.configs[0].model for row in sweep.rows]
-    if all(model.d_k is None and model.d_v is None for model in models):
-        keys = [key for key in keys if key not in ("model.d_k", "model.d_v")]
-    are_numbers = all(isinstance(record[key], Real) for record in records for key in keys)
-    return keys[0] if len(keys) == 1 and are_numbers else None

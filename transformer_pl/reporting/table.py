@@ -72,8 +72,8 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper: PublishedTable | None) -> list[Column]:
     """All columns of a table, also those that stay empty."""
 
-    def column(name: str, cell: Callable[[TableRow], str], meaning: str = "", **options: Any) -> Column:
-        return Column(name, [cell(row) for row in rows], meaning=meaning, **options)
+    def column(name: str, cell: Callable[[TableRow], str], meaning: str, drop_rank: int | None = None) -> Column:
+        return Column(name, [cell(row) for row in rows], meaning=meaning, drop_rank=drop_rank)
 
     title = rows[0].results.measure.title
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
@@ -81,7 +81,7 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
     return [
         Column("row", [row.label or name for row, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
-        Column("params", cells.params(rows), drop_rank=5, meaning="Trained weights of the model."),
+        Column("params", cells.params(rows), drop_rank=4, meaning="Trained weights of the model."),
         *_measured_columns(rows, paper),
         column(
             f"Δ {title}",
@@ -92,30 +92,16 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
         ),
         column(
             "Δ 95 %",
-            cells.difference_interval,
+            lambda row: cells.interval(row.score and row.score.difference, "+z"),
             "Where the interval has zero in it, the row may be better or worse than base.",
-            drop_rank=8,
+            drop_rank=7,
         ),
         column(
             "p",
             lambda row: cells.p_value(row.score and row.score.p_value),
             "The probability of a difference at least this large if the row were as good as base, after Holm's "
             f"correction for the number of tested rows, {tested}.",
-            drop_rank=7,
-        ),
-        column(
-            "p own",
-            lambda row: cells.p_value(row.score and row.score.own_p_value),
-            "p by the spread between seeds of this row and base alone; p and the intervals use that of all rows.",
-            drop_rank=0,
-            in_latex=False,
-        ),
-        column(
-            "P(better)",
-            cells.probability_better,
-            "How probable it is that the row's true score is above base's.",
-            drop_rank=2,
-            in_latex=False,
+            drop_rank=6,
         ),
         column(
             "seeds",
@@ -134,19 +120,13 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
         texts = [cell(row) or cells.unmeasured(row.results) for row in rows]
         return Column(name, texts, meaning=meaning, **options)
 
-    def score(split: str, key: str, name: str, meaning: str, **options: Any) -> list[Column]:
-        """A score of a set; no column where no row has it, or the table is not of this set."""
-        metric = f"{split}/{key}"
-        if not any(row.results.values(metric) for row in rows) or (split == "test" and not is_of_test):
-            return []
-        shown = name if split == "val" else f"test {name}"
-        return [measured(shown, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, **options)]
+    def mean_of(name: str, metric: str, meaning: str, **options: Any) -> list[Column]:
+        """The mean of a metric; no column where no row has it."""
+        found = any(row.results.values(metric) for row in rows)
+        of_row = measured(name, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, **options)
+        return [of_row] if found else []
 
-    def tokenised(split: str) -> list[Column]:
-        meaning = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
-        return score(split, "bleu_tokenised", "BLEU tok.", meaning, drop_rank=9)
-
-    is_of_test = paper is not None and paper.split == "test"
+    tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
     signatures = dict.fromkeys(result["signature"] for row in rows for result in row.results.done)
     columns = [
         measured(
@@ -158,7 +138,7 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
         )
     ]
     for key, name in task.others.items():
-        columns += score("val", key, name, "Higher is better.", drop_rank=3, in_latex=False)
+        columns += mean_of(name, f"val/{key}", "Higher is better.", drop_rank=2, in_latex=False)
     columns.append(
         measured(
             measure.title,
@@ -167,16 +147,13 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
             f"standard deviation; higher is better. {cells.UNCONVERGED}: the row had not converged.",
         )
     )
-    columns += tokenised("val")
-    columns.append(
-        Column(
-            f"{measure.title} 95 %",
-            [cells.interval(row.score and row.score.row_mean, ".1f") for row in rows],
-            drop_rank=4,
-            meaning="The interval has the true value in 95 % of cases.",
-        )
-    )
-    columns += score("test", measure.name, measure.title, "Of the test set.") + tokenised("test")
+    columns += mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, drop_rank=8)
+    meaning = "The interval has the true value in 95 % of cases."
+    intervals = [cells.interval(row.score and row.score.row_mean) for row in rows]
+    columns.append(Column(f"{measure.title} 95 %", intervals, drop_rank=3, meaning=meaning))
+    if paper and paper.split == "test":
+        columns += mean_of(f"test {measure.title}", f"test/{measure.name}", "Of the test set.")
+        columns += mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, drop_rank=8)
     if paper and any(row.flops for row in paper.rows):
         meaning = "Operations of a training's matrix products, counted."
         columns.append(measured("FLOPs", lambda row: cells.short(row.results.flops), meaning))
@@ -186,26 +163,24 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
 def _published_columns(rows: list[TableRow], paper: PublishedTable) -> list[Column]:
     """What the paper prints for the same rows."""
 
-    def printed(name: str, cell: Callable[[PublishedRow], str], meaning: str = "", **options: Any) -> Column:
+    def printed(
+        name: str, cell: Callable[[PublishedRow], str], meaning: str = "", drop_rank: int | None = None
+    ) -> Column:
         texts = [cell(row.published) if row.published else "" for row in rows]
-        return Column(f"paper {name}", texts, meaning=meaning, **options)
+        return Column(f"paper {name}", texts, meaning=meaning, drop_rank=drop_rank)
 
     title, source = rows[0].results.measure.title, f"The paper's number for the same row: {paper.source}."
+    of_score = f"test {title}" if paper.split == "test" else title
     others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others if row.score is not None)
     of_others = f" Also printed there: {others}." if others else ""
+    rate = "Training time, times GPUs, times a GPU's sustained rate."
     difference = paper.difference
     return [
         printed("PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
-        printed(
-            f"test {title}" if paper.split == "test" else title,
-            lambda row: cells.number(row.score, ".1f"),
-            source + of_others,
-        ),
-        printed(f"Δ {title}", lambda row: cells.number(difference(row), "+z.1f"), "To the paper's base.", drop_rank=6),
+        printed(of_score, lambda row: cells.number(row.score, ".1f"), source + of_others),
+        printed(f"Δ {title}", lambda row: cells.number(difference(row), "+z.1f"), "To the paper's base.", drop_rank=5),
         printed("params", lambda row: cells.short(row.params and row.params * 1e6), drop_rank=1),
-        printed(
-            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate."
-        ),
+        printed("FLOPs", lambda row: cells.short(row.flops), rate),
     ]
 
 
@@ -248,15 +223,13 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
 
 def _comparison_record(metric: str, comparison: "RowComparison | None") -> dict[str, Any]:
     """The part of a record that holds a metric's intervals and p-value; its values are None without a comparison."""
-    row_mean, difference = (comparison.row_mean, comparison.difference) if comparison else (None, None)
-    low, high = row_mean.interval() if row_mean else (None, None)
-    difference_low, difference_high = difference.interval() if difference else (None, None)
+    low, high = comparison.row_mean.interval() if comparison else (None, None)
+    difference = comparison and comparison.difference
+    of_difference = difference.interval() if difference else (None, None)
     return {
         f"{metric}.low": low,
         f"{metric}.high": high,
-        f"{metric}.difference.low": difference_low,
-        f"{metric}.difference.high": difference_high,
+        f"{metric}.difference.low": of_difference[0],
+        f"{metric}.difference.high": of_difference[1],
         f"{metric}.difference.p": comparison and comparison.p_value,
-        f"{metric}.difference.p_own": comparison and comparison.own_p_value,
-        f"{metric}.difference.above": difference.probability_positive if difference else None,
     }

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import GRACE_S
@@ -37,6 +38,16 @@ def context(on_gpu: bool = True) -> BaseContext:
     return forking
 
 
+def start(process: BaseProcess) -> None:
+    """Start a child. The program that runs is hidden meanwhile: multiprocessing would run it in the child as well."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
+
+
 def start_module(
     module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int] = ()
 ) -> BaseProcess:
@@ -45,7 +56,7 @@ def start_module(
     It stops when this process ends, however that ends. cores: to which it is pinned; empty: it may use all.
     """
     process: BaseProcess = context().Process(target=_run, args=(module, argv, dict(environment), log, cores))  # type: ignore[attr-defined]
-    process.start()
+    start(process)
     return process
 
 

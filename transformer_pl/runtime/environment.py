@@ -1,6 +1,5 @@
 """The environment of this process: the variables that the project sets, its version, a description of the machine."""
 
-import hashlib
 import os
 import platform
 import re
@@ -78,30 +77,24 @@ def project_version() -> str:
 
 
 def code_state() -> dict[str, Any]:
-    """The git commit of this project's code as `commit`, whether its files were `changed` since, and the `diff`.
+    """The git commit of this project's code as `commit`, and whether its files were `changed` since.
 
-    diff: 12 digits of the sha256 of what git says has changed. All are None where the code is not in a git repository
-    of its own, or where git does not answer; diff also where nothing has changed.
+    Both are None where the code is not in a git repository of its own, or where git does not answer.
     """
-    state: dict[str, Any] = {"commit": None, "changed": None, "diff": None}
-    if (Path(__file__).parents[2] / ".git").exists():
+    root = Path(__file__).parents[2]
+    state: dict[str, Any] = {"commit": None, "changed": None}
+    if (root / ".git").exists():
+        # Without locks, as other commands do the same at the same time.
+        git = ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*"]
         with suppress(OSError, subprocess.SubprocessError):
-            state["commit"] = _git("rev-parse", "HEAD").decode().strip()
-            diff = _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
-            state |= {"changed": bool(diff), "diff": hashlib.sha256(diff).hexdigest()[:12] if diff else None}
+            said = subprocess.run([*git, "--dirty"], capture_output=True, check=True, timeout=GIT_S, text=True).stdout
+            state = {"commit": said.strip().removesuffix("-dirty"), "changed": said.strip().endswith("-dirty")}
     return state
-
-
-def _git(*words: str) -> bytes:
-    """What git prints about this code. It may not take a lock, as other commands do the same at the same time."""
-    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parents[2]), *words]
-    return subprocess.run(command, capture_output=True, check=True, timeout=GIT_S).stdout
 
 
 def describe_environment(packages: Iterable[str]) -> dict[str, Any]:
     """The machine, the system, Python and the versions of these packages. Rates and times depend on them."""
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
+    cpu, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
     if cpuinfo.exists() and (model := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
         cpu = model[1]
     return {

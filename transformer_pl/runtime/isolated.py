@@ -4,16 +4,13 @@ import faulthandler
 import os
 import re
 import signal
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any, TypeVar
 
-from transformer_pl.runtime.children import context
+from transformer_pl.runtime.children import context, start
 from transformer_pl.runtime.errors import InputError, described, innermost
 
 Result = TypeVar("Result")
@@ -33,8 +30,7 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
         starting = context(on_gpu=False)
         receiver, sender = starting.Pipe(duplex=False)
         child = starting.Process(target=_answer, args=(sender, dump.name, LONGEST_S, what, function, arguments))  # type: ignore[attr-defined]
-        with _without_main():
-            child.start()
+        start(child)
         sender.close()
         try:
             result, messages = receiver.recv()
@@ -47,17 +43,6 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     if messages:
         raise InputError(*messages)
     return result
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the program that runs: multiprocessing would run it in the child as well, to find functions of its own."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _answer(

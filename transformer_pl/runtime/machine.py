@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from transformer_pl.runtime.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from transformer_pl.config import Trainer
 
 # Variables by which Lightning knows that srun, torchrun or LSF has started this command on every node. Of other
@@ -26,7 +24,7 @@ def gpus() -> list[str]:
     with suppress(PackageNotFoundError):
         if "+cpu" in version("torch"):
             return []
-    return visible(nvidia_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return visible(_nvidia_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible(count: int, names: str | None) -> list[str]:
@@ -34,8 +32,7 @@ def visible(count: int, names: str | None) -> list[str]:
     numbers = [str(number) for number in range(count)]
     if names is None or not count:
         return numbers
-    shown = list(takewhile(lambda name: name in numbers or name.startswith(("GPU-", "MIG-")), names.split(",")))
-    return shown if len(set(shown)) == len(shown) else []  # CUDA shows none where a name is repeated
+    return list(takewhile(lambda name: name in numbers or name.startswith(("GPU-", "MIG-")), names.split(",")))
 
 
 def without_slurm() -> dict[str, str]:
@@ -53,15 +50,13 @@ def cpu_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def nvidia_gpus() -> int:
+def _nvidia_gpus() -> int:
     """How many GPUs NVIDIA's driver finds; 0 without a driver."""
     count = ctypes.c_uint(0)
-    try:
+    with suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libnvidia-ml.so.1")
         if driver.nvmlInit_v2() == 0:
             driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    except (OSError, AttributeError):
-        return 0
     return count.value
 
 
@@ -73,32 +68,23 @@ def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = 
     Raises an InputError if they cannot do what the config says. Lightning would fail later, wait for other nodes
     without an end, or silently use another precision.
     """
-    mistakes = missing_packages([trainer])
+    mistakes = []
+    if trainer.tokenised_bleu and find_spec("sacremoses") is None:
+        install = "pip install -c constraints.txt -e '.[wmt]'"
+        mistakes.append(f"trainer.tokenised_bleu = True: needs the package sacremoses; {install}, or set it to False")
     if trainer.num_nodes > 1 and not LAUNCHER_VARIABLES & environment.keys():
-        mistakes.append(
-            f"trainer.num_nodes = {trainer.num_nodes}: needs a launcher that starts this command on every node, such "
-            "as srun or torchrun, but there is none here; use one, or leave it out"
-        )
+        remedy = "needs srun or torchrun, which start this command on every node; use one, or leave it out"
+        mistakes.append(f"trainer.num_nodes = {trainer.num_nodes}: {remedy}")
     gpus = gpus if trainer.accelerator != "cpu" else 0
-    for key, value, other in (
-        ("accelerator", "gpu", "auto or cpu"),
-        ("precision", "16-mixed", "bf16-mixed or 32-true"),
+    for key, value, remedy in (
+        ("accelerator", "gpu", "choose auto or cpu"),
+        ("precision", "16-mixed", "choose bf16-mixed or 32-true"),
     ):
         if not gpus and getattr(trainer, key) == value:
-            mistakes.append(f"trainer.{key} = {value}: needs a GPU, but torch finds none here; choose {other}")
+            mistakes.append(f"trainer.{key} = {value}: needs a GPU, but torch finds none here; {remedy}")
     if gpus and trainer.devices > gpus:
-        mistakes.append(
-            f"trainer.devices = {trainer.devices}: must be at most the number of GPUs that torch finds here, {gpus}; "
-            "lower it, or choose trainer.accelerator=cpu"
-        )
+        remedy = "lower it, or choose trainer.accelerator=cpu"
+        mistakes.append(f"trainer.devices = {trainer.devices}: must be at most {gpus}, the GPUs found here; {remedy}")
     if mistakes:
         raise InputError(*mistakes)
     return "cuda" if gpus else "cpu"
-
-
-def missing_packages(trainers: "Iterable[Trainer]") -> list[str]:
-    """A message for each optional package that these trainer sections need and that is not installed."""
-    if any(trainer.tokenised_bleu for trainer in trainers) and find_spec("sacremoses") is None:
-        install = "pip install -c constraints.txt -e '.[wmt]'"
-        return [f"trainer.tokenised_bleu = True: needs the package sacremoses; {install}, or set it to False"]
-    return []

@@ -50,3 +50,10 @@ def ask(console: Console, question: str) -> bool:
 def counted(number: int, noun: str) -> str:
     """`1 trial`, `2 trials`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_duration(seconds: float) -> str:
+    """1:02:03, 2:03, 0:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

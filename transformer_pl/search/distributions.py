@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import create_trial
 
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
@@ -42,26 +41,8 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
     raise ValueError(f"distribution {name}: Optuna has nothing like it; use uniform or log_uniform_values")
 
 
-def contains(distribution: Distribution, value: Any) -> bool:
-    """Whether a distribution can draw a value."""
-    try:
-        create_trial(params={"": value}, distributions={"": distribution}, value=0.0)
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
 def choices_or_ends(distribution: Distribution) -> tuple[Any, ...]:
     """Return all choices, or the two ends of a range."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     return distribution.low, distribution.high
-
-
-def describe(distribution: Distribution) -> str:
-    """Return a distribution as people write it: `2, 4, 8` or `0.1 to 10, on a logarithmic scale`."""
-    if isinstance(distribution, CategoricalDistribution):
-        return ", ".join(map(str, distribution.choices))
-    scale = ", on a logarithmic scale" if distribution.log else ""
-    steps = f", in steps of {distribution.step:g}" if distribution.step not in (None, 1) else ""
-    return f"{distribution.low:g} to {distribution.high:g}{scale}{steps}"

@@ -1,17 +1,20 @@
-"""The figures of a search, which Optuna draws, and the rows of its page."""
+"""The page of a search, and its figures, which Optuna draws."""
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from optuna.visualization import matplotlib as optuna_plots
 
-from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.plan import PlannedTrial, corpus_opener, plan_trial
 from transformer_pl.experiments.sweep_file import Row, Sweep
+from transformer_pl.reporting.page_files import write_page_files
 from transformer_pl.reporting.plots import Drawing, Figure, drawing_by_pyplot, plain_log
+from transformer_pl.reporting.render import Table
 from transformer_pl.search.results import BY_RANK, SearchResults
 from transformer_pl.search.space import OF_MODEL
-from transformer_pl.search.storage import without_warnings
+from transformer_pl.search.study import FOLDER, trial_name, without_warnings
 from transformer_pl.trials.identity import same_row
 
 SHOWN_TRIALS = 4  # whose translations and attention the page shows beside the base's
@@ -76,14 +79,22 @@ def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
         return figure
 
 
-def as_sweep(results: SearchResults) -> tuple[Sweep, list[PlannedTrial], list[PlannedTrial]]:
-    """Return the trials as rows of a sweep; the plan of all of them; and of these the base and the best, to be shown.
+def write_search_page(results: SearchResults, table: Table, folder: Path) -> dict[str, Path]:
+    """Write `report.html` and the figures of a search; return the figures' png files by title.
 
-    Infeasible trials have no row: they are in the table only.
+    The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
+    Raises an InputError where the text or a component is not here.
     """
-    search, planned = results.search, results.planned()
+    search, open_corpus, planned = results.search, corpus_opener(), list[PlannedTrial]()
+    for trial in results.trials:
+        if FOLDER in trial.user_attrs:
+            config, _ = search.config(trial.params)
+            corpus = open_corpus(config.data)
+            planned.append(plan_trial(len(planned), trial_name(trial), config, search.scale, results.runs, corpus))
     rows = [Row(one.name, [one.config], {}) for one in planned]
     done = [one for one in planned if one.trial.result()]
     base = [one for one in done if same_row(one.config, search.base)]
     best = [one for one in done if one not in base]
-    return Sweep(search.name, search.project, search.scale, search.base, rows), planned, base[:1] + best[:SHOWN_TRIALS]
+    sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
+    shown = base[:1] + best[:SHOWN_TRIALS]
+    return write_page_files(sweep, planned, shown, table, draw_search_plots(results), folder)

@@ -13,20 +13,18 @@ from optuna.trial import FrozenTrial, TrialState
 
 from transformer_pl.config import without_section
 from transformer_pl.experiments.cost import short_number
-from transformer_pl.experiments.plan import PlannedTrial, corpus_opener, plan_trial
 from transformer_pl.reporting import stats
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.terminal import counted
-from transformer_pl.search import states
+from transformer_pl.search import study as studies
 from transformer_pl.search.space import OF_MODEL, Search
-from transformer_pl.search.states import UNCOUNTED, short_value, shown_number, states_of, trial_id, trial_name
-from transformer_pl.search.storage import without_warnings
+from transformer_pl.search.study import UNCOUNTED, short_value, shown_number, states_of
 from transformer_pl.task import task_of
 from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import Trial
 
 BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
+ORDER = ("done", "pruned", "diverged")  # of the states in the table, after the best and before the others
 FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostly noise
 BY_RANK = PedAnovaImportanceEvaluator(target_quantile=0.25)  # arXiv:2304.10255: the best quarter against all trials
 
@@ -36,15 +34,15 @@ class SearchResults:
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path):
         self.search, self.study, self.runs = search, study, runs
+        self.metrics = list(dict.fromkeys([*search.goals, "params"]))
         self.measure = task_of(search.base.data).measure
-        score = f"val/{self.measure.name}"
-        self.metrics = list(dict.fromkeys([*search.goals, "val/ppl", score, "params"]))
-        # Of the metrics that have an interval: how it follows from the scores of sentences.
-        self.scores: dict[str, tuple[stats.Metric, Callable[[float], float]]] = {
-            score: (stats.of_measure(self.measure), float),
+        # Of the goals that have an interval: how it follows from the scores of sentences.
+        scores: dict[str, tuple[stats.Metric, Callable[[float], float]]] = {
+            f"val/{self.measure.name}": (stats.of_measure(self.measure), float),
             "val/loss": (stats.LOSS, float),
             "val/ppl": (stats.LOSS, perplexity),
         }
+        self.scores = {goal: scores[goal] for goal in search.goals if goal in scores}
         known = study.get_trials(deepcopy=False)
         self._states = states_of(known)
         trials = [trial for trial in known if self._states[trial.number] not in UNCOUNTED]
@@ -55,27 +53,6 @@ class SearchResults:
         # Of each trial what stands in results.csv and plan.json; None: not measured, or diverged.
         self.records = [self._record(trial, best) for trial in self.trials]
 
-    @property
-    def trained(self) -> list[dict[str, Any]]:
-        """The records of the trials that have a folder: all but those with an invalid config."""
-        return [record for record in self.records if record["folder"]]
-
-    def planned(self) -> list[PlannedTrial]:
-        """Return the plan of every trial with a valid config, as the code and the text are today.
-
-        Raises an InputError where the text or a component is not here.
-        """
-        open_corpus, planned = corpus_opener(), list[PlannedTrial]()
-        for trial in self.trials:
-            if states.FOLDER in trial.user_attrs:
-                config, _ = self.search.config(trial.params)
-                corpus, scale = open_corpus(config.data), self.search.scale
-                planned.append(plan_trial(len(planned), trial_name(trial), config, scale, self.runs, corpus))
-        return planned
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Records
-
     def _best(self, trials: list[FrozenTrial]) -> set[int]:
         """Return the numbers of the best trials: one, or with several goals the Pareto front."""
         done = [trial for trial in trials if self._states[trial.number] == "done"]
@@ -84,25 +61,23 @@ class SearchResults:
             return {trial.number for trial in done if trial.values in front}
         return {min(done, key=self._cost).number} if done else set()
 
-    def _cost(self, trial: FrozenTrial) -> float:
-        """The value of the first goal, with the sign that makes less better."""
-        return trial.values[0] if next(iter(self.search.goals.values())) == "minimize" else -trial.values[0]
+    def _cost(self, trial: FrozenTrial, index: int = 0) -> float:
+        """The value of a goal, with the sign that makes less better."""
+        return trial.values[index] * (1 if list(self.search.goals.values())[index] == "minimize" else -1)
 
     def _rank(self, trial: FrozenTrial, best: set[int]) -> tuple[bool, int, float]:
-        order, state = ["done", "pruned", "diverged"], self._states[trial.number]
-        rank = order.index(state) if state in order else len(order)
+        state = self._states[trial.number]
+        rank = ORDER.index(state) if state in ORDER else len(ORDER)
         return trial.number not in best, rank, self._cost(trial) if trial.values else shown_number(trial)
 
     def _record(self, trial: FrozenTrial, best: set[int]) -> dict[str, Any]:
-        state, identity = self._states[trial.number], trial_id(trial)
-        on_disk = Trial.at(self.runs, identity, lambda: trial.user_attrs[states.FOLDER]) if identity else None
+        state, on_disk = self._states[trial.number], studies.trained_trial(trial, self.runs)
         result = (on_disk.result() if on_disk else None) or {}
         values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
-        known = result.get("metrics", {}) | {key: result.get(key) for key in OF_MODEL}
-        known |= dict(zip(self.search.goals, values, strict=False))
+        known = {"params": result.get("params")} | dict(zip(self.search.goals, values, strict=False))
         record = {
             "trial": shown_number(trial),
-            "base": states.BASE in trial.user_attrs,
+            "base": studies.BASE in trial.user_attrs,
             "state": BEST if trial.number in best else state,
             **{key: trial.params.get(key) for key in self.search.space},
         }
@@ -122,19 +97,16 @@ class SearchResults:
                 return transform(low), transform(high)
         return None, None
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # The table
-
     def table(self) -> Table:
-        """Return the table: the drawn values, the metrics and the state of every trial, with notes."""
+        """Return the table: the drawn values, the goals, the parameters and the state of every trial, with notes."""
         rows = self.records
         columns = [Column("trial", [f"#{row['trial']}" + (" base" if row["base"] else "") for row in rows])]
         for key in self.search.space:
             columns.append(Column(without_section(key), [_cell(key, row[key]) for row in rows], setting=True))
         for metric in self.metrics:
             cells = [_cell(metric, row[metric]) for row in rows]
-            columns.append(Column(metric, cells, drop_rank=1 if metric == "params" else None))
-            if metric in self.scores and metric in self.search.goals:
+            columns.append(Column(metric, cells, drop_rank=None if metric in self.search.goals else 1))
+            if metric in self.scores:
                 ends = [(row[f"{metric}.low"], row[f"{metric}.high"]) for row in rows]
                 cells = ["" if low is None else f"{short_value(low)} to {short_value(high)}" for low, high in ends]
                 columns.append(Column(f"{metric} 95 %", cells))
@@ -144,39 +116,29 @@ class SearchResults:
     def _notes(self) -> list[str]:
         counts = Counter(record["state"] for record in self.records)
         described = ", ".join(f"{count} {state}" for state, count in counts.items())
-        repeats = sum(state == "skipped" for state in self._states.values())
-        repeated = f"; {counted(repeats, 'draw')} that repeated one" if repeats else ""
         total, cap = len(self.records), self.search.run_cap
-        notes = [f"{total} of {cap} trials: {described}{repeated}. Scale {self.search.scale}."]
-        if any(metric in self.scores for metric in self.search.goals):
+        notes = [f"{total} of {cap} trials: {described}. Scale {self.search.scale}."]
+        if self.scores:
             notes.append(
                 f"95 %: the interval for other sentences and the same seed ({self.search.seed}). The best of many "
                 "trials looks better than it is, because it was chosen: train it with other seeds to confirm it."
             )
-        for goal, shares_by_key in self.importances().items():
-            shares = ", ".join(f"{key} {share:.0%}" for key, share in shares_by_key.items())
-            notes.append(f"Importance of each key for being in the best quarter by {goal} (PED-ANOVA): {shares}.")
-        with suppress(InputError):  # the text or a component is not here
-            trained = [trial_id(trial) for trial in self.trials if states.FOLDER in trial.user_attrs]
-            if outdated := len(set(trained) - {one.identity.trial for one in self.planned()}):
-                notes.append(
-                    f"{counted(outdated, 'trial')} ran with other code or on other text than there is now; to search "
-                    "anew, give the file another `name`."
-                )
+        shares = [
+            f"by {goal} " + ", ".join(f"{key} {share:.0%}" for key, share in shares_by_key.items())
+            for goal, shares_by_key in self.importances().items()
+        ]
+        if shares:
+            notes.append(f"Importance of each key for being in the best quarter (PED-ANOVA): {'; '.join(shares)}.")
         return notes
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What matters
 
     def target(self, goal: str) -> Callable[[FrozenTrial], float]:
         """Return what Optuna ranks trials by, less being better. A diverged one is the worst; Optuna would drop it."""
         index = list(self.search.goals).index(goal)
-        sign = 1 if self.search.goals[goal] == "minimize" else -1
-        costs = [sign * trial.values[index] for trial in self.complete.get_trials(deepcopy=False)]
+        costs = [self._cost(trial, index) for trial in self.complete.get_trials(deepcopy=False)]
         worst = max((cost for cost in costs if math.isfinite(cost)), default=0.0) + 1
-        return lambda trial: min(sign * trial.values[index], worst)
+        return lambda trial: min(self._cost(trial, index), worst)
 
-    @without_warnings()
+    @studies.without_warnings()
     def importances(self) -> dict[str, dict[str, float]]:
         """Return the share of each key in which trials are among the best quarter, by goal that training decides.
 

@@ -1,6 +1,5 @@
 """Samplers and pruners: what draws the trials of a study, and what ends them early."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ from optuna.samplers import BaseSampler
 
 from transformer_pl.levels import parse_scalar
 from transformer_pl.runtime.errors import InputError, suggestion
-from transformer_pl.search.space import SCHEDULED, Search, is_scheduled
-from transformer_pl.search.states import VALID_CONFIG
+from transformer_pl.search.space import Search
+from transformer_pl.task import LOSSES
 
 SAMPLERS = {
     "tpe": optuna.samplers.TPESampler,
@@ -39,14 +38,17 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
 
     Raises an InputError where no goal is measured during training.
     """
-    if words and words[0] != "none" and not is_scheduled(search.goals):
+    prunes = words[0] != "none" if words else search.early is not None
+    is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
+    if prunes and not is_scheduled:
         raise InputError(
-            f"--pruner {words[0]}: needs one metric that is logged on the schedule ({SCHEDULED}), but "
-            f"{search.path} searches for {', '.join(search.goals)}; search for one of these, or leave it out"
+            f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one metric that every validation "
+            f"measures (val/ppl, val/loss, val/bleu_sample), but the search is for {', '.join(search.goals)}; search "
+            "for one of these, or leave it out"
         )
     if words or search.early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.first, reduction_factor=search.early.eta)
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
 
 
 def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
@@ -57,34 +59,10 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     name, *options = words
     if name not in kinds:
         raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
-    pairs = [option.partition("=") for option in options]
-    if bare := [option for option, (_, _, value) in zip(options, pairs, strict=True) if not value]:
-        raise InputError(f"{flag} {name}: {bare[0]}: must be key=value")
-    if repeated := [key for key, count in Counter(key for key, _, _ in pairs).items() if count > 1]:
-        raise InputError(f"{flag} {' '.join(words)}: {repeated[0]} must be given once; leave out one of them")
+    pairs = {key: value for key, _, value in (option.partition("=") for option in options)}
+    if len(pairs) < len(options) or not all(pairs.values()):
+        raise InputError(f"{flag} {' '.join(words)}: must be a name and key=value pairs, each key once; correct it")
     try:
-        return kinds[name](**{key: parse_scalar(value) for key, _, value in pairs})
+        return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"{flag} {' '.join(words)}: {error}") from None
-
-
-def try_out(search: Search, sampler_words: Sequence[str] | None, pruner_words: Sequence[str] | None) -> None:
-    """Draw twelve trials in memory: Optuna refuses some options, and misses some packages, only when it draws."""
-    study = optuna.create_study(
-        sampler=sampler(search, sampler_words),
-        pruner=pruner(search, pruner_words),
-        directions=list(search.goals.values()),
-    )
-    try:
-        for number in range(12):
-            trial = study.ask(dict(search.space))
-            trial.set_constraint(VALID_CONFIG, 0.0)
-            if len(search.goals) == 1:
-                trial.report(number, 1)
-                trial.should_prune()
-            study.tell(trial, [float(number)] * len(search.goals))
-    except Exception as error:  # any error would end the search
-        raise InputError(
-            f"--sampler or --pruner: must have options that Optuna can draw with, but: {error}; correct them, or "
-            "install what is missing"
-        ) from None

@@ -29,11 +29,8 @@ def mapping_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> di
     }
 
 
-def describe_difference(config: Config, base: Config, with_modules: bool = False) -> str:
-    """How a config differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where it does not.
-
-    with_modules: name components with their modules, as in `position=ablations.learned_position.LearnedPosition`.
-    """
+def describe_difference(config: Config, base: Config) -> str:
+    """How a config differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where it does not."""
     changes = []
     for key, (value, _) in config_difference(config, base).items():
         if key in _OF_THE_HUB and value is None:
@@ -42,8 +39,7 @@ def describe_difference(config: Config, base: Config, with_modules: bool = False
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
         elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
             name = without_section(key)
-            is_shortened = name in (*SLOTS, "task") and not with_modules
-            changes.append(f"{name}={str(value).rpartition('.')[2] if is_shortened else value}")
+            changes.append(f"{name}={str(value).rpartition('.')[2] if name in (*SLOTS, 'task') else value}")
     return " ".join(changes) or "base"
 
 

@@ -1,0 +1,280 @@
+"""The queue of a search: it draws trials, gives them to `launch`, and tells the study how they end.
+
+Several processes may share a study. Optuna is told that a diverged trial is complete, with infinity as the worst value
+of every goal: its samplers learn from that, while most of them leave out failed and pruned trials.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import JournalStorage, fail_stale_trials
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, corpus_opener, estimate_costs, plan_trial
+from transformer_pl.experiments.progress import SearchCounts
+from transformer_pl.experiments.trial_queue import Ending
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.terminal import counted
+from transformer_pl.search import study as studies
+from transformer_pl.search.space import OF_MODEL, Search
+from transformer_pl.search.study import counted_trials, enqueue_again, retry_once, states_of, trial_name
+from transformer_pl.trials.metrics import line_kind
+from transformer_pl.trials.runs_folder import finished_results
+
+RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
+MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
+UNLOCKED_S = 30.0  # a drawn trial may need this time to begin; then its process is taken for dead
+VALID_CONFIG = "valid config"  # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not
+
+
+@dataclass
+class DrawnTrial:
+    """A trial that this process has drawn and not finished."""
+
+    trial: Trial
+    planned: PlannedTrial
+    keys: dict[str, Any]  # for the command line of `train`
+    reported: int = 0  # validations that Optuna was told of
+    metrics_bytes: int = 0  # size of metrics.jsonl when it was last read
+
+
+class SearchQueue:
+    """A `TrialQueue` that draws trials from an Optuna study. clock: seconds that only increase."""
+
+    def __init__(self, search: Search, study: optuna.Study, runs: Path, clock: Callable[[], float] = time.monotonic):
+        self.search, self.study, self.runs, self._clock = search, study, runs, clock
+        self._open_corpus = corpus_opener()
+        self._open_corpus(search.base.data)  # raises an InputError where it is missing
+        self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
+        self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
+        self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
+        self._is_journal = isinstance(study._storage, JournalStorage)
+        self._past_results = finished_results(runs)  # for the estimates
+        self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
+        self._next_draw = self._next_beat = -math.inf
+        known = study.get_trials(deepcopy=False)
+        known_states = states_of(known)
+        for trial in known:
+            if known_states[trial.number] == "failed":  # in an earlier command
+                enqueue_again(study, trial)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What `launch` calls
+
+    def next(self, taken: set[str]) -> PlannedTrial | None:
+        """Return a trial to train now, or None if there is none now. taken: ids of weights that are being trained.
+
+        Raises an InputError where Optuna cannot draw with the options of the sampler.
+        """
+        if self._clock() < self._next_draw:
+            return None
+        self._retry_orphans()
+        for held in [one for one in self.held if not _has_to_wait(one, taken)]:
+            self.held.remove(held)
+            if self._needs_training(held):
+                return held.planned
+        while len(self.held) < MOST_HELD and (draw := self._draw()):
+            if _has_to_wait(draw, taken):
+                self.held.append(draw)
+            elif self._needs_training(draw):
+                return draw.planned
+        self._next_draw = self._clock() + RETRY_DRAW_S
+        return None
+
+    def hold(self, planned: PlannedTrial) -> None:
+        """Hold a trial that another process has begun to train, until that is over."""
+        self.held.append(self.draws.pop(planned.trial.folder.name))
+
+    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
+        """None: `next` has looked, and the trial's process looks again."""
+        return None
+
+    def waits(self) -> str | None:
+        """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
+        if waiting := len(self.held) + len(self._trials_of_others()):
+            return f"waiting for {counted(waiting, 'trial')} of other processes"
+        return "drawing trials that were put back" if self._has_more() else None
+
+    def give_heartbeat(self) -> None:
+        """Give one to every trial that this process has drawn, where the study is in a database."""
+        storage: Any = self.study._storage
+        if not self._is_journal and self._clock() >= self._next_beat:
+            self._next_beat = self._clock() + studies.BEAT_S
+            for draw in self._own_draws():
+                storage.record_heartbeat(draw.trial._trial_id)
+
+    def watch(self, planned: PlannedTrial) -> bool:
+        """Report new validations to the pruner; True if it wants the trial to end. Base, the reference, is not pruned.
+
+        Raises an InputError where Optuna cannot prune with the options of the pruner.
+        """
+        draw, file = self.draws[planned.trial.folder.name], planned.trial.folder / "metrics.jsonl"
+        size = file.stat().st_size if file.exists() else 0
+        if len(self.search.goals) > 1 or size == draw.metrics_bytes:
+            return False
+        (metric,), draw.metrics_bytes = self.search.goals, size
+        values = [line[metric] for line in planned.trial.metrics() if metric in line and line_kind(line) != "final"]
+        new = values[draw.reported :]
+        with suppress(UpdateFinishedTrialError), _refusing("--pruner"):  # another process may have taken it over
+            for value in new:
+                draw.reported += 1
+                draw.trial.report(value, draw.reported)
+            return bool(new) and studies.BASE not in draw.trial.user_attrs and draw.trial.should_prune()
+        return False
+
+    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
+        """Tell the study how a trial ended."""
+        trial = self.draws.pop(planned.trial.folder.name).trial
+        result = planned.trial.result() or {"metrics": {}}
+        known = result["metrics"] | {key: result.get(key) for key in OF_MODEL}
+        values = [known.get(goal) for goal in self.search.goals]
+        if ending == "pruned":
+            planned.trial.drop_checkpoints()
+            planned.trial.set_status("pruned")
+            self._tell(trial, state=TrialState.PRUNED)
+        elif ending == "diverged":
+            worst = [math.inf if direction == "minimize" else -math.inf for direction in self.search.goals.values()]
+            self._tell(trial, worst, attributes={studies.DIVERGED: planned.trial.diverged_at()})
+        elif ending == "failed" or None in values:
+            self._tell(trial, state=TrialState.FAIL)
+        else:
+            self._tell(trial, values)
+
+    def stopped(self) -> None:
+        """Put back all trials of this process: whoever draws next resumes them from their checkpoints."""
+        for draw in self._own_draws():
+            if self._tell(draw.trial, state=TrialState.FAIL):
+                enqueue_again(self.study, draw.trial)
+        self.draws, self.held = {}, []
+
+    def argv(self, planned: PlannedTrial, runs: Path) -> list[str]:
+        """Return the command line of `train` for a trial."""
+        keys = [f"--{key}={value}" for key, value in self.draws[planned.trial.folder.name].keys.items()]
+        return [f"--scale={self.search.scale}", *keys, f"--seed={self.search.seed}", f"--runs={runs}"]
+
+    def counts(self) -> SearchCounts:
+        """How far the study is."""
+        known = counted_trials(self.study)
+        ended = sum(trial.state != TrialState.RUNNING for trial in known)
+        return SearchCounts(self.search.run_cap, ended, max(0, self.search.run_cap - len(known)))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Drawing
+
+    @studies.without_warnings()
+    def _draw(self) -> DrawnTrial | None:
+        """Draw a trial with a valid config, or return None if no more may be drawn.
+
+        An invalid config is reported to Optuna as infeasible, and another one is drawn.
+        """
+        while self._has_more():
+            with _refusing("--sampler"):
+                trial = self.study.ask(dict(self.search.space))
+            earlier = sum(other.number < trial.number for other in counted_trials(self.study))
+            if earlier >= self.search.run_cap and studies.FIRST not in trial.user_attrs:  # others drew at the same time
+                self._tell(trial, state=TrialState.FAIL)
+                continue
+            try:
+                config, keys = self.search.config(trial.params)
+                corpus = self._open_corpus(config.data)
+                planned = plan_trial(trial.number, trial_name(trial), config, self.search.scale, self.runs, corpus)
+            except InputError as error:
+                trial.set_constraint(VALID_CONFIG, 1.0)
+                self._tell(trial, state=TrialState.PRUNED, attributes={studies.INFEASIBLE: str(error)})
+                continue
+            trial.set_constraint(VALID_CONFIG, 0.0)
+            trial.set_user_attr(studies.FOLDER, planned.trial.folder.name)
+            self.estimates |= estimate_costs([planned], self._past_results)
+            self._next_beat = -math.inf
+            return DrawnTrial(trial, planned, keys)
+        return None
+
+    def _has_more(self) -> bool:
+        """Whether another trial may be drawn: always where one is enqueued, whatever has been drawn since."""
+        is_enqueued = bool(self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+        return is_enqueued or len(counted_trials(self.study)) < self.search.run_cap
+
+    def _needs_training(self, draw: DrawnTrial) -> bool:
+        """Whether it is to be trained; if not, the study is told the outcome that is known."""
+        trial, folder = draw.planned.trial, draw.planned.trial.folder.name
+        if any(one.user_attrs.get(studies.FOLDER) == folder for one in self._trials(TrialState.PRUNED)):
+            self._tell(draw.trial, state=TrialState.PRUNED)
+            return False
+        self.draws[folder] = draw
+        if trial.needs_training():
+            return True
+        self.ended(draw.planned, "done" if trial.result() else "diverged")
+        return False
+
+    def _tell(
+        self,
+        trial: Trial | FrozenTrial,
+        values: Any = None,
+        state: TrialState | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Tell the study how a trial has ended. False: another process has told it already."""
+        try:
+            for name, value in (attributes or {}).items():
+                trial.set_user_attr(name, value)
+            self.study.tell(trial.number, values, state)
+        except (ValueError, UpdateFinishedTrialError):
+            return False
+        return True
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Trials of this process and of others
+
+    def _trials(self, state: TrialState) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=(state,))
+
+    def _own_draws(self) -> list[DrawnTrial]:
+        return [*self.draws.values(), *self.held]
+
+    def _trials_of_others(self) -> list[FrozenTrial]:
+        own = {draw.trial.number for draw in self._own_draws()}
+        return [trial for trial in self._trials(TrialState.RUNNING) if trial.number not in own]
+
+    @studies.without_warnings()
+    def _retry_orphans(self) -> None:
+        """Enqueue the trials of other processes that died once more.
+
+        In a database Optuna's heartbeats tell, beside the table the locks of the trials' folders.
+        """
+        now = self._clock()
+        fail_stale_trials(self.study)
+        unlocked = [trial for trial in self._trials_of_others() if not self._is_alive(trial)]
+        self._unlocked = {trial.number: self._unlocked.get(trial.number, now) for trial in unlocked}
+        for trial in unlocked:
+            if now > self._unlocked[trial.number] + UNLOCKED_S and self._tell(trial, state=TrialState.FAIL):
+                retry_once(self.study, trial)
+
+    def _is_alive(self, trial: FrozenTrial) -> bool:
+        """Whether a running trial shows that its process lives: by its lock, or in a database by having been begun."""
+        begun = studies.trained_trial(trial, self.runs)  # None: it is being drawn
+        return begun is not None and (not self._is_journal or begun.locked())
+
+
+def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:
+    """Whether the same weights are being trained, here (`taken`) or by another command."""
+    return draw.planned.identity.weights in taken or draw.planned.trial.locked()
+
+
+@contextmanager
+def _refusing(flag: str) -> Iterator[None]:
+    """Optuna refuses some options of samplers and pruners, and misses some packages, only when it uses them."""
+    try:
+        yield
+    except (*studies.DATABASE_ERRORS, UpdateFinishedTrialError):
+        raise
+    except Exception as error:  # Optuna, numpy and torch raise errors of many types here
+        raise InputError(
+            f"{flag}: must have options that Optuna can use, but: {error}; correct them, or install what is missing"
+        ) from None
