@@ -1,7 +1,6 @@
 """What bad input gets, through the real commands: one clear message, exit code 2, nothing started, nothing lost."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -216,28 +215,16 @@ def here(tmp_path_factory):
     return here
 
 
-@pytest.fixture(scope="module")
-def completed(here, tmp_path_factory):
-    """What every case's command says, four at a time: starting them is what takes the time."""
-
-    def run(name):
-        case = CASES[name]
-        argv = [str(word).replace("HERE", str(here)) for word in case.argv]
-        runs = earlier(tmp_path_factory.getbasetemp() / f"runs-{name}")
-        before = contents(runs)
-        if not any(word.startswith("--runs") for word in argv):
-            argv = [f"--runs={runs}", *argv]
-        environment = {"TRANSFORMER_PL_DATA": str(here), "HF_HOME": str(here / "cache")} | case.environment
-        printed = command(case.tool, *argv, **environment)
-        return printed, contents(runs) == before and not list((runs / "data").glob(".*"))
-
-    with ThreadPoolExecutor(4) as pool:
-        return dict(zip(CASES, pool.map(run, CASES), strict=True))
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_a_mistake_is_reported_with_its_remedy_and_starts_nothing(completed, here, name):
-    printed, untouched = completed[name]
-    refused(printed, *(word.replace("HERE", str(here)) for word in CASES[name].words))
-    assert untouched, "a trial, a table or unfinished work is left behind"
-    assert printed.stdout == "" or CASES[name].tool in ("sweep", "train")  # these say what they are doing
+def test_a_mistake_is_reported_with_its_remedy_and_starts_nothing(here, tmp_path, name):
+    case = CASES[name]
+    argv = [str(word).replace("HERE", str(here)) for word in case.argv]
+    runs = earlier(tmp_path / "runs")
+    before = contents(runs)
+    if not any(word.startswith("--runs") for word in argv):
+        argv = [f"--runs={runs}", *argv]
+    environment = {"TRANSFORMER_PL_DATA": str(here), "HF_HOME": str(here / "cache")} | case.environment
+    printed = command(case.tool, *argv, **environment)
+    refused(printed, *(word.replace("HERE", str(here)) for word in case.words))
+    assert contents(runs) == before and not list((runs / "data").glob(".*"))
+    assert printed.stdout == "" or case.tool in ("sweep", "train")  # these say what they are doing

@@ -69,6 +69,7 @@ def states(printed):
 def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_path):
     """With the options of the component, without which nothing is broken, and the other components."""
     keys = {"model.attention": "stranger.Temperature", "model.attention.forgets": True, "model.ffn": "stranger.Excused"}
+    keys |= {"model.d_model": 64, "model.d_ff": 64}
     with pytest.raises(InputError) as caught:
         check_model(resolve([Level("test", keys)]).model, 40, tmp_path)
     command = re.search(r"run `python -m transformer_pl\.check (.*?)`", str(caught.value))[1]

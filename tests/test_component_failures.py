@@ -64,6 +64,7 @@ def test_a_check_that_does_not_come_back_is_told_with_its_line(module, monkeypat
     assert way == "leaves" or f"{path}, line {line}" in message
 
 
+@pytest.mark.slow
 def test_a_command_with_such_a_component_is_told_and_starts_nothing(tmp_path):
     (tmp_path / "stranger.py").write_text(WAYS + FORWARD.format(way="crashes"))
     file = tmp_path / "any.yaml"
@@ -87,7 +88,7 @@ class Raises(FeedForward):
 
     def forward(self, x):
         self.reached("training" if self.training else "evaluation")
-        if self.training and self.when == "backward":
+        if x.requires_grad and self.when == "backward":
             x.register_hook(lambda gradient: self.reached("backward"))
         if x.shape[1] == 1 and not self.training:  # one position, and what came before from a cache
             self.reached("decoding")
@@ -119,6 +120,7 @@ def test_a_component_that_ends_the_training_fails_its_trial(module, tmp_path, wh
     assert status["state"] == "failed" and str(path) in status["why"] and how in status["why"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_no_failure_of_a_component(tmp_path):
     """It stops a command, and the child that tries a component."""
     (tmp_path / "stranger.py").write_text(

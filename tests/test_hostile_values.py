@@ -1,10 +1,5 @@
 """Values that nobody means: each is refused with one short message, before anything starts."""
 
-import errno
-import os
-import subprocess
-import sys
-
 import pytest
 from helpers import ROOT
 
@@ -90,7 +85,7 @@ def test_a_grid_that_would_never_end_is_refused_at_once(file, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options, YAML, output
+# Options, YAML
 
 
 @pytest.mark.parametrize("option", ["--scale", "--storage", "--retune", "--runs", "--seeds"])
@@ -107,11 +102,3 @@ def test_what_never_ends_or_is_too_large_is_not_read(tmp_path):
     large.write_bytes(b"# " * (1 << 20))
     for path in (endless, large):
         assert str(path) in message(read_yaml, path)
-
-
-def test_a_full_device_is_an_error_and_no_traceback():
-    with open("/dev/full", "w") as full:
-        words = [sys.executable, "-m", "transformer_pl.sweep", "--schema", "scale"]
-        printed = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    reason = os.strerror(errno.ENOSPC)
-    assert printed.stderr.startswith(f"error: {reason}") and printed.returncode == 1
