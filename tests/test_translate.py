@@ -39,6 +39,7 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
     assert "20 steps" in completed.stderr and "en to de" in completed.stderr
 
 
+@pytest.mark.slow
 def test_a_line_is_what_ends_with_a_newline(smoke, trial, tmp_path):
     """A carriage return within it is a character, and at its end none. Nor is the byte order mark of a file."""
     (tmp_path / "in.txt").write_bytes(codecs.BOM_UTF8 + b"a man\ra dog\na cat\n")
@@ -74,6 +75,7 @@ def test_typed_lines_are_answered_one_by_one(smoke, trial):
     assert process.returncode == 0 and b"Ctrl-D" in completed
 
 
+@pytest.mark.slow
 def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
     """Also after a byte order mark. A closed input is one message."""
     words = [sys.executable, "-m", "transformer_pl.translate", str(trial.folder)]
