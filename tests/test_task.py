@@ -162,7 +162,7 @@ def test_scores_that_cannot_be_used_are_one_message(module, name, returned):
 def test_a_sweep_has_one_task(tmp_path):
     tasks = ["transformer_pl.tasks.translation.Translation", "transformer_pl.tasks.parsing.Parsing"]
     path = sweep_file(tmp_path / "two.yaml", {}, **{"data.task": {"values": tasks}})
-    with pytest.raises(InputError, match=r"two\.yaml: data\.task = \S+Parsing"):
+    with pytest.raises(InputError, match=r"two\.yaml: .*data\.task = \S+Parsing"):
         sweep.main([str(path), "--plan", f"--runs={tmp_path / 'runs'}"])
 
 

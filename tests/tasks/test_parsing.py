@@ -14,6 +14,7 @@ from transformer_pl.data import synthetic
 from transformer_pl.data.corpus import SPLITS
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.tasks.parsing import Parsing, bracket_counts, f1, is_tree, read_linear, read_trees
 
@@ -203,3 +204,10 @@ def test_a_trial_on_trees_is_scored_by_f1(tmp_path):
     assert all(line.startswith("(S") and " )S" in line for line in references) and len(references) == 12
     scores = Parsing().score(trial.hypotheses("val"), references, SWEEP.base)
     assert scores.metrics["f1"] == pytest.approx(result["metrics"]["val/f1"])
+
+
+def test_the_sweep_is_that_of_section_6_3_at_its_scale():
+    base, decode = resolve([scale_level("demo")]), SWEEP.base.decode
+    assert (decode.beam, decode.alpha, decode.extra) == (21, 0.3, 300)
+    assert (SWEEP.base.model.N, SWEEP.base.model.d_model) == (4, 1024)
+    assert SWEEP.base.optim == base.optim and SWEEP.base.model.p_drop == base.model.p_drop == 0.1

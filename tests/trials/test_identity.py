@@ -49,7 +49,7 @@ SAME = [
     ({"model.width": "1/2", "model.d_k": 48}, {"model.d_model": 256, "model.d_ff": 1024, "model.d_k": 24}),
     ({"model.width": 0.5, "model.d_k": 64}, {"model.width": 0.5}),
     ({"model.depth": "1/3"}, {"model.N": 2}),
-    ({"model.depth": "1/3"}, {"model.depth": 0.3333333333}),
+    ({"model.depth": "1/3"}, {"model.depth": 1 / 3}),
     ({"model.width": 2, "model.depth": 2}, {"model.N": 12, "model.d_model": 1024, "model.d_ff": 4096}),
     ({"optim.duration": 3}, {"optim.max_steps": 300_000}),
     ({"optim.duration": 0.5, "optim.max_steps": 200_000}, {}),

@@ -29,7 +29,8 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     with tempfile.NamedTemporaryFile("r") as dump:
         starting = context(on_gpu=False)
         receiver, sender = starting.Pipe(duplex=False)
-        child = starting.Process(target=_answer, args=(sender, dump.name, LONGEST_S, what, function, arguments))  # type: ignore[attr-defined]
+        told = (sender, dump.name, LONGEST_S, dict(os.environ), what, function, arguments)
+        child = starting.Process(target=_answer, args=told)  # type: ignore[attr-defined]
         start(child)
         sender.close()
         try:
@@ -46,9 +47,16 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
 
 
 def _answer(
-    sender: Connection, dump: str, seconds: float, what: str, function: Callable, arguments: tuple[Any, ...]
+    sender: Connection,
+    dump: str,
+    seconds: float,
+    environment: dict[str, str],
+    what: str,
+    function: Callable,
+    arguments: tuple[Any, ...],
 ) -> None:
     """What the child does: it sends the function's result and the messages of its error, or ends without."""
+    os.environ.update(environment)  # it was forked from a server that began with another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the parent, which then kills this process
     with open(dump, "w") as file:
         faulthandler.enable(file)
