@@ -59,6 +59,7 @@ def test_rounds_are_in_turn_and_ratios_are_within_a_round(capsys):
     assert "| b | 30.0 (2.0 to 100.0) | 2.00 (1.00 to 3.00) |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_rate_of_the_train_command_is_read(tmp_path: Path):
     (tmp_path / "text").mkdir()
     little_text(tmp_path / "text", 60, 8, 6)

@@ -64,6 +64,7 @@ def test_the_console_command_explains_every_command(capsys):
         console.explain("repotr")
 
 
+@pytest.mark.slow
 def test_the_console_command_becomes_the_command(tmp_path):
     """With its exit code, and with the modules of the folder in which it was started."""
     (tmp_path / "mine.py").write_text("class Mine:\n    def forward(self, a, b, c):\n        pass\n")

@@ -52,6 +52,11 @@ def test_what_is_pinned_is_of_this_revision():
     assert CORE_REVISION == REVISION, f"the core revision is {CORE_REVISION}. {REMEDY}"
 
 
-@pytest.mark.parametrize("scale", sorted(path.stem for path in (ROOT / "scales").glob("*.yaml")))
+SCALES = sorted(path.stem for path in (ROOT / "scales").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "scale", [pytest.param(scale, marks=pytest.mark.slow) if "wmt" in scale else scale for scale in SCALES]
+)
 def test_the_loss_after_twenty_steps(scale):
     assert twentieth_loss(scale) == pytest.approx(LOSS.get(scale), rel=1e-4), REMEDY

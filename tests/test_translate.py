@@ -26,16 +26,18 @@ def trial(smoke):
     return Trial(folder)
 
 
-def test_a_pipe_gives_what_the_trial_gave(smoke, trial):
+def test_a_pipe_gives_what_the_trial_gave(smoke, trial, tmp_path):
     """The first validation sentences, blank lines between; the same by name, by id, and by folder."""
     runs, _ = smoke
     source, _ = Prepared(runs / "data" / trial.data()).text("val")
     expected = (trial.folder / "hyp.val.txt").read_text().splitlines()[:5]
     lines = [line for sentence in source[:5] for line in (sentence, "")]
-    for name in ("h-4", trial.folder.name[-12:], trial.folder):
-        completed = printed(name, "--runs", runs, text="\n".join(lines) + "\n")
-        assert completed.returncode == 0, completed.stderr
-        assert completed.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
+    completed = printed("h-4", "--runs", runs, text="\n".join(lines) + "\n")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
+    (tmp_path / "in.txt").write_text("\n".join(source[:5]))
+    for name in (trial.folder.name[-12:], trial.folder):
+        assert command("translate", name, tmp_path / "in.txt", "--runs", runs).stdout.splitlines() == expected
     assert "20 steps" in completed.stderr and "en to de" in completed.stderr
 
 

@@ -1,6 +1,7 @@
 """A component that looks on: the paper's embedding, which notes how the model is run, a JSON line for every call."""
 
 import json
+import multiprocessing
 import os
 import traceback
 from pathlib import Path
@@ -17,6 +18,8 @@ WATCHED = {"model.embedding": f"{__name__}.Watch"}
 
 class Watch(SharedEmbedding):
     def embed(self, ids, site):
+        if multiprocessing.parent_process():  # where it is checked
+            return super().embed(ids, site)
         with torch.random.fork_rng(devices=[]):
             mask = F.dropout(torch.ones(32), 0.5).tolist()  # what the next dropout would draw
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import signal
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -180,8 +179,7 @@ def alive(leaders: list[int]) -> list[str]:
     return [process.command for process in processes() if process.session in leaders]
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGKILL"])
-def test_a_stopped_sweep_saves_its_trials_and_leaves_no_process(two_rows, how):
+def test_ctrl_c_saves_the_trials_and_leaves_no_process(two_rows):
     argv = ["--set", "optim.max_steps=50000", "trainer.val_every=50000"]
     with terminal(two_rows, *argv) as (process, fd):
         deadline = time.monotonic() + 120
@@ -189,14 +187,11 @@ def test_a_stopped_sweep_saves_its_trials_and_leaves_no_process(two_rows, how):
             read(fd, 0.5)
             assert time.monotonic() < deadline and process.poll() is None
         leaders, began, sent = trials(two_rows), time.monotonic(), b""
-        if how == "Ctrl-C":
-            os.write(fd, b"\x03")
-        else:
-            os.kill(process.pid, getattr(signal, how))
+        os.write(fd, b"\x03")
         while process.poll() is None or alive(leaders):
             sent += read(fd, 0.2)
             assert time.monotonic() - began < 20, (alive(leaders), sent.decode())
         sent += read(fd, 0.5)
-    assert process.returncode == {"SIGTERM": 143, "SIGKILL": -9, "Ctrl-C": 130}[how]
+    assert process.returncode == 130
     states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]
     assert states == ["stopped", "stopped"]

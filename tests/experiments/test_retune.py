@@ -4,7 +4,8 @@ import math
 
 import pytest
 import yaml
-from helpers import a_result, command, shared_text
+from forked import command
+from helpers import a_result, shared_text
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import REACH, plan_retuning

@@ -68,7 +68,12 @@ def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(tmp_path):
 def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
     """No process is left and no trial is lost: each is drawn again and resumes from its checkpoint."""
     runs = tmp_path / "runs"
-    words = ["sweep", search_file(tmp_path, run_cap=2, space=DROPOUT, fixed={"optim.max_steps": 200}), "--runs", runs]
+    words = [
+        "sweep",
+        search_file(tmp_path, run_cap=2, space=DROPOUT, fixed=SMALLER | {"optim.max_steps": 200}),
+        "--runs",
+        runs,
+    ]
     with (tmp_path / "out").open("w") as out, running(*words, "--parallel", 2, output=out) as process:
         wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/*.ckpt"))) >= 2, 90)
         folders = {path.name for path in (runs / "trials").iterdir()}

@@ -9,7 +9,6 @@ from torch._dynamo.utils import counters
 from transformer_pl.levels import Level, resolve
 from transformer_pl.training import fit
 
-COMPILER = pytest.param("inductor", marks=pytest.mark.slow)  # it takes minutes; tracing is what "eager" has of it
 KEYS = {"data.batch_tokens": 48, "optim.max_steps": 30, "trainer.val_every": 10, "trainer.bleu_sample": 3}
 
 
@@ -18,7 +17,8 @@ def config(**keys):
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler ignores what it warns of itself, unless that is an error
-@pytest.mark.parametrize("backend", ["eager", COMPILER])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "inductor"])  # tracing is what "eager" has of it
 def test_layers_are_compiled_and_change_no_numbers(tmp_path, monkeypatch, backend):
     compile_module = nn.Module.compile
     options = {} if backend == "inductor" else {"options": None, "backend": backend}

@@ -120,7 +120,7 @@ def kill_and_continue(whole: Whole, runs: Path, kills: int, seed: int) -> None:
     assert len(list(trial.folder.glob("log*.txt"))) <= kills + 1
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", ["averaged"])
 def test_a_trial_that_is_killed_three_times(whole, tmp_path, scenario):
     kill_and_continue(whole(scenario), tmp_path / "runs", kills=3, seed=1)
 

@@ -5,7 +5,7 @@ Each function measures one property of a model and returns how it is broken, or 
 start at zero are moved: a component that begins as the identity would show nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -94,6 +94,21 @@ def with_another_token(ids: Tensor, t: int) -> Tensor:
     return changed
 
 
+def with_each_token_changed(
+    subject: Subject, side: str, positions: Sequence[int]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each position the logits before and after another token stands there, in the source or in the target.
+
+    All are computed in one batch.
+    """
+    source, target = (ids.repeat(len(positions), 1) for ids in (subject.source, subject.target))
+    before = logits(subject, source, target)
+    changed = torch.cat([with_another_token(getattr(subject, side), t) for t in positions])
+    after = logits(subject, changed, target) if side == "source" else logits(subject, source, changed)
+    sentences = len(subject.source)
+    yield from zip(positions, before.split(sentences), after.split(sentences), strict=True)
+
+
 def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
     """Where two tensors differ most, and by how much; empty if by no more than the limit.
 
@@ -150,9 +165,7 @@ def the_future_is_hidden(subject: Subject) -> str | None:
     ):
         for training in (False, True):
             subject.model.train(training)
-            before = logits(sentences)
-            for t in positions:
-                after = logits(sentences, target=with_another_token(sentences.target, t))
+            for t, before, after in with_each_token_changed(sentences, "target", positions):
                 if leak := difference(after[:, :t], before[:, :t], SAME_SHAPES):
                     change = f"another token at target position {t}{kind} changes the logits of {leak}"
                     return f"{mode_name(training)}, {change}"
@@ -203,13 +216,12 @@ def every_token_is_read(subject: Subject) -> str | None:
     Usual causes: a mask that hides too much, such as an inverted one, or a sub-layer that ignores its input.
     """
     subject.model.eval()
-    before = logits(subject)
-    for t in range(TARGET_LENGTH - 5):  # from here on the third sentence is padding
-        after = logits(subject, target=with_another_token(subject.target, t))
+    positions = range(TARGET_LENGTH - 5)  # from here on the third sentence is padding
+    for t, before, after in with_each_token_changed(subject, "target", positions):
         if not difference(after[:, t], before[:, t], 10 * SAME_SHAPES):
             return f"another token at target position {t} does not change the logits at that position"
-    for t in range(SOURCE_LENGTH - 6):  # from here on the second sentence is padding
-        after = logits(subject, with_another_token(subject.source, t))
+    positions = range(SOURCE_LENGTH - 6)  # from here on the second sentence is padding
+    for t, before, after in with_each_token_changed(subject, "source", positions):
         if not difference(after, before, 10 * SAME_SHAPES):
             return f"another token at source position {t} changes no logits"
     return None
