@@ -37,7 +37,9 @@ def rows():
             while config.flat()[key] == search.base_draw[key]:
                 trial = study.ask({key: domain})
                 config, _ = search.config(trial.params)
-            found.setdefault(row_identity(config), (f"{path.stem}: {trial_name(trial)}", config, search.base))
+            found.setdefault(
+                row_identity(config), (f"{path.stem}: {trial_name(study.trials[-1])}", config, search.base)
+            )
     return list(found.values())
 
 

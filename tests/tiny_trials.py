@@ -12,7 +12,6 @@ import pytest
 import torch
 from helpers import little_text
 
-from transformer_pl.reporting import publish
 from transformer_pl.runtime import signals
 from transformer_pl.train import main
 from transformer_pl.training import logger
@@ -51,7 +50,6 @@ def in_a_command() -> Iterator[None]:
     threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
         patch.setattr(logger, "WandbRun", NoRun)
-        patch.setattr(publish, "WandbRun", NoRun)
         signals.install_handler(signals.raise_stopped)
         try:
             yield

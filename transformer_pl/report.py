@@ -19,7 +19,6 @@ from transformer_pl.command_line import (
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
-from transformer_pl.reporting.page_files import write_page
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
@@ -72,8 +71,6 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     formats, page = ("terminal", *TEXT_FORMATS, "html"), "html writes the page and prints its path (%(default)s)"
     table.add_argument("--format", choices=formats, default="terminal", help=page)
     add_beside_option(table)
-    test = "the significance test of differences from base (t; randomisation where rows have one seed)"
-    table.add_argument("--test", choices=("t", "randomisation"), help=test)
     options = parser.parse_args(argv)
     complete_retune_options(options)
     if not options.runs.is_dir():
@@ -105,8 +102,14 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     if options.retune:
         sweep = _retuned(sweep, content, options)
     planned = plan_trials(sweep, options.runs)
-    table = table_of(sweep, planned, options.test == "randomisation", options.beside)
-    return _report(sweep, table, options, lambda folder: write_page(sweep, planned, table, folder))
+    table = table_of(sweep, planned, options.beside)
+
+    def write(folder: Path) -> None:
+        from transformer_pl.reporting.page_files import write_page  # matplotlib and torch take seconds
+
+        write_page(sweep, planned, table, folder)
+
+    return _report(sweep, table, options, write)
 
 
 def _report(
@@ -140,7 +143,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     from transformer_pl.search.results import SearchResults
     from transformer_pl.search.study import find_study
 
-    refuse_options(options, ["beside", "test"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(options, ["beside"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)
@@ -148,10 +151,10 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
         raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
     table = results.table()
 
-    def write_page(folder: Path) -> object:
+    def write_page(folder: Path) -> None:
         from transformer_pl.search.plots import write_search_page  # matplotlib takes a second
 
-        return write_search_page(results, table, folder)
+        write_search_page(results, table, folder)
 
     return _report(search, table, options, write_page)
 

@@ -23,7 +23,6 @@ from transformer_pl.command_line import (
     complete_retune_options,
     kept_options,
     make_folder,
-    other_table,
     refuse_options,
     run_command,
     sweep_file,
@@ -48,9 +47,7 @@ from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import slurm
 from transformer_pl.launchers.local import LocalLauncher
-from transformer_pl.reporting.page_files import write_page
-from transformer_pl.reporting.publish import Publisher, mention_offline_runs
-from transformer_pl.reporting.table import table_of
+from transformer_pl.reporting.publish import mention_offline_runs, publish
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
@@ -136,8 +133,7 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     if command.others_train(plan):  # the last worker prints the table
         return exit_code
     exit_code = command.publish(plan, exit_code)
-    trial_folders = [planned.trial.folder for planned in plan.trials]
-    mention_offline_runs([*trial_folders, command.folder], options.runs, console)
+    mention_offline_runs([planned.trial.folder for planned in plan.trials], options.runs, console)
     return exit_code
 
 
@@ -220,10 +216,16 @@ class GridCommand:
         """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged."""
         if exit_code == 0 and any(planned.trial.diverged_at() is not None for planned in plan.trials):
             exit_code = 1
-        table = table_of(plan.sweep, plan.trials, beside=self.options.beside)
-        differs = other_table(self.options)
-        publisher = Publisher(plan.sweep.name, plan.sweep.scale, self.folder, self.console, differs)
-        return publisher.publish(table, lambda: write_page(plan.sweep, plan.trials, table, self.folder), exit_code)
+        from transformer_pl.reporting.table import table_of  # scipy takes half a second
+
+        table = table_of(plan.sweep, plan.trials, self.options.beside)
+
+        def draw_page() -> None:
+            from transformer_pl.reporting.page_files import write_page  # matplotlib takes a second
+
+            write_page(plan.sweep, plan.trials, table, self.folder)
+
+        return publish(table, draw_page, self.folder, self.console, exit_code)
 
     def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
         self.launcher.allot([one.config.trainer for one in missing], len(missing))

@@ -67,38 +67,29 @@ def test_one_seed_tells_nothing_of_others():
 
 
 def table_row(ours, published=None):
-    """A row of a table. ours, published: BLEU and perplexity; several tuples in `ours` are seeds."""
+    """A row of a table. ours: BLEU by seed."""
     results, base = (
-        RowResults(Config(), [{"metrics": {"val/bleu": bleu, "val/ppl": ppl}} for bleu, ppl in seeds], [])
-        for seeds in (ours, [(1, 1)])
+        RowResults(Config(), [{"metrics": {"val/bleu": bleu}} for bleu in seeds], []) for seeds in (ours, [1])
     )
-    printed = published and PublishedRow(label="A", score=published[0], ppl=published[1])
+    printed = PublishedRow(label="A", score=published) if published else None
     return TableRow(results, {}, printed, False, base, None, None)
 
 
-def correlations(rows):
-    """By the names of the scores that the note has: the value and the number of rows."""
-    return {
-        name: (float(value), int(count))
-        for value, name, count in re.findall(r"([+-][\d.]+) by (\w+) \((\d+) rows", describe_agreement(rows, PAPER))
-    }
+def correlation(rows):
+    """The value and the number of rows that the note has, if it has any."""
+    return re.findall(r"([+-][\d.]+) by BLEU \((\d+) rows", describe_agreement(rows, PAPER))
 
 
-def test_the_note_has_each_score_that_enough_rows_have():
-    """Three of those whose number is printed, and whose own is finite."""
-    rows = [table_row([(10 + i, 5 - i)], (20 + i, 6.0 - i)) for i in range(3)]
-    assert correlations(rows) == {"BLEU": (1, 3), "PPL": (1, 3)}
-    for another in (table_row([(9, 9)]), table_row([], (9, 9)), table_row([(math.inf, math.inf)], (9, 9))):
-        assert correlations([*rows, another]) == correlations(rows) and correlations([*rows[:2], another]) == {}
-    assert correlations([*rows[:2], table_row([(12, 3)], (22, None))]) == {"BLEU": (1, 3)}
-    twice = table_row([(30, 1), (math.inf, 1)], (30, 1))
-    assert correlations([*rows, twice]) == {"BLEU": (1, 3), "PPL": (1, 4)}
+def test_the_note_is_of_three_rows_or_more_whose_numbers_are_printed():
+    rows = [table_row([10 + i], 20 + i) for i in range(3)]
+    assert correlation(rows) == [("+1.00", "3")]
+    for another in (table_row([9]), table_row([], 9)):
+        assert correlation([*rows, another]) == correlation(rows) and correlation([*rows[:2], another]) == []
 
 
 def test_there_is_no_order_among_equal_values():
     """A correlation with a constant is undefined."""
-    of_us, printed = range(10, 14), range(20, 24)
-    for ours, theirs in ((of_us, [20] * 4), ([10] * 4, printed)):
-        assert correlations([table_row([(a, a)], (b, b)) for a, b in zip(ours, theirs, strict=True)]) == {}
-    two = [table_row([(a, a)], (b, b)) for a, b in zip((10, 11, 11), (20, 21, 21), strict=True)]
-    assert correlations(two)["BLEU"] == (1, 3)
+    for ours, theirs in ((range(10, 14), [20] * 4), ([10] * 4, range(20, 24))):
+        assert correlation([table_row([a], b) for a, b in zip(ours, theirs, strict=True)]) == []
+    two = [table_row([a], b) for a, b in zip((10, 11, 11), (20, 21, 21), strict=True)]
+    assert correlation(two) == [("+1.00", "3")]

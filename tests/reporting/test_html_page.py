@@ -15,6 +15,7 @@ from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.page_files import write_page_files
 from transformer_pl.reporting.page_table import page_columns
+from transformer_pl.reporting.published import paper_table
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults
 from transformer_pl.reporting.sweep_plots import draw_sweep_plots
@@ -73,7 +74,7 @@ def table3():
         about = {"params": 1_490_000, "signature": "nrefs:1", "steps": config.steps, "flops": 1e15}
         rows.append(RowResults(config, [about | {"metrics": one} for one in metrics], ["done"] * 3, sentences))
     rows[7] = RowResults(rows[7].config, [None] * 3, ["diverged", "new", "new"])
-    return sweep, build_table(rows, sweep.base)
+    return sweep, build_table(rows, sweep.base, paper_table(sweep.base.data))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from transformer_pl.reporting.publish import Publisher
+from transformer_pl.reporting.publish import publish
 from transformer_pl.reporting.render import Column, Table
 
 
@@ -12,19 +12,17 @@ def table(cell):
     return Table([Column("row", [cell])], [{"row": cell}], [])
 
 
-def test_a_page_is_drawn_for_another_table_alone(tmp_path, monkeypatch):
+def test_a_page_is_drawn_for_another_table_alone(tmp_path):
     """`report --seeds 1 --format html` writes its page and table over those of a sweep with three seeds."""
-    monkeypatch.setenv("WANDB_MODE", "disabled")
     ours, others = table("three seeds"), table("one seed")
-    publisher, pages = Publisher("rows", "demo", tmp_path, Console(file=io.StringIO())), []
+    console, pages = Console(file=io.StringIO()), []
 
     def draw():
         (tmp_path / "report.html").write_text("page")
         pages.append("page")
-        return {}
 
     def drawn(exit_code=0):
-        assert publisher.publish(ours, draw, exit_code) == exit_code
+        assert publish(ours, draw, tmp_path, console, exit_code) == exit_code
         assert (tmp_path / "table.md").read_text() == ours.markdown()
         return len(pages)
 

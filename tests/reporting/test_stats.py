@@ -105,8 +105,6 @@ def test_one_seed_is_not_compared_with_several(seeds, of_base, tested):
     row, base = np.concatenate([rows, nats], -1)
     comparison = compare_rows([base[:of_base], row[:seeds]], 0, METRIC)[1]
     assert (comparison.difference is not None) == (comparison.p_value is not None) == tested
-    unequal = compare_rows([base[:of_base], row[:seeds]], 0, METRIC, randomise=True)[1]
-    assert (unequal.p_value is not None) == (seeds == of_base)
 
 
 @pytest.mark.parametrize("seeds", [(4, 0), (4, 2)], ids=["row", "difference"])
@@ -154,13 +152,13 @@ def test_holm_correction(given, expected):
     assert holm(given) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("randomise", [False, True])
-def test_p_values_are_corrected_for_the_rows_that_are_tested(randomise):
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_p_values_are_corrected_for_the_rows_that_are_tested(seeds):
     """A row that is not tested does not count in the correction."""
-    known = drawn(np.random.default_rng(1), 4, 3, 80, 0.05, gap=0.3)
-    base, *rows = np.concatenate([known, np.ones((4, 3, 80, 2))], -1)
-    alone = [compare_rows([base, row], 0, METRIC, randomise)[1].p_value for row in rows]
-    together = compare_rows([base, *rows, None], 0, METRIC, randomise)
+    known = drawn(np.random.default_rng(1), 4, seeds, 80, 0.05, gap=0.3)
+    base, *rows = np.concatenate([known, np.ones((4, seeds, 80, 2))], -1)
+    alone = [compare_rows([base, row], 0, METRIC)[1].p_value for row in rows]
+    together = compare_rows([base, *rows, None], 0, METRIC)
     assert [one.p_value for one in together[1:4]] == pytest.approx(holm(alone)) and holm(alone) != alone
 
 

@@ -44,8 +44,8 @@ def queue_of(folder, clock=time.monotonic, sampler=None, url=None, **keys):
     """The queue of a search in `folder`, as the next process has it."""
     study_folder(folder).mkdir(parents=True, exist_ok=True)
     search = search_of(**keys)
-    sampler = sampler or optuna.samplers.RandomSampler(seed=1)
-    study = create_study(search, study_folder(folder), url, sampler, None)
+    study = create_study(search, study_folder(folder), url)
+    study.sampler = sampler or optuna.samplers.RandomSampler(seed=1)
     return SearchQueue(search, study, folder / "runs", clock)
 
 

@@ -27,7 +27,8 @@ def made(folder, value, trials=16, **keys):
     A trial with an infinite value has diverged.
     """
     search = search_of(space=SPACE, run_cap=trials, **keys)
-    study = create_study(search, folder, None, optuna.samplers.RandomSampler(seed=1), None)
+    study = create_study(search, folder, None)
+    study.sampler = optuna.samplers.RandomSampler(seed=1)
     for _ in range(trials):
         trial = study.ask(search.space)
         values = value(trial.params)
@@ -97,8 +98,8 @@ def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
     figures = draw_search_plots(results)
     assert set(figures) == {"history", "parallel", "importances"}
     for stem, drawing in figures.items():
-        png = plots.save(drawing.figure, tmp_path / stem)
-        assert png.stat().st_size and name in png.with_suffix(".svg").read_text()
+        svg = plots.save(drawing.figure, tmp_path / stem)
+        assert svg.with_suffix(".png").stat().st_size and name in svg.read_text()
 
 
 def test_a_search_in_which_every_trial_diverges_has_a_table(tmp_path):

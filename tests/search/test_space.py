@@ -73,7 +73,6 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"metric": {"name": "val/blue", "goal": "maximize"}}, "did you mean val/bleu"),
         (PARSING | {"metric": {"name": "val/bleu", "goal": "maximize"}}, "val/bleu"),
         ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "trainer.bleu_sample"),
-        ({"metrics": [{"name": "val/ppl"}]}, "metrics"),
         ({"run_cap": True}, "run_cap = True"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9}}, "early_terminate.min_iter = None"),
         ({"space": {}}, "parameters"),
@@ -89,10 +88,6 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"name": "../up"}, "name = '../up'"),
         ({"sets": {"seed": "5"}}, "seed = 5"),
         ({"sets": {"model.h": "4"}}, "--set model.h=4"),
-        (
-            {"sets": {"model.h": "4"}, "space": {"variant": {"values": ["base", "model.N=2 model.h=4"]}}},
-            "--set model.h",
-        ),
     ],
 )
 def test_a_mistake_of_a_search_is_named(keys, mistake):

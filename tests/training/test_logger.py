@@ -187,8 +187,8 @@ def test_w_and_b_that_hangs_delays_no_step_and_the_end_by_five_seconds(server, t
 
 @pytest.mark.slow
 def test_a_signal_ends_the_wait_for_w_and_b_and_w_and_b(tmp_path):
-    """A report may wait for longer than a trial does, but not against its user's will."""
-    run = a_run(tmp_path, job_type="report")
+    """A trial that has finished may wait longer than one that is stopped, but not against its user's will."""
+    run = a_run(tmp_path)
     own, others = family(os.getpid())
     os.kill(others[0], signal.SIGSTOP)
 
@@ -205,7 +205,7 @@ def test_a_signal_ends_the_wait_for_w_and_b_and_w_and_b(tmp_path):
     wait_for(lambda: are_gone([own, *others]), 10)
 
 
-@pytest.mark.slow  # it waits for as long as W&B may take to send a report
+@pytest.mark.slow  # it waits for as long as W&B may take to send what is queued
 def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(tmp_path):
     program = f"""if True:
         import time

@@ -2,14 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from transformer_pl.config import SLOTS, without_section
 from transformer_pl.experiments.cost import short_number, short_numbers
 from transformer_pl.reporting.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
-
-if TYPE_CHECKING:
-    from transformer_pl.reporting.stats import Estimate, RowComparison
+from transformer_pl.reporting.stats import Estimate, RowComparison
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it
@@ -41,7 +38,7 @@ def perplexity(row: TableRow) -> str:
     return text + star + UNCONVERGED if text and provisional else text + star
 
 
-def interval(estimate: "Estimate | None", sign: str = "") -> str:
+def interval(estimate: Estimate | None, sign: str = "") -> str:
     """Its ends, with enough digits not to look like zero. sign: `+z` writes one before positive numbers, too."""
     if estimate is None:
         return ""
@@ -67,7 +64,7 @@ def score_difference(row: TableRow) -> str:
     return f"{difference:{form}}{mark}{UNCONVERGED if row.is_provisional else ''}"
 
 
-def significance_mark(comparison: "RowComparison | None") -> str:
+def significance_mark(comparison: RowComparison | None) -> str:
     """`*` where the row differs significantly from base."""
     return SIGNIFICANT if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.reporting.agreement import describe_agreement
-from transformer_pl.reporting.cells import SIGNIFICANT, UNCONVERGED
-from transformer_pl.reporting.published import PublishedTable, is_own_text
+from transformer_pl.reporting.cells import SIGNIFICANT, UNCONVERGED, unmeasured
+from transformer_pl.reporting.published import PublishedTable
 from transformer_pl.reporting.rows import ALPHA, LEARNED, TableRow, text_settings
+from transformer_pl.reporting.stats import MOST_SEEDS, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
@@ -15,13 +16,10 @@ GAPS = (0.5, 1, 2)  # differences from base of which the table says how many see
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/reporting/README.md"
 
 
-def table_notes(
-    rows: Sequence[TableRow], base: Config | None, randomise: bool, paper: PublishedTable | None
-) -> list[str]:
+def table_notes(rows: Sequence[TableRow], base: Config | None, paper: PublishedTable | None) -> list[str]:
     """All notes of a table, with the link last; the arguments are those of `build_table`."""
     training = _training_note(rows, base or rows[0].results.config, paper)
-    significance, gaps = _significance_note(rows, randomise), _gaps_note(rows, randomise)
-    notes = [training, _convergence_note(rows), significance, gaps, _exemption_note(rows)]
+    notes = [training, _convergence_note(rows), _significance_note(rows), _gaps_note(rows), _exemption_note(rows)]
     return [*filter(None, notes), LEGEND]
 
 
@@ -38,8 +36,7 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     note += f", times {' and '.join(factors)}" if factors else ""
     note += f"; the last {config.averaged} checkpoints are averaged." if config.averaged > 1 else "."
     if paper is None or not any(row.published for row in rows):
-        found = paper and is_own_text(data) and any(paper.find(row.results.config) for row in rows)
-        return f"{note} The text is your own: --beside paper shows the paper's numbers." if found else note
+        return note
     other = (["text"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."
@@ -61,7 +58,7 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     return note.rstrip()
 
 
-def _significance_note(rows: Sequence[TableRow], randomise: bool) -> str:
+def _significance_note(rows: Sequence[TableRow]) -> str:
     """What the mark, the p-values and the intervals are of."""
     compared = [row.score for row in rows if row.score]
     seeds = sorted({len(row.results.done) for row in rows if row.results.done})
@@ -73,9 +70,9 @@ def _significance_note(rows: Sequence[TableRow], randomise: bool) -> str:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
         by_seeds = any(one.difference and one.difference.variance_by_seeds is not None for one in compared)
-        test = "a t-test" if by_seeds and not randomise else "approximate randomisation of these seeds"
+        test = "a t-test" if by_seeds else "approximate randomisation of these seeds"
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by {test}, with Holm's correction for {counted(tested, 'row')}"
-        note += f"{_needed_seeds(rows) if by_seeds and not randomise else ''}. "
+        note += f"{_needed_seeds(rows) if by_seeds else ''}. "
     if compared:
         note += f"Intervals are for other sentences{' and other seeds' if several else ''}."
     return note.rstrip()
@@ -83,42 +80,36 @@ def _significance_note(rows: Sequence[TableRow], randomise: bool) -> str:
 
 def _needed_seeds(rows: Sequence[TableRow]) -> str:
     """How many seeds a row would show the smallest of GAPS that few enough seeds show."""
-    from transformer_pl.reporting.stats import MOST_SEEDS, seeds_to_resolve
-
     several = [(one, S) for row in rows if (one := row.score) and (S := len(row.results.done)) > 1]
     needed = ((gap, seeds_to_resolve(gap, several)) for gap in GAPS)
     gap, seeds = next((one for one in needed if one[1]), (GAPS[-1], f"more than {MOST_SEEDS}"))
     return f"; a difference of {gap:g} {rows[0].results.measure.title} takes {seeds} seeds a row"
 
 
-def _gaps_note(rows: Sequence[TableRow], randomise: bool) -> str:
+def _gaps_note(rows: Sequence[TableRow]) -> str:
     """What is missing or cannot be compared, and how to get it."""
     results = [row.results for row in rows]
     base = next((row.results for row in rows if row.is_base), None)
     said = []
     if len(rows) > 1 and any(row.done for row in results if row is not base) and not (base and base.has_learned):
         if base is None:
-            remedy = "is not a row; add `base` to variant, or base's value to the values of a key"
+            reason = "is not a row; add `base` to variant, or base's value to the values of a key"
         elif base.done:
-            remedy = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
-        elif set(base.states) == {"diverged"}:
-            remedy = "diverged; a lower optim.lr_scale may help"
+            reason = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
         else:
-            remedy = f"{'failed' if 'failed' in base.states else 'is not finished'}; the same sweep command trains it"
-        said.append(f"There are no differences, because base {remedy}.")
+            reason = "is not finished" if unmeasured(base) == "-" else unmeasured(base)
+        said.append(f"There are no differences, because base {reason}.")
     if diverged := sum(row.states.count("diverged") for row in results):
         said.append(f"{counted(diverged, 'trial')} diverged: means are of the finished seeds, and so look too good.")
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
     if untested:
-        need = "as many seeds as base" if randomise else "several seeds if base has, and else one"
-        said.append(f"{counted(len(untested), 'row')} cannot be tested: this takes {need}.")
+        said.append(
+            f"{counted(len(untested), 'row')} cannot be tested: this takes several seeds if base has, and else one."
+        )
     if len({text_settings(row.config) for row in results}) > 1:
         said.append("Rows on different text are not compared.")
     elif len({row.config.data.vocab_size for row in results}) > 1:
         said.append("Perplexities of different vocabularies cannot be compared.")
-    if len({result["signature"] for row in results for result in row.done}) > 1:
-        said.append("Scores of different signatures cannot be compared.")
-    said += [f"A row has no interval: {row.unread}." for row in results if row.unread][:1]
     return " ".join(said)
 
 

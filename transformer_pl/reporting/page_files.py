@@ -1,23 +1,24 @@
 """The page of a sweep: one file that opens offline, with the table and everything that it is made from."""
 
-import difflib
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jinja2 import Environment, PackageLoader
+
+from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.reporting.attention import attention_pictures
 from transformer_pl.reporting.page_table import page_columns
+from transformer_pl.reporting.plots import Drawing, save
 from transformer_pl.reporting.render import Table
+from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.task import task_of
 from transformer_pl.trials.identity import config_difference
-
-if TYPE_CHECKING:
-    from transformer_pl.reporting.plots import Drawing
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 LOG_LINES = 40  # of each trial
@@ -30,16 +31,14 @@ SCHEME_COLOURS = {
 }
 
 
-def write_page(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, folder: Path) -> dict[str, Path]:
-    """Write `report.html`, `table.md` and the figures of a grid; return the figures' png files by title.
+def write_page(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, folder: Path) -> None:
+    """Write `report.html`, `table.md` and the figures of a grid.
 
     Translations and attention are those of the first finished seed of each row.
     """
-    from transformer_pl.reporting.sweep_plots import draw_sweep_plots  # matplotlib takes a second
-
     first = {one.row: one for one in reversed(planned) if one.trial.result()}
     shown = [first[row] for row in sorted(first)]
-    return write_page_files(sweep, planned, shown, table, draw_sweep_plots(sweep, planned, table), folder)
+    write_page_files(sweep, planned, shown, table, draw_sweep_plots(sweep, planned, table), folder)
 
 
 def write_page_files(
@@ -47,24 +46,18 @@ def write_page_files(
     planned: Sequence[PlannedTrial],
     shown: Sequence[PlannedTrial],
     table: Table,
-    drawings: "Mapping[str, Drawing]",
+    drawings: Mapping[str, Drawing],
     folder: Path,
-) -> dict[str, Path]:
-    """Write `report.html` with its figures, and its table as `table.md`; return the figures' png files by title.
+) -> None:
+    """Write `report.html` with its figures, and its table as `table.md`.
 
     planned: all trials. shown: those whose translations and attention the page has, one per row. drawings: by file
     name.
     """
-    from jinja2 import Environment, PackageLoader
-
-    from transformer_pl.reporting import plots  # matplotlib takes a second, and torch another
-    from transformer_pl.reporting.attention import attention_pictures
-
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    pngs = {name: plots.save(drawing.figure, folder / "figures" / name) for name, drawing in drawings.items()}
+    svgs = [save(drawing.figure, folder / "figures" / name) for name, drawing in drawings.items()]
     loader = PackageLoader("transformer_pl", "reporting/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["pieces"] = _pieces
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
     trials = [_trial(sweep, one) for one in planned]
     page = environment.get_template("page.html").render(
@@ -72,7 +65,7 @@ def write_page_files(
         scale=Path(sweep.scale).stem,
         table=table,
         columns=page_columns(table, [row.name for row in sweep.rows]),
-        figures=[(drawing, _inline_svg(pngs[name].with_suffix(".svg"))) for name, drawing in drawings.items()],
+        figures=list(zip(drawings.values(), map(_inline_svg, svgs), strict=True)),
         translations=_translations(sweep, shown),
         attention={"sentences": attention_pictures(sweep, shown, TRANSLATED_SENTENCES)},
         measure=task_of(sweep.base.data).measure.title,
@@ -81,12 +74,6 @@ def write_page_files(
     )
     write_atomically(folder / "report.html", page)
     write_atomically(folder / "table.md", table.markdown())
-    return {drawing.title: pngs[name] for name, drawing in drawings.items()}
-
-
-def _pieces(name: str) -> list[str]:
-    """A name in the pieces between which a line may end: `position=`, `Learned`, `Position`."""
-    return re.split(r"(?<=[=.])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])", name)
 
 
 def _inline_svg(path: Path) -> str:
@@ -103,22 +90,17 @@ def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
     trial, changes = one.trial, config_difference(one.config, sweep.base).items()
     facts = {"folder": trial.folder.name} | trial.environment() | (trial.result() or {}).get("metrics", {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
-    facts |= {"gpus": ", ".join(facts.pop("gpus", [])) or "none"}
-    if (step := trial.diverged_at()) is not None:
-        facts["diverged at step"] = step
     return {
         "name": one.name,
         "state": trial.status()["state"],
         "changes": [(key, *values) for key, values in changes if key != "seed"],
-        "facts": facts,
+        "facts": facts | {"gpus": ", ".join(facts.pop("gpus", [])) or "none"},
         "log": "\n".join(trial.log_end(LOG_LINES)),
     }
 
 
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
     """A few sentences, each with its translation by every row that was evaluated on the text of the first one."""
-    from transformer_pl.data.tokens import evenly_spaced
-
     hypotheses: dict[int, list[str]] = {}  # by row
     text: tuple[list[str], list[str]] = ([], [])
     for one in shown:
@@ -127,19 +109,12 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
             text = text if hypotheses else row_text
             if row_text == text and len(row_hypotheses) == len(text[0]):
                 hypotheses[one.row] = row_hypotheses
-    samples, task = [], task_of(sweep.base.data)
+    task, samples = task_of(sweep.base.data), list[dict[str, Any]]()
     for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES) if hypotheses else []:
         source, reference = text[0][i], text[1][i]
-        rows = []
-        for row, of_row in hypotheses.items():
-            of_base = of_row if sweep.base_row is None else hypotheses.get(sweep.base_row, of_row)
-            words = _mark_changes(of_row[i].split(), of_base[i].split())
-            rows.append((sweep.rows[row].name, task.score_one(of_row[i], reference, sweep.base), words))
+        rows = [
+            (sweep.rows[row].name, task.score_one(of_row[i], reference, sweep.base), of_row[i])
+            for row, of_row in hypotheses.items()
+        ]
         samples.append({"source": source, "reference": reference, "rows": rows})
     return samples
-
-
-def _mark_changes(words: list[str], base_words: list[str]) -> list[tuple[str, bool]]:
-    """Runs of words, each with whether it differs from base. A run that only base has is shown as an ellipsis."""
-    steps = difflib.SequenceMatcher(None, base_words, words, autojunk=False).get_opcodes()
-    return [(" ".join(words[start:end]) or "…", kind != "equal") for kind, _, _, start, end in steps]

@@ -1,9 +1,10 @@
 """Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
 import itertools
+import math
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,6 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from transformer_pl.reporting.cells import UNCONVERGED
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart.
@@ -36,7 +35,7 @@ class Point(NamedTuple):
     value: float
     low: float
     high: float
-    cost: float
+    cost: float = math.nan
     significant: bool = False  # whether it differs significantly from base
 
 
@@ -48,7 +47,6 @@ class Curve(NamedTuple):
     values: Sequence[Sequence[float]]  # the measurements there
     end: float  # steps or FLOPs of the whole training
     final: float | None  # the mean of the seeds' final values; None where one is not finite
-    still_falls: bool = False  # whether it had not converged
 
 
 class Drawing(NamedTuple):
@@ -60,29 +58,28 @@ class Drawing(NamedTuple):
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Save a figure as svg, pdf and png beside each other; return the path of the png."""
+    """Save a figure as svg, pdf and png beside each other; return the path of the svg."""
     for kind in ("svg", "pdf", "png"):
         figure.savefig(path.with_suffix(f".{kind}"), dpi=200, bbox_inches="tight")
-    return path.with_suffix(".png")
+    return path.with_suffix(".svg")
 
 
-def forest(
-    rows: Sequence[Point], paper: Mapping[str, float], measure: str, provisional: Collection[str] = ()
-) -> Figure:
+def forest(rows: Sequence[Point], paper: Mapping[str, float | None], measure: str) -> Figure:
     """Forest plot: differences from base with their intervals, filled circles where significant; crosses: the paper's.
 
-    provisional: the names of rows whose difference more steps may change; they are marked.
+    paper: by row; None where it prints no difference.
     """
-    names = [break_name(row.name) + (UNCONVERGED if row.name in provisional else "") for row in rows]
+    names = [break_name(row.name) for row in rows]
     heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
-    figure, axes = _new_axes(5, 0.9 + heights.sum())
+    figure = Figure(figsize=(5, 0.9 + heights.sum()), layout="constrained")
+    axes = figure.subplots()
     centres = heights.cumsum() - heights / 2
     for y, row in zip(centres, rows, strict=True):
         face = COLOURS[1] if row.significant else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
-        if row.name in paper:
-            axes.plot(paper[row.name], y, "x", color=COLOURS[2], markersize=5)
+        if (printed := paper.get(row.name)) is not None:
+            axes.plot(printed, y, "x", color=COLOURS[2], markersize=5)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     axes.set(
         xlabel=f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)",
@@ -96,13 +93,11 @@ def forest(
 def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    unit: of the x axis, steps or FLOPs. The final value is a star. That of a row that had not converged is hollow, and
-    its name is marked.
+    unit: of the x axis, steps or FLOPs. The final value is a star.
     """
     figure, axes = _axes_beside_names([row.name for row in rows])
     for row, look in zip(rows, _looks(), strict=False):
-        name = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}")
-        label, colour = name + UNCONVERGED if row.still_falls else name, look["color"]
+        label, colour = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}"), look["color"]
         common = sorted(set.intersection(*map(set, row.at))) if row.at else []
         by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
         values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
@@ -111,8 +106,7 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
         if len(values) > 1 and common:
             axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
         if row.final is not None:
-            face = "white" if row.still_falls else colour
-            axes.plot(row.end, row.final, "*", color=colour, markersize=8, markerfacecolor=face)
+            axes.plot(row.end, row.final, "*", color=colour, markersize=8)
     axes.set(xlabel=unit, ylabel=measure, yscale="log")
     plain_log(axes.yaxis)
     axes.legend(**BESIDE)
@@ -175,12 +169,8 @@ def _looks() -> itertools.cycle:
 def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
     """Axes that are high enough for a column of these names beside them."""
     lines = sum(1 + break_name(name).count("\n") for name in names)
-    return _new_axes(7, max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names)))
-
-
-def _new_axes(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty figure of this size in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    height = max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names))  # inches
+    figure = Figure(figsize=(7, height), layout="constrained")
     return figure, figure.subplots()
 
 

@@ -11,7 +11,6 @@ from transformer_pl.config import Config, Data, Section, nominal_sizes
 from transformer_pl.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.task import task_of
-from transformer_pl.trials.identity import same_row
 
 Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
 FOLDER = Path(__file__).parent / "published"
@@ -47,14 +46,11 @@ class PublishedTable(Section):
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
 
     def find_all(self, configs: Sequence[Config], base: Config | None) -> list[PublishedRow | None]:
-        """The printed row of each config. Each stands once: base's beside base alone, any other beside the config that
-        is trained as base is, or else the first."""
-        of_base, training = base and self.find(base), _unmatched_settings(base)
-        shown: dict[int, PublishedRow] = {}  # by the place among the configs
+        """The printed row of each config. Each stands once: beside the config that is trained as base is, or else the
+        first."""
+        training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
         for place, config in sorted(enumerate(configs), key=lambda one: _unmatched_settings(one[1]) != training):
-            row = self.find(config)
-            is_free = all(row is not other for other in shown.values())
-            if row and is_free and (row is not of_base or (base and same_row(config, base))):
+            if (row := self.find(config)) and row not in shown.values():
                 shown[place] = row
         return [shown.get(place) for place in range(len(configs))]
 
@@ -74,25 +70,18 @@ def read_published(name: str = "table3", languages: str = "en-de") -> PublishedT
     return PublishedTable.model_validate(table) if table else None
 
 
-def paper_table(data: Data, sweep: str = "") -> PublishedTable | None:
-    """The paper's table for a task: the one that a sweep is named after, such as table2, or else the task's own."""
-    published = task_of(data).published
-    if published and sweep in {path.stem for path in FOLDER.glob("*.yaml")}:
-        return read_published(sweep, f"{data.source}-{data.target}")
-    return read_published(published) if published else None
+def paper_table(data: Data, sweep: str = "", beside: Beside | None = None) -> PublishedTable | None:
+    """The paper's table for a task: the one that a sweep is named after, such as table2, or else the task's own.
 
-
-def hides_paper(beside: Beside | None, data: Data) -> bool:
-    """Whether a row stands without the paper's numbers: by default where its text is the user's own."""
-    return beside == "none" or (beside is None and is_own_text(data))
-
-
-def is_own_text(data: Data) -> bool:
-    """Whether the text is the user's own: a folder, or a dataset or a language that no shipped scale has.
-
-    A local copy of a scale's dataset in TRANSFORMER_PL_DATA is that scale's text.
+    None for a task that the paper has no table of, with `beside` none, and by default where the text is the user's own:
+    a folder, or a dataset or a language that no shipped scale has.
     """
-    return data.path is not None or _text(data) not in _shipped_texts()
+    published = task_of(data).published
+    is_own_text = data.path is not None or _text(data) not in _shipped_texts()
+    if not published or beside == "none" or (beside is None and is_own_text):
+        return None
+    is_named = sweep in {path.stem for path in FOLDER.glob("*.yaml")}
+    return read_published(sweep, f"{data.source}-{data.target}") if is_named else read_published(published)
 
 
 @cache

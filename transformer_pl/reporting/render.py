@@ -63,17 +63,6 @@ class Table(NamedTuple):
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
         return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
-    def typed(self) -> list[dict[str, Any]]:
-        """For each row its record, to sort and to plot by, and then the text of its results, such as `BLEU (text)`.
-
-        Each column has values of one kind, and None, also for a number that is not finite. Columns without any value
-        are left out.
-        """
-        numbers = {key: _of_one_kind([record[key] for record in self.records]) for key in self.records[0]}
-        texts = {f"{column.name} (text)": column.cells for column in self.columns[1:] if not column.setting}
-        columns = {name: values for name, values in (numbers | texts).items() if any(v is not None for v in values)}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
         text = io.StringIO()
@@ -98,13 +87,6 @@ class Table(NamedTuple):
         columns = {column.name: column.meaning for column in self.columns if column.meaning}
         content = {"rows": records, "notes": self.notes, "columns": columns}
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def _of_one_kind(values: Sequence[Any]) -> list[Any]:
-    """The values, as text if they are not all numbers or all of one other type; None in place of inf and nan."""
-    finite = [finite_or_none(value) for value in values]
-    kinds = {float if type(value) is int else type(value) for value in finite if value is not None}
-    return finite if len(kinds) < 2 else [None if value is None else str(value) for value in finite]
 
 
 def _join_settings(columns: list[Column]) -> list[Column]:

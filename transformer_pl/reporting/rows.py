@@ -2,24 +2,25 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
-from transformer_pl.reporting.published import Beside, PublishedRow, PublishedTable, hides_paper
+from transformer_pl.reporting import stats
+from transformer_pl.reporting.published import PublishedRow, PublishedTable
+from transformer_pl.reporting.stats import RowComparison
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials import convergence
 from transformer_pl.trials.convergence import Convergence
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from transformer_pl.reporting.stats import RowComparison
+from transformer_pl.trials.trial import Trial
 
 ALPHA = 0.05  # level of significance
 LEARNED = 1.0  # a base whose score is below it has learned next to nothing: nothing is compared with it
@@ -32,9 +33,8 @@ class RowResults(NamedTuple):
     config: Config  # its seed has no meaning
     results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
     states: list[str]  # by seed
-    sentences: "np.ndarray | None" = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
+    sentences: np.ndarray | None = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
     convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
-    unread: str | None = None  # why `sentences` is None although seeds are finished
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -84,8 +84,8 @@ class TableRow:
     published: PublishedRow | None  # the same row in the paper
     is_base: bool
     base: RowResults | None  # what differences are to; None where there is no base that has learned
-    score: "RowComparison | None"
-    loss: "RowComparison | None"
+    score: RowComparison | None
+    loss: RowComparison | None
 
     @property
     def is_provisional(self) -> bool:
@@ -126,65 +126,42 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
-def read_rows(sweep: Sweep, planned: Iterable[PlannedTrial]) -> list[RowResults]:
+def read_rows(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[RowResults]:
     """Read the results of a sweep's trials, as far as they are finished."""
-    trials_by_row: list[list[PlannedTrial]] = [[] for _ in sweep.rows]
-    for one in planned:
-        trials_by_row[one.row].append(one)
-    return [_read_row(row.configs[0], trials) for row, trials in zip(sweep.rows, trials_by_row, strict=True)]
-
-
-def _read_row(config: Config, planned: Sequence[PlannedTrial]) -> RowResults:
-    import numpy as np
-
-    trials = [one.trial for one in planned]
-    results, measure = [trial.result() for trial in trials], task_of(config.data).measure
-    of_seeds, unread = [], None
-    try:
-        of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
-    except InputError as error:
-        unread = error.messages[0]
-    sentences = np.stack(of_seeds) if len({one.shape for one in of_seeds}) == 1 else None
-    converged = convergence.of_seeds([convergence.of_trial(trial) for trial in trials])
-    return RowResults(config, results, [trial.state() for trial in trials], sentences, converged, unread)
-
-
-def make_table_rows(
-    rows: Sequence[RowResults],
-    base: Config | None,
-    randomise: bool,
-    paper: PublishedTable | None,
-    beside: Beside | None = None,
-) -> list[TableRow]:
-    """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`."""
-    configs = [row.config for row in rows]
-    are_base = [base is not None and same_row(config, base) for config in configs]
-    base_row = next((row for row, is_base in zip(rows, are_base, strict=True) if is_base and row.has_learned), None)
-    published = paper.find_all(configs, base) if paper else [None] * len(rows)
-    printed = [None if hides_paper(beside, one.data) else row for one, row in zip(configs, published, strict=True)]
-    compared = _compare_with_base(rows, base_row, randomise)
     return [
-        TableRow(row, row_settings(row.config), of_paper, is_base, base_row, score, loss)
-        for row, of_paper, is_base, (score, loss) in zip(rows, printed, are_base, compared, strict=True)
+        _read_row(row.configs[0], [one.trial for one in planned if one.row == place])
+        for place, row in enumerate(sweep.rows)
     ]
 
 
-def _compare_with_base(
-    rows: Sequence[RowResults], base: RowResults | None, randomise: bool
-) -> list[tuple["RowComparison | None", "RowComparison | None"]]:
-    """The statistics of each row's score and of its loss; None where a row has no sentence statistics.
+def _read_row(config: Config, trials: Sequence[Trial]) -> RowResults:
+    results, measure, sentences = [trial.result() for trial in trials], task_of(config.data).measure, None
+    with suppress(InputError):  # the scores of the sentences are not here
+        of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+        sentences = np.stack(of_seeds) if len({one.shape for one in of_seeds}) == 1 else None
+    converged = convergence.of_seeds([convergence.of_trial(trial) for trial in trials])
+    return RowResults(config, results, [trial.state() for trial in trials], sentences, converged)
+
+
+def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None) -> list[TableRow]:
+    """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`.
 
     Rows that were measured on other text than base have no difference.
     """
-    if all(row.sentences is None for row in rows):
-        return [(None, None)] * len(rows)
-    from transformer_pl.reporting import stats  # scipy takes half a second
-
-    index = next((i for i, row in enumerate(rows) if row is base), None)
-    same_text = [base is not None and text_settings(row.config) == text_settings(base.config) for row in rows]
-    sentences, metrics = [row.sentences for row in rows], (stats.of_measure(rows[0].measure), stats.LOSS)
-    compared = [stats.compare_rows(sentences, index, metric, randomise, same_text) for metric in metrics]
-    return list(zip(*compared, strict=True))
+    configs = [row.config for row in rows]
+    are_base = [base is not None and same_row(config, base) for config in configs]
+    index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
+    base_row = None if index is None else rows[index]
+    same_text = [base_row is not None and text_settings(one) == text_settings(base_row.config) for one in configs]
+    scores, losses = (
+        stats.compare_rows([row.sentences for row in rows], index, metric, same_text)
+        for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
+    )
+    published = paper.find_all(configs, base) if paper else [None] * len(rows)
+    return [
+        TableRow(row, row_settings(row.config), printed, is_base, base_row, score, loss)
+        for row, printed, is_base, score, loss in zip(rows, published, are_base, scores, losses, strict=True)
+    ]
 
 
 def row_settings(config: Config) -> dict[str, Any]:

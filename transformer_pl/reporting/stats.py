@@ -199,18 +199,16 @@ def compare_rows(
     rows: Sequence[np.ndarray | None],
     base: int | None,
     metric: Metric,
-    randomise: bool = False,
     same_text: Sequence[bool] = (),
 ) -> list[RowComparison | None]:
     """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
-    variances that are moderated over the rows where there are enough (see moderation.py). With `randomise`, or where
-    both rows have one seed, they are tested by approximate randomisation of sentences. p-values have Holm's correction.
+    variances that are moderated over the rows where there are enough (see moderation.py), or, where both rows have one
+    seed, by approximate randomisation of sentences. p-values have Holm's correction.
 
-    There is no difference from base where the row was measured on other sentences, or `same_text` says so; where one
-    row has one seed and the other several, since nothing is known of the variation of that one; and, with `randomise`,
-    where their numbers of seeds differ.
+    There is no difference from base where the row was measured on other sentences, or `same_text` says so; or where one
+    row has one seed and the other several, since nothing is known of the variation of that one.
     """
     samples = [_finite_sample(row, metric) for row in rows]
     prior = seed_prior([one for one in samples if one is not None])
@@ -222,14 +220,11 @@ def compare_rows(
             continue
         to_base, p_value = None, None
         base_row, base_sample = (None, None) if base in (None, i) else (rows[base], samples[base])
-        if (
-            (base_row is not None and base_sample is not None)
-            and (same_text[i] if same_text else True)
-            and _are_comparable(row, base_row, metric, randomise)
-        ):
+        has_same_text = not same_text or same_text[i]
+        if has_same_text and base_row is not None and base_sample and _are_comparable(row, base_row, metric):
             to_base = difference(row_sample, base_sample, prior).within(-most, most)
             p_value = to_base.p_value
-            if randomise or len(row) == 1:
+            if len(row) == 1:
                 p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
         row_mean = estimate(row_sample, prior).within(metric.lowest, metric.highest)
         comparisons.append(RowComparison(row_mean, to_base, p_value))
@@ -244,11 +239,10 @@ def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
     return sample(row[..., metric.columns], metric.score)
 
 
-def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric, randomise: bool) -> bool:
-    """Whether two rows (S, n, k + 2) have the same references, and numbers of seeds that the test can handle."""
-    if (len(row) == 1) != (len(base) == 1) or (randomise and len(row) != len(base)):
-        return False
-    return np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])
+def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric) -> bool:
+    """Whether two rows (S, n, k + 2) have the same references, and both have one seed, or both several."""
+    same_references = np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])
+    return same_references and (len(row) == 1) == (len(base) == 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -4,8 +4,8 @@ A row shows where it differs from base, in the paper's numbers whatever the scal
 never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from transformer_pl.config import Config
 from transformer_pl.experiments.plan import PlannedTrial
@@ -23,19 +23,14 @@ from transformer_pl.reporting.rows import (
     read_rows,
     standard_deviation,
 )
+from transformer_pl.reporting.stats import RowComparison
 from transformer_pl.task import task_of
 
-if TYPE_CHECKING:
-    from transformer_pl.reporting.stats import RowComparison
 
-
-def table_of(
-    sweep: Sweep, planned: Iterable[PlannedTrial], randomise: bool = False, beside: Beside | None = None
-) -> Table:
-    """The table of a sweep from the results that are there. It stands beside the paper's table of the sweep's name,
-    such as table2, or else beside that of the task."""
-    paper, names = paper_table(sweep.base.data, sweep.name), [row.name for row in sweep.rows]
-    table = build_table(read_rows(sweep, planned), sweep.base, randomise, beside, names, paper)
+def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], beside: Beside | None = None) -> Table:
+    """The table of a sweep from the results that are there, beside the paper's (see `paper_table`)."""
+    paper, names = paper_table(sweep.base.data, sweep.name, beside), [row.name for row in sweep.rows]
+    table = build_table(read_rows(sweep, planned), sweep.base, paper, names)
     records = [{"name": row.name} | record for row, record in zip(sweep.rows, table.records, strict=True)]
     return table._replace(records=records, notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
 
@@ -43,23 +38,17 @@ def table_of(
 def build_table(
     rows: Sequence[RowResults],
     base: Config | None = None,
-    randomise: bool = False,
-    beside: Beside | None = None,
-    names: Sequence[str] = (),
     paper: PublishedTable | None = None,
+    names: Sequence[str] = (),
 ) -> Table:
-    """The table of at least one row, beside the paper's. Differences are to `base`, if that is among the rows.
+    """The table of at least one row. Differences are to `base`, if that is among the rows.
 
-    p-values are by a t-test over seeds and sentences, or with `randomise` by approximate randomisation of sentences.
-    beside: `paper`, `none`, or by default `none` where the text is the user's own and else `paper`. names: of the rows;
-    they stand where the paper has no label. paper: the paper's table; None: that of the task.
+    paper: the printed table that stands beside it. names: of the rows; they stand where the paper has no label.
     """
-    paper = paper or paper_table(rows[0].config.data)
-    table_rows = make_table_rows(rows, base, randomise, paper, beside)
+    table_rows = make_table_rows(rows, base, paper)
     keys = _differing_keys([row.settings for row in table_rows])
     columns = _columns(table_rows, keys, names or [""] * len(rows), paper)
-    records = _records(table_rows, keys, paper)
-    notes = table_notes(table_rows, base, randomise, paper)
+    records, notes = _records(table_rows, keys, paper), table_notes(table_rows, base, paper)
     return Table([column for column in columns if any(column.cells)], records, notes, table_rows)
 
 
@@ -221,7 +210,7 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
     }
 
 
-def _comparison_record(metric: str, comparison: "RowComparison | None") -> dict[str, Any]:
+def _comparison_record(metric: str, comparison: RowComparison | None) -> dict[str, Any]:
     """The part of a record that holds a metric's intervals and p-value; its values are None without a comparison."""
     low, high = comparison.row_mean.interval() if comparison else (None, None)
     difference = comparison and comparison.difference

@@ -17,7 +17,7 @@ from transformer_pl.search.space import OF_MODEL
 from transformer_pl.search.study import FOLDER, trial_name, without_warnings
 from transformer_pl.trials.identity import same_row
 
-SHOWN_TRIALS = 4  # whose translations and attention the page shows beside the base's
+SHOWN_TRIALS = 5  # whose translations and attention the page shows: base and the best
 
 
 def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
@@ -33,9 +33,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
         if goal in OF_MODEL:
             continue
         suffix = f"_{index + 1}" if index else ""
-        of_goal: dict[str, Any] = {"target_name": goal}
-        if len(goals) > 1:
-            of_goal["target"] = lambda trial, index=index: trial.values[index]
+        of_goal = {"target_name": goal} | ({"target": lambda one, index=index: one.values[index]} if goals[1:] else {})
         figures[f"history{suffix}"] = Drawing(
             f"{goal} in the course of the search",
             _draw(optuna_plots.plot_optimization_history, results.study, **of_goal),
@@ -79,8 +77,8 @@ def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
         return figure
 
 
-def write_search_page(results: SearchResults, table: Table, folder: Path) -> dict[str, Path]:
-    """Write `report.html` and the figures of a search; return the figures' png files by title.
+def write_search_page(results: SearchResults, table: Table, folder: Path) -> None:
+    """Write `report.html` and the figures of a search.
 
     The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
     Raises an InputError where the text or a component is not here.
@@ -93,8 +91,6 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> dic
             planned.append(plan_trial(len(planned), trial_name(trial), config, search.scale, results.runs, corpus))
     rows = [Row(one.name, [one.config], {}) for one in planned]
     done = [one for one in planned if one.trial.result()]
-    base = [one for one in done if same_row(one.config, search.base)]
-    best = [one for one in done if one not in base]
+    base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best
     sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
-    shown = base[:1] + best[:SHOWN_TRIALS]
-    return write_page_files(sweep, planned, shown, table, draw_search_plots(results), folder)
+    write_page_files(sweep, planned, base_first[:SHOWN_TRIALS], table, draw_search_plots(results), folder)

@@ -6,8 +6,8 @@ of every goal: its samplers learn from that, while most of them leave out failed
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import OF_MODEL, Search
-from transformer_pl.search.study import counted_trials, enqueue_again, retry_once, states_of, trial_name
+from transformer_pl.search.study import counted_trials, shown_number, trial_name
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.runs_folder import finished_results
 
@@ -59,20 +59,15 @@ class SearchQueue:
         self._past_results = finished_results(runs)  # for the estimates
         self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
         self._next_draw = self._next_beat = -math.inf
-        known = study.get_trials(deepcopy=False)
-        known_states = states_of(known)
-        for trial in known:
-            if known_states[trial.number] == "failed":  # in an earlier command
-                enqueue_again(study, trial)
+        for trial in counted_trials(study):
+            if trial.state == TrialState.FAIL:  # in an earlier command
+                studies.try_again(study, trial)
 
     # -----------------------------------------------------------------------------------------------------------------
     # What `launch` calls
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        """Return a trial to train now, or None if there is none now. taken: ids of weights that are being trained.
-
-        Raises an InputError where Optuna cannot draw with the options of the sampler.
-        """
+        """Return a trial to train now, or None if there is none now. taken: ids of weights that are being trained."""
         if self._clock() < self._next_draw:
             return None
         self._retry_orphans()
@@ -111,10 +106,7 @@ class SearchQueue:
                 storage.record_heartbeat(draw.trial._trial_id)
 
     def watch(self, planned: PlannedTrial) -> bool:
-        """Report new validations to the pruner; True if it wants the trial to end. Base, the reference, is not pruned.
-
-        Raises an InputError where Optuna cannot prune with the options of the pruner.
-        """
+        """Report new validations to the pruner; True if it wants the trial to end. Base is not pruned."""
         draw, file = self.draws[planned.trial.folder.name], planned.trial.folder / "metrics.jsonl"
         size = file.stat().st_size if file.exists() else 0
         if len(self.search.goals) > 1 or size == draw.metrics_bytes:
@@ -122,7 +114,7 @@ class SearchQueue:
         (metric,), draw.metrics_bytes = self.search.goals, size
         values = [line[metric] for line in planned.trial.metrics() if metric in line and line_kind(line) != "final"]
         new = values[draw.reported :]
-        with suppress(UpdateFinishedTrialError), _refusing("--pruner"):  # another process may have taken it over
+        with suppress(UpdateFinishedTrialError):  # another process may have taken it over
             for value in new:
                 draw.reported += 1
                 draw.trial.report(value, draw.reported)
@@ -141,7 +133,7 @@ class SearchQueue:
             self._tell(trial, state=TrialState.PRUNED)
         elif ending == "diverged":
             worst = [math.inf if direction == "minimize" else -math.inf for direction in self.search.goals.values()]
-            self._tell(trial, worst, attributes={studies.DIVERGED: planned.trial.diverged_at()})
+            self._tell(trial, worst, **{studies.DIVERGED: planned.trial.diverged_at()})
         elif ending == "failed" or None in values:
             self._tell(trial, state=TrialState.FAIL)
         else:
@@ -151,7 +143,7 @@ class SearchQueue:
         """Put back all trials of this process: whoever draws next resumes them from their checkpoints."""
         for draw in self._own_draws():
             if self._tell(draw.trial, state=TrialState.FAIL):
-                enqueue_again(self.study, draw.trial)
+                studies.try_again(self.study, self._frozen(draw.trial))
         self.draws, self.held = {}, []
 
     def argv(self, planned: PlannedTrial, runs: Path) -> list[str]:
@@ -175,19 +167,19 @@ class SearchQueue:
         An invalid config is reported to Optuna as infeasible, and another one is drawn.
         """
         while self._has_more():
-            with _refusing("--sampler"):
-                trial = self.study.ask(dict(self.search.space))
-            earlier = sum(other.number < trial.number for other in counted_trials(self.study))
-            if earlier >= self.search.run_cap and studies.FIRST not in trial.user_attrs:  # others drew at the same time
+            trial = self.study.ask(dict(self.search.space))
+            drawn = self._frozen(trial)
+            earlier = sum(shown_number(other) < shown_number(drawn) for other in counted_trials(self.study))
+            if earlier >= self.search.run_cap:  # others drew at the same time
                 self._tell(trial, state=TrialState.FAIL)
                 continue
             try:
                 config, keys = self.search.config(trial.params)
                 corpus = self._open_corpus(config.data)
-                planned = plan_trial(trial.number, trial_name(trial), config, self.search.scale, self.runs, corpus)
+                planned = plan_trial(trial.number, trial_name(drawn), config, self.search.scale, self.runs, corpus)
             except InputError as error:
                 trial.set_constraint(VALID_CONFIG, 1.0)
-                self._tell(trial, state=TrialState.PRUNED, attributes={studies.INFEASIBLE: str(error)})
+                self._tell(trial, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})
                 continue
             trial.set_constraint(VALID_CONFIG, 0.0)
             trial.set_user_attr(studies.FOLDER, planned.trial.folder.name)
@@ -213,16 +205,10 @@ class SearchQueue:
         self.ended(draw.planned, "done" if trial.result() else "diverged")
         return False
 
-    def _tell(
-        self,
-        trial: Trial | FrozenTrial,
-        values: Any = None,
-        state: TrialState | None = None,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> bool:
+    def _tell(self, trial: Trial | FrozenTrial, values: Any = None, state: Any = None, **attributes: Any) -> bool:
         """Tell the study how a trial has ended. False: another process has told it already."""
         try:
-            for name, value in (attributes or {}).items():
+            for name, value in attributes.items():
                 trial.set_user_attr(name, value)
             self.study.tell(trial.number, values, state)
         except (ValueError, UpdateFinishedTrialError):
@@ -234,6 +220,10 @@ class SearchQueue:
 
     def _trials(self, state: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(state,))
+
+    def _frozen(self, trial: Trial) -> FrozenTrial:
+        """The trial as the study has it now."""
+        return self.study.get_trials(deepcopy=False)[trial.number]
 
     def _own_draws(self) -> list[DrawnTrial]:
         return [*self.draws.values(), *self.held]
@@ -254,7 +244,7 @@ class SearchQueue:
         self._unlocked = {trial.number: self._unlocked.get(trial.number, now) for trial in unlocked}
         for trial in unlocked:
             if now > self._unlocked[trial.number] + UNLOCKED_S and self._tell(trial, state=TrialState.FAIL):
-                retry_once(self.study, trial)
+                studies.try_once_more(self.study, trial)
 
     def _is_alive(self, trial: FrozenTrial) -> bool:
         """Whether a running trial shows that its process lives: by its lock, or in a database by having been begun."""
@@ -265,16 +255,3 @@ class SearchQueue:
 def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:
     """Whether the same weights are being trained, here (`taken`) or by another command."""
     return draw.planned.identity.weights in taken or draw.planned.trial.locked()
-
-
-@contextmanager
-def _refusing(flag: str) -> Iterator[None]:
-    """Optuna refuses some options of samplers and pruners, and misses some packages, only when it uses them."""
-    try:
-        yield
-    except (*studies.DATABASE_ERRORS, UpdateFinishedTrialError, OSError):  # of the storage
-        raise
-    except Exception as error:  # Optuna, numpy and torch raise errors of many types here
-        raise InputError(
-            f"{flag}: must have options that Optuna can use, but: {error}; correct them, or install what is missing"
-        ) from None

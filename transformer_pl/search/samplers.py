@@ -5,7 +5,6 @@ from typing import Any
 
 import optuna
 from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler
 
 from transformer_pl.levels import parse_scalar
 from transformer_pl.runtime.errors import InputError, suggestion
@@ -28,11 +27,6 @@ PRUNERS = {
 }
 
 
-def sampler(search: Search, words: Sequence[str] | None) -> BaseSampler:
-    """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method."""
-    return construct(SAMPLERS, words or ["random" if search.method == "random" else "tpe"], "--sampler")
-
-
 def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
     """Return the pruner of `--pruner NAME [key=value ...]`, or by default that of the file's `early_terminate`.
 
@@ -42,9 +36,8 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
     is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
     if prunes and not is_scheduled:
         raise InputError(
-            f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one metric that every validation "
-            f"measures (val/ppl, val/loss, val/bleu_sample), but the search is for {', '.join(search.goals)}; search "
-            "for one of these, or leave it out"
+            f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one goal that every validation "
+            f"measures, such as val/ppl, but the search is for {', '.join(search.goals)}; change it, or leave it out"
         )
     if words or search.early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import create_trial
-from pydantic import BaseModel, Field, ValidationError, model_validator
-from rich.console import Console
+from pydantic import BaseModel, Field, ValidationError
 
 from transformer_pl.components import default_options
 from transformer_pl.config import KEYS, Config, is_known_key, nominal_sizes, not_papers, unknown_key
@@ -18,7 +17,6 @@ from transformer_pl.key_types import Count, NoBool, constraint_of
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_scalar, resolve, scale_level, type_errors
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search.distributions import Distribution, choices_or_ends, distribution
 from transformer_pl.task import LOSSES, best_goal, task_of
 
@@ -55,12 +53,6 @@ class Sections(BaseModel):
     def goals(self) -> dict[str, Direction]:
         """Which way each metric is better."""
         return {goal.name: goal.goal for goal in (*filter(None, [self.metric]), *self.metrics)}
-
-    @model_validator(mode="after")
-    def _fits(self) -> "Sections":
-        if bool(self.metric) == bool(self.metrics):
-            raise ValueError("metric: must be given, or else metrics, such as metric: {name: val/ppl, goal: minimize}")
-        return self
 
 
 class Search(NamedTuple):
@@ -126,6 +118,8 @@ def read_search(
     mistakes, fixed, space = top_level_mistakes(path, content), dict[str, Any](), dict[str, Distribution]()
     try:
         sections = Sections.model_validate(content)
+        if not sections.goals:
+            mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")
     except ValidationError as error:
         for one in error.errors():
             place = f"{'.'.join(map(str, one['loc']))} = {shown(one['input'])}: " if one["loc"] else ""
@@ -133,7 +127,7 @@ def read_search(
     parameters = content.get("parameters")
     for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
         try:
-            values = _read_parameter(path, key, parameter, sets)
+            values = _read_parameter(path, key, parameter)
         except InputError as error:
             mistakes += error.messages
         except (ValueError, TypeError) as error:
@@ -143,8 +137,10 @@ def read_search(
             space |= {key: values} if len(choices) > 1 else {}
             fixed |= {key: choices[0]} if len(choices) == 1 else {}
     if not space and not mistakes:
+        mistakes.append(f"{path}: parameters: some key must have values: [...], or min and max, to search")
+    for key in space.keys() & sets.keys():
         mistakes.append(
-            f"{path}: parameters = {shown(parameters)}: some key must have values: [...], or min and max, to search"
+            f"--set {key}={shown(sets[key])}: {path} draws this key; leave it out, or give it one value there"
         )
     if seeds and len(seeds) > 1:
         mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
@@ -173,11 +169,11 @@ def read_search(
     return search
 
 
-def _read_parameter(path: Path, key: Any, parameter: Any, sets: Mapping[str, str]) -> Distribution:
+def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     """Read one parameter of the file.
 
     Raises a ValueError or a TypeError with the constraint that it breaks, and an InputError for choices that are
-    invalid by themselves, or that --set overrides. Constraints between keys are not checked here.
+    invalid by themselves. Constraints between keys are not checked here.
     """
     if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
         raise ValueError(unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS]))
@@ -191,31 +187,22 @@ def _read_parameter(path: Path, key: Any, parameter: Any, sets: Mapping[str, str
     values = distribution(parameter)
     choices = choices_or_ends(values)
     is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
-    if len(choices) == 1:
-        return values
-    if key in ("scale", "seed") or is_text:
+    if len(choices) > 1 and (key in ("scale", "seed") or is_text):
         raise ValueError("must be one value in a search")
     if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
-    mistakes = []
-    for choice in choices:
-        for level in row_levels(path, {key: choice}, {}):
-            is_choice = isinstance(values, CategoricalDistribution)  # a wrong end of a range is found as infeasible
-            mistakes += type_errors(level) if is_choice else []
-            mistakes += [
-                f"--set {name}={shown(sets[name])}: must be a key that the search does not draw, but parameters.{key} "
-                f"of {path} does; leave it out, or give the file one value"
-                for name in level.values.keys() & sets.keys()
-            ]
-    if mistakes:
-        raise InputError(*dict.fromkeys(mistakes))
+    if len(choices) > 1 and isinstance(values, CategoricalDistribution):  # a wrong end of a range is infeasible
+        levels = [level for choice in choices for level in row_levels(path, {key: choice}, {})]
+        if mistakes := [mistake for level in levels for mistake in type_errors(level)]:
+            raise InputError(*dict.fromkeys(mistakes))
     return values
 
 
 def _mistakes_of_base(search: Search) -> list[str]:
     """Check what needs the base's config: it is trial 0, and tells which metrics there are."""
     task = task_of(search.base.data)
-    known = [*LOSSES, *task.metrics, task.sample_metric, *OF_MODEL]
+    samples = [task.sample_metric] if search.base.trainer.bleu_sample else []
+    known = [*LOSSES, *task.metrics, *samples, *OF_MODEL]
     mistakes = []
     for key, value in search.base_draw.items():
         try:
@@ -225,23 +212,8 @@ def _mistakes_of_base(search: Search) -> list[str]:
             mistakes.append(f"parameters.{key}: {remedy}")
     for name, direction in search.goals.items():
         if name not in known:
-            mistakes.append(f"metric.name = {name}: no such metric{suggestion(name, known)}")
+            hint = f": it needs trainer.{name[4:]}" if name == task.sample_metric else suggestion(name, known)
+            mistakes.append(f"metric.name = {name}: no such metric{hint}")
         elif name not in OF_MODEL and direction != (best := best_goal(name)):
             mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")
-    if task.sample_metric in search.goals and not search.base.trainer.bleu_sample:
-        mistakes.append(
-            f"metric.name = {task.sample_metric}: needs trainer.bleu_sample, its number of sentences; add it to "
-            "parameters, such as trainer.bleu_sample: {value: 100}"
-        )
     return mistakes
-
-
-def print_search(search: Search, console: Console) -> None:
-    """Print the size of a search, its goals, and its space with the base's values."""
-    goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
-    say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
-    base = search.base_draw
-    for key, values in search.space.items():
-        between = ", " if isinstance(values, CategoricalDistribution) else " to "
-        scale = ", on a logarithmic scale" if getattr(values, "log", False) else ""
-        say(console, f"  {key}: {between.join(map(str, choices_or_ends(values)))}{scale} (base {base[key]})")

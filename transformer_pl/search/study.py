@@ -5,21 +5,19 @@ It is a journal file beside the table, or a database that several machines share
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import optuna
 from optuna.distributions import distribution_to_json
-from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
-from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from transformer_pl.config import without_section
 from transformer_pl.runtime.errors import InputError
@@ -30,19 +28,14 @@ from transformer_pl.trials.trial import trial_id
 
 JOURNAL = "study.journal"
 DESCRIPTION = "search"  # user attribute of a study: what all its trials have in common
-DATABASE_ERRORS = (StorageInternalError, SQLAlchemyError)
 BEAT_S, GRACE_S = 15, 60  # in a database: between two heartbeats of a trial; without one until its process is dead
+CONNECT_S = (1, 1, 0)  # after each attempt to open a database
 
 # User attributes of a trial.
 BASE = "base"  # True: this is the base, enqueued when the study is created
 FOLDER = "folder"  # the name of its folder under runs/trials; missing where its config is invalid
 INFEASIBLE = "infeasible"  # the error message of an invalid config
 DIVERGED = "diverged"  # the step at which the loss was no longer finite
-FIRST = "first"  # of a trial that is trained again: the number that it had at first, by which people know it
-
-UNCOUNTED = ("waiting", "dropped")  # states of trials that do not count towards `run_cap`
-
-T = TypeVar("T")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -54,32 +47,30 @@ def without_warnings() -> Iterator[None]:
     """In it Optuna warns neither of functions that it may still change, nor of uses that are meant here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnovaImportanceEvaluator")
+        warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnova|The constraint value")
         yield
 
 
+with without_warnings():
+    try_again = RetryHeartbeatStaleTrialCallback()  # enqueues a trial of a study with the same values
+    try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # as the trial itself may kill its process
+
+
 @without_warnings()
-def create_study(
-    search: Search, folder: Path, url: str | None, sampler: BaseSampler | None, pruner: BasePruner | None
-) -> optuna.Study:
+def create_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
     """Create the study of a search with base as its first trial, or load it if it is there.
 
-    Raises an InputError where the storage cannot be opened, or has a study of this name with other settings.
+    Raises an InputError where the database does not answer, or has a study of this name with other settings.
     """
-
-    def create() -> optuna.Study:
-        storage, directions = _open(url, folder), list(search.goals.values())
-        options: dict[str, Any] = {"study_name": folder.name, "storage": storage, "sampler": sampler, "pruner": pruner}
-        try:
-            study = optuna.create_study(**options, directions=directions)
-        except DuplicatedStudyError:
-            return optuna.load_study(**options)
+    storage, directions = _open(url, folder), list(search.goals.values())
+    try:
+        study = optuna.create_study(study_name=folder.name, storage=storage, directions=directions)
+    except DuplicatedStudyError:
+        study = optuna.load_study(study_name=folder.name, storage=storage)
+    else:
         study.enqueue_trial(search.base_draw, user_attrs={BASE: True})
         study.set_user_attr(DESCRIPTION, _describe(search))
         study.set_metric_names(list(search.goals))  # for optuna-dashboard
-        return study
-
-    study = _connect(url, create)
     _check_search(study, search)
     return study
 
@@ -90,7 +81,7 @@ def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study | 
     if url is None and not (folder / JOURNAL).exists():
         return None
     try:
-        study = _connect(url, lambda: optuna.load_study(study_name=folder.name, storage=_open(url, folder)))
+        study = optuna.load_study(study_name=folder.name, storage=_open(url, folder))
     except KeyError:
         return None
     _check_search(study, search)
@@ -106,37 +97,24 @@ class _Journal(JournalFileBackend):
 
 
 def _open(url: str | None, folder: Path) -> BaseStorage:
-    if url is None:
-        path = folder / JOURNAL
-        try:
-            return JournalStorage(_Journal(str(path)))
-        except Exception as error:  # Optuna raises any error for a journal that it cannot replay
-            raise InputError(
-                f"{path}: must be a journal that Optuna can replay, but: {type(error).__name__}: {first_line(error)}; "
-                "rename the file, and the search begins anew: trials that have finished are not trained again"
-            ) from None
-    return RDBStorage(
-        url,
-        engine_kwargs={"pool_pre_ping": True},  # a connection may break while a trial runs
-        heartbeat_interval=BEAT_S,
-        grace_period=GRACE_S,
-        heartbeat_stale_trial_callback=retry_once,
-    )
-
-
-def _connect(url: str | None, connect: Callable[[], T]) -> T:
-    """Call `connect`, again where several processes create the tables of an empty database at once: all but one fail.
+    """Open the journal or the database. Where several processes create its tables at once, all but one fail at first.
 
     Raises an InputError where the database does not answer.
     """
-    for attempts_left in (4, 3, 2, 1, 0):
+    if url is None:
+        return JournalStorage(_Journal(str(folder / JOURNAL)))
+    for wait_s in CONNECT_S:
         try:
-            return connect()
+            return RDBStorage(
+                url,
+                engine_kwargs={"pool_pre_ping": True},  # a connection may break while a trial runs
+                heartbeat_interval=BEAT_S,
+                grace_period=GRACE_S,
+                heartbeat_stale_trial_callback=try_once_more,
+            )
         except (SQLAlchemyError, OSError, ImportError) as error:
-            reason = first_line(error)
-            if not isinstance(error, IntegrityError | ProgrammingError) and "already exists" not in str(error):
-                break
-            time.sleep(attempts_left / 4)
+            reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
+            time.sleep(wait_s)
     raise InputError(
         f"--storage {url}: must be a database that answers, but: {reason}; correct the URL, start the database, or "
         "install its driver (for PostgreSQL: pip install 'psycopg[binary]')"
@@ -147,22 +125,16 @@ def check_url(url: str | None) -> None:
     """Raise an InputError for a URL that is malformed or holds a password, without printing it."""
     try:
         parsed = url and make_url(url)
-    except (ArgumentError, ValueError):
-        raise InputError(
-            "--storage: must be a URL that Optuna takes, such as postgresql://USER@HOST:PORT/DATABASE or "
-            "sqlite:///FILE; correct it"
-        ) from None
-    if parsed and (parsed.password or any("pass" in key.lower() for key in parsed.query.keys() - {"passfile"})):
-        raise InputError(
-            "--storage: must hold no password, which others could read on the command line; take it out, and give it "
-            "to the database's driver: of PostgreSQL in the file ~/.pgpass, or in the environment as PGPASSWORD"
+        is_wrong = parsed and (
+            parsed.password or any("pass" in key.lower() for key in parsed.query if key != "passfile")
         )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, where there is one of its cause or of the database's driver."""
-    cause = error.__cause__ or error
-    return (str(getattr(cause, "orig", None) or cause).strip() or type(cause).__name__).splitlines()[0]
+    except (ArgumentError, ValueError):
+        is_wrong = True
+    if is_wrong:
+        raise InputError(
+            "--storage: must be a URL such as postgresql+psycopg://USER@HOST:PORT/DATABASE, without a password, which "
+            "others could read; PostgreSQL's driver takes that from the file ~/.pgpass, or from PGPASSWORD"
+        )
 
 
 def _check_search(study: optuna.Study, search: Search) -> None:
@@ -187,45 +159,30 @@ def _describe(search: Search) -> dict[str, str]:
 # Its trials
 
 
-def states_of(trials: Sequence[FrozenTrial]) -> dict[int, str]:
-    """Return the state of every trial by its number. trials: all trials of the study, in the order of their numbers.
+def state_of(trial: FrozenTrial) -> str:
+    """Return the state of a trial.
 
     waiting: enqueued, as base or to be trained again; running; done; pruned; failed: the next command tries it again;
     diverged: Optuna is told infinity as the worst value of every goal; infeasible: Optuna is told that it is pruned and
-    breaks a constraint; dropped: `run_cap` was reached when it was drawn, or a later trial takes its place.
+    breaks a constraint.
     """
-    latest = {shown_number(trial): trial.number for trial in trials}
-    states = {}
-    for trial in trials:
-        name = trial.state.name.lower()
-        states[trial.number] = {"complete": "done", "fail": "failed"}.get(name, name)
-        was_surplus = trial.state == TrialState.FAIL and FOLDER not in trial.user_attrs
-        if was_surplus or latest[shown_number(trial)] != trial.number:
-            states[trial.number] = "dropped"
-        elif INFEASIBLE in trial.user_attrs:
-            states[trial.number] = "infeasible"
-        elif DIVERGED in trial.user_attrs:
-            states[trial.number] = "diverged"
-    return states
+    for state in (INFEASIBLE, DIVERGED):
+        if state in trial.user_attrs:
+            return state
+    return {"complete": "done", "fail": "failed"}.get(name := trial.state.name.lower(), name)
 
 
 def counted_trials(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials that count towards `run_cap`, in the order of their numbers."""
-    trials = study.get_trials(deepcopy=False)
-    states = states_of(trials)
-    return [trial for trial in trials if states[trial.number] not in UNCOUNTED]
+    """Return the trials that count towards `run_cap`, in the order of their numbers.
 
-
-def enqueue_again(study: optuna.Study, trial: Trial | FrozenTrial) -> None:
-    """Enqueue a trial with the same values, under the number of the first time."""
-    kept = {BASE: True} if BASE in trial.user_attrs else {}
-    study.enqueue_trial(dict(trial.params), user_attrs=kept | {FIRST: shown_number(trial)})
-
-
-def retry_once(study: optuna.Study, orphan: FrozenTrial) -> None:
-    """Enqueue a trial whose process died; not for a second time, as the trial itself may kill its process."""
-    if FIRST not in orphan.user_attrs:
-        enqueue_again(study, orphan)
+    They are neither those that wait, nor those that another trial repeats, nor those that were drawn beyond `run_cap`.
+    """
+    latest = {shown_number(trial): trial for trial in study.get_trials(deepcopy=False)}
+    return [
+        trial
+        for trial in latest.values()
+        if trial.state != TrialState.WAITING and (trial.state != TrialState.FAIL or FOLDER in trial.user_attrs)
+    ]
 
 
 def trained_trial(trial: FrozenTrial, runs: Path) -> TrialFolder | None:
@@ -234,15 +191,17 @@ def trained_trial(trial: FrozenTrial, runs: Path) -> TrialFolder | None:
     return TrialFolder.at(runs, trial_id(name), lambda: name) if name else None
 
 
-def trial_name(trial: Trial | FrozenTrial) -> str:
+def trial_name(trial: FrozenTrial) -> str:
     """Return the number and the drawn values of a trial: `#3 h=4 p_drop=0.12`."""
     drawn = [f"{without_section(key)}={short_value(value)}" for key, value in trial.params.items()]
     return " ".join([f"#{shown_number(trial)}", *drawn])
 
 
-def shown_number(trial: Trial | FrozenTrial) -> int:
+@without_warnings()
+def shown_number(trial: FrozenTrial) -> int:
     """The number by which people know a trial: one that is trained again keeps that of the first time."""
-    return trial.user_attrs.get(FIRST, trial.number)
+    first = RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
+    return trial.number if first is None else first
 
 
 def short_value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A W&B run in a process of its own, for a trial or for a sweep's report. Only this file imports wandb.
+"""A W&B run in a process of its own, for a trial. Only this file imports wandb.
 
 W&B's calls may block for minutes, or raise, when the network or the service fails. Here they cannot delay or end a
 trial: a thread writes messages to a socket, as lines of JSON, and only `WandbRun.finish` waits, no longer than it says.
@@ -47,7 +47,7 @@ class WandbRun:
             self.tell(run=run)
 
     def tell(self, **message: Any) -> None:
-        """Send a message of one key: log, summary, tables or images."""
+        """Send a message of one key: log, summary or tables."""
         if self._process:
             self._lines.put(json.dumps(message).encode() + b"\n")
 
@@ -130,8 +130,6 @@ def _keep_run() -> None:
             for name, rows in content.items():
                 table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
                 run.log({name: table})
-        elif kind == "images":  # files by caption
-            run.log({name: wandb.Image(path) for name, path in content.items()})
         elif kind == "finish":
             if content == 128 + signal.SIGTERM:
                 run.mark_preempting()
@@ -139,7 +137,7 @@ def _keep_run() -> None:
             return
 
 
-def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
+def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -> Any:
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
     The environment variables of W&B win over `name` and the default project. The run is online where there is an API
@@ -154,7 +152,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
         id_file.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
-        "job_type": job_type,
+        "job_type": "train",
         "name": os.environ.get("WANDB_NAME", name),
         "tags": [tag[:64] for tag in tags],
         "config": config,
@@ -183,7 +181,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
             run.save(source, base_path=folder, policy="now")
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
-    if mode == "offline" and job_type != "report":  # the sweep's command says it of the report and all trials at once
+    if mode == "offline":
         print(f"W&B: offline ({reason}); later: wandb sync {quote(folder)}/wandb/offline-run-*", flush=True)
     return run
 
