@@ -8,7 +8,6 @@ from transformer_pl.config import KEYS
 from transformer_pl.experiments.sweep_file import MOST_TRIALS, read_sweep
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.runtime.errors import SHOWN, InputError
-from transformer_pl.runtime.yaml_file import read_yaml
 
 TABLE3 = str(ROOT / "sweeps" / "table3_A.yaml")
 SEARCH = str(ROOT / "sweeps" / "search_size.yaml")
@@ -94,11 +93,3 @@ def test_an_empty_option_is_not_ignored(tmp_path, option):
     runs = [] if option == "--runs" else [f"--runs={tmp_path}"]
     for words in ([option, ""], [f"{option}="]):
         assert f"argument {option}: " in message(sweep.main, [file, "--plan", *runs, *words])
-
-
-def test_what_never_ends_or_is_too_large_is_not_read(tmp_path):
-    endless, large = tmp_path / "endless.yaml", tmp_path / "large.yaml"
-    endless.symlink_to("/dev/zero")
-    large.write_bytes(b"# " * (1 << 20))
-    for path in (endless, large):
-        assert str(path) in message(read_yaml, path)

@@ -10,7 +10,6 @@ from helpers import ROOT
 
 from transformer_pl import report, sweep, train
 from transformer_pl.config import Config, Data
-from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Task, checked_scores, task_of
 from transformer_pl.tasks.translation import Translation
@@ -120,23 +119,6 @@ from copying_task import Copying
 class Own(Copying):
     {change}
 """
-
-
-@pytest.mark.parametrize(
-    ("name", "returned"),
-    [
-        ("fails", "{}['x']"),
-        ("pairs", "Corpus({}, '', lambda split: None)"),
-        ("newline", "Corpus({}, '', lambda split: [('a', 'b\\n')])"),
-        ("number", "Corpus({}, '', lambda split: [('a', 3)])"),
-    ],
-)
-def test_a_text_that_cannot_be_used_is_one_message(module, name, returned):
-    module(OWN.replace("{change}", f"def corpus(self, data): return {returned}"), f"stranger_text_{name}")
-    with pytest.raises(InputError) as error:
-        list(open_corpus(Data(task=f"stranger_text_{name}.Own")).pairs("train"))
-    (mistake,) = error.value.messages
-    assert f"data.task = stranger_text_{name}.Own" in mistake
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 from unittest import mock
 
 import pytest
-from filelock import FileLock
 from helpers import ROOT, a_result
 from rich.console import Console
 
@@ -126,16 +125,6 @@ def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
         assert names(find_removable(runs)) == ["demo-failed-s1", "demo-pruned-s1"]
     found = find_removable(runs)
     assert names(found) == sorted([*WASTE, "demo-stopped-s1", "text"]) and not any(item.foreign for item in found)
-
-
-def test_what_a_killed_preparation_has_left_goes_unless_another_goes_on(runs):
-    left = runs / "data" / f".{'0' * 16}.unfinished"
-    left.mkdir()
-    (left / "train.source.tokens").write_bytes(bytes(10))
-    with FileLock(left.with_suffix(".lock")):
-        assert left not in [item.path for item in find_removable(runs)]
-    assert clean(runs, "y\n")[0] == 0
-    assert not list((runs / "data").glob(".*"))
 
 
 # What others have put there

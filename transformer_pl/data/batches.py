@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
-from transformer_pl.data.tokens import Split, Tokens, nothing_fits_error, pairs_that_fit
+from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
 
 
 class Batch(NamedTuple):
@@ -32,13 +32,11 @@ def token_batches(
     """Return the global batches of one epoch, each as indexes of pairs. Every pair that fits is in one of them.
 
     In each batch, sentences * longest <= batch_tokens in both languages. Pairs of equal lengths are shuffled, then the
-    batches are shuffled. The order depends on seed and epoch alone. Raises an InputError if no pair fits.
+    batches are shuffled. The order depends on seed and epoch alone.
     """
     rng = np.random.default_rng((seed, epoch))
     fits = pairs_that_fit(source_lengths, target_lengths, batch_tokens, max_length)
     order = np.flatnonzero(fits).astype(np.int32)  # half of the memory of int64, which counts for millions of pairs
-    if not len(order):
-        raise nothing_fits_error(np.maximum(source_lengths, target_lengths), batch_tokens, max_length)
     rng.shuffle(order)
     order = order[_by_length(source_lengths[order], target_lengths[order])]
     batches = _cut(order, np.maximum(source_lengths[order], target_lengths[order]), batch_tokens)
@@ -113,8 +111,8 @@ class TrainStream:
     part without a sentence repeats one with only padding as its target, so that every rank makes the same steps.
     The global batches do not depend on world or accumulate.
 
-    The state names the next micro-batch. A stream that loads a state continues exactly there, also at the end of an
-    epoch. `dropped` counts the pairs that are too long.
+    A stream that loads the state of another continues exactly where that one was.
+    `dropped` counts the pairs that are too long.
     """
 
     def __init__(
@@ -134,28 +132,26 @@ class TrainStream:
         self.source_lengths, self.target_lengths = split.source.lengths_with_special, split.target.lengths_with_special
         fits = pairs_that_fit(self.source_lengths, self.target_lengths, batch_tokens, max_length)
         self.dropped = int((~fits).sum())
-        self._state = {"step": 0, "epoch": 0, "batch": 0, "part": 0}
+        self.done = 0  # micro-batches
         self._plan: tuple[int, list[np.ndarray]] = (0, self._epoch(0))
 
     def __len__(self) -> int:
         return self.steps * self.accumulate
 
     def __iter__(self) -> Iterator[Batch]:
-        while self._state["step"] < self.steps:
-            epoch, batch, part = (self._state[key] for key in ("epoch", "batch", "part"))
+        while self.done < len(self):
+            step, part = divmod(self.done, self.accumulate)
+            epoch, batch = divmod(step, len(self._plan[1]))  # every epoch has as many batches: only lengths decide
             if self._plan[0] != epoch:
                 self._plan = (epoch, self._epoch(epoch))
-            plan = self._plan[1]
-            micro = self._micro(plan[batch], part)
-            self._state = self._after(self._state, len(plan))
-            yield micro
+            self.done += 1
+            yield self._micro(self._plan[1][batch], part)
 
     def state_dict(self) -> dict[str, int]:
-        """The next micro-batch: its step, epoch, place in the epoch, and part (below `accumulate`)."""
-        return dict(self._state)
+        return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self._state = dict(state)
+        self.done = state["done"]
 
     def _epoch(self, epoch: int) -> list[np.ndarray]:
         lengths = self.source_lengths, self.target_lengths
@@ -170,12 +166,3 @@ class TrainStream:
         nothing_to_predict = collate(self.split, batch[:1])
         target_out = torch.full_like(nothing_to_predict.target_out, PAD)
         return nothing_to_predict._replace(target_out=target_out, tokens=target_tokens)
-
-    def _after(self, state: dict[str, int], batches: int) -> dict[str, int]:
-        step, epoch, batch, part = (state[key] for key in ("step", "epoch", "batch", "part"))
-        part += 1
-        if part >= self.accumulate:
-            step, batch, part = step + 1, batch + 1, 0
-        if batch == batches:
-            epoch, batch = epoch + 1, 0
-        return {"step": step, "epoch": epoch, "batch": batch, "part": part}

@@ -10,18 +10,18 @@ import itertools
 import json
 import os
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus, Pair, choose_splits
 from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.files import reading
 
 TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languages
+REMEDY = "fix the file or its permissions"
 ROWS = 1000  # of a table that are in memory at a time
 
 
@@ -99,31 +99,19 @@ def _number(match: re.Match) -> int:
 
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file's content, by which a text is known."""
-    with _reading(path), path.open("rb") as file:
+    with reading(path, REMEDY), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, gzip or plain. Only \\n ends a line, not the other separators of Python."""
-    with _reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with reading(path, REMEDY), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(f"{path} line {number}: must be UTF-8, but: {error}; convert the file") from None
             yield text.removesuffix("\n").removesuffix("\r")
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """An InputError that names the file, in place of an error of reading it."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: must be readable, but: {reason}; fix the file or its permissions") from None
 
 
 def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -138,7 +126,7 @@ def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def _table_pairs(path: Path, data: Data) -> Iterator[Pair]:
-    with _reading(path):
+    with reading(path, REMEDY):
         for place, row in _parquet(path) if path.suffix == ".parquet" else _json(path):
             yield pair_of(row, data, f"{path} {place}")
 

@@ -21,12 +21,11 @@ from transformer_pl.data.prepared import SIDES, Prepared, token_type
 from transformer_pl.data.selection import OnProgress, Selection, check_counts, no_progress, select_all
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.data.tokenizer import Tokenizer, train_bpe
-from transformer_pl.data.tokens import Tokens, nothing_fits_error
+from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 
 TOKENIZING = 1  # raised whenever the same text would give other tokens
-UNFINISHED = ".unfinished"  # ends the name of a folder that is not prepared to its end
 CHUNK = 10_000  # pairs in memory at a time
 BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
@@ -73,13 +72,16 @@ def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: O
     train = prepared.split("train")
     longer = np.maximum(train.source.lengths_with_special, train.target.lengths_with_special)
     if longer.min() > min(data.max_length, data.batch_tokens):
-        raise nothing_fits_error(longer, data.batch_tokens, data.max_length)
+        raise InputError(
+            f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}: some training pair must "
+            f"fit both, but the shortest of {len(longer)} has {longer.min()} tokens, EOS included; raise them"
+        )
     return prepared
 
 
 def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
     """Prepare the text in a folder beside `folder`, and rename it. Whatever stops that, no part of a text remains."""
-    unfinished = folder.with_name(f".{folder.name}{UNFINISHED}")
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_name(f".{folder.name}.lock"), on_progress):
         if folder.exists():  # another process has prepared it meanwhile
@@ -91,19 +93,6 @@ def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> 
             unfinished.rename(folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def is_abandoned(folder: Path) -> bool:
-    """Whether a folder under runs/data is what a killed preparation has left."""
-    if folder.suffix != UNFINISHED:
-        return False
-    lock = folder.with_suffix(".lock")
-    try:
-        with FileLock(lock, timeout=0):
-            lock.unlink()
-            return True
-    except OSError:  # a living process holds it, or the folder is another user's
-        return False
 
 
 @contextmanager

@@ -5,8 +5,7 @@ runs/data/<id>/  tokenizer.model  meta.json
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from transformer_pl.data.corpus import EVALUATION
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import reading
 
 SIDES = ("source", "target")
 
@@ -70,17 +69,8 @@ class Prepared:
         with self._reading(f"{name}.{side}.txt") as path:
             return path.read_bytes().decode().split("\n")[:-1]
 
-    @contextmanager
-    def _reading(self, file: str) -> Iterator[Path]:
-        path = self.folder / file
-        try:
-            yield path
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(
-                f"{path}: must be as it was written, but cannot be read: {reason}; remove {self.folder}, and the next "
-                "training prepares the text anew"
-            ) from None
+    def _reading(self, file: str) -> AbstractContextManager[Path]:
+        return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the text anew")
 
 
 def token_type(vocab_size: int) -> type:

@@ -4,13 +4,10 @@ A corpus is read as a stream, as often as needed. An error in it names the file 
 """
 
 import itertools
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from transformer_pl.component_sources import is_own_task, task_digest
-from transformer_pl.components import described
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.data.files import folder_corpus
@@ -25,7 +22,10 @@ def open_corpus(data: Data) -> Corpus:
     The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
     something is missing or ambiguous. `pairs` raises one for text that cannot be read.
     """
-    corpus = _of_own_task(data) if is_own_task(data) else task_of(data).corpus(data)
+    corpus = task_of(data).corpus(data)
+    if is_own_task(data):
+        own = {"task": data.task, "code": task_digest(data)["task"]}
+        corpus = replace(corpus, fingerprint=corpus.fingerprint | own)
     return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
 
 
@@ -41,51 +41,11 @@ def parallel_text(data: Data) -> Corpus:
     return folder_corpus(copy, data) if copy else hub_corpus(data)
 
 
-def _of_own_task(data: Data) -> Corpus:
-    """What a task from outside of the project returns. Any error in its code becomes an InputError."""
-
-    @contextmanager
-    def told() -> Iterator[None]:
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:
-            place = f"data.task = {data.task}: corpus must return a Corpus that can be read"
-            raise InputError(f"{place}, but fails at {described(error)}; fix the task") from None
-
-    def pairs(split: str) -> Iterator[Pair]:
-        with told():
-            for source, target in corpus.pairs(split):
-                if "\n" in source or "\n" in target:
-                    raise ValueError(f"a newline is in the pair {source!r}, {target!r}")
-                yield source, target
-
-    with told():
-        corpus = task_of(data).corpus(data)
-        if not isinstance(corpus, Corpus):
-            raise TypeError(f"it returns {corpus!r}")
-        fingerprint = corpus.fingerprint | {"task": data.task, "code": task_digest(data)["task"]}
-        json.dumps(fingerprint)
-        return replace(corpus, fingerprint=fingerprint, pairs=pairs)
-
-
 def _shortened(corpus: Corpus, count: int) -> Corpus:
     """The corpus with only the first `count` pairs of its training split."""
 
     def pairs(split: str) -> Iterator[Pair]:
-        if split != "train":
-            yield from corpus.pairs(split)
-            return
-        number = 0
-        for pair in itertools.islice(corpus.pairs(split), count):
-            number += 1
-            yield pair
-        if number < count:
-            raise InputError(
-                f"data.train_pairs = {count:,}: must be at most the training pairs of the text, but "
-                f"{corpus.description} has {number:,}; lower it, or leave it out for all"
-            )
+        return itertools.islice(corpus.pairs(split), count if split == "train" else None)
 
     return replace(
         corpus,

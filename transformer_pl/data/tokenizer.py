@@ -1,7 +1,7 @@
 """Byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909): one vocabulary for both languages.
 
-Encoding is reversible for every text without a newline: blanks, tabs, control characters, a literal "<s>". A character
-that the training text lacks is encoded as bytes.
+Encoding is reversible for every text without a newline and without ▁ (U+2581), sentencepiece's sign for a blank: tabs,
+control characters, a literal "<s>". A character that the training text lacks is encoded as bytes.
 """
 
 import io
@@ -22,10 +22,6 @@ BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
 MOST_WORDS = 1_000_000  # whose ids are kept at a time
 
-# sentencepiece writes a blank as ▁ and decodes every ▁ as a blank. So a ▁ of the text is encoded as ESC and _.
-_BLANK, _ESCAPE = "▁", "\x1b"
-_ESCAPED = re.compile(f"{_ESCAPE}([{_ESCAPE}_])")
-
 
 def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
@@ -36,16 +32,16 @@ def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """
     model, errors = io.BytesIO(), list[BaseException]()
 
-    def escaped() -> Iterator[str]:
+    def read() -> Iterator[str]:
         try:
-            yield from map(_escape, sentences)
+            yield from sentences
         except BaseException as error:  # sentencepiece would raise it as an error of its own
             errors.append(error)
             raise
 
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=escaped(),
+            sentence_iterator=read(),
             model_writer=model,
             model_type="bpe",
             vocab_size=max(vocab_size, FIXED),  # with fewer it names no bound
@@ -75,22 +71,7 @@ def _explain(error: RuntimeError, vocab_size: int) -> Exception:
         return InputError(f"{place}: must be at least {least[1]} for this text ({tokens}); raise it")
     if greatest := re.search(r"too high .* value <= (\d+)", str(error)):
         return InputError(f"{place}: must be at most {greatest[1]}, as this text allows no more merges; lower it")
-    if "sentences_.empty()" in str(error):
-        return InputError(
-            "the training text must hold at least one sentence without ▅ (U+2585), which the tokenizer skips, but has "
-            "none; give another text"
-        )
     return error
-
-
-def _escape(text: str) -> str:
-    if _BLANK not in text and _ESCAPE not in text:
-        return text
-    return text.replace(_ESCAPE, _ESCAPE * 2).replace(_BLANK, f"{_ESCAPE}_")
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPED.sub(lambda match: _ESCAPE if match[1] == _ESCAPE else _BLANK, text)
 
 
 class Tokenizer:
@@ -112,7 +93,7 @@ class Tokenizer:
         """
         flat, ends = array("I"), array("q", [0])
         for sentence in sentences:
-            for word in _escape(sentence).split(" ") if sentence else ():
+            for word in sentence.split(" ") if sentence else ():
                 flat.extend(self._word(word))
             ends.append(len(flat))
         return Tokens(np.asarray(flat), np.asarray(ends))
@@ -128,7 +109,7 @@ class Tokenizer:
         """
         special = (PAD, BOS, EOS)
         texts = self._processor.decode([[int(token) for token in sentence if token not in special] for sentence in ids])
-        return [_unescape(text).replace("\n", " ") for text in texts]
+        return [text.replace("\n", " ") for text in texts]
 
     def vocabulary(self) -> list[str]:
         """Every token by its id, with ▁ for a blank. Merges are in the order in which they were learned."""

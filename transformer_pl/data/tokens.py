@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_pl.runtime.errors import InputError
-
 
 @dataclass(frozen=True)
 class Tokens:
@@ -66,11 +64,3 @@ def pairs_that_fit(
 ) -> np.ndarray:
     """True for each pair that is trained on: both sentences fit `max_length`, and a batch of their own."""
     return np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
-
-
-def nothing_fits_error(longer: np.ndarray, batch_tokens: int, max_length: int) -> InputError:
-    """longer: the length of the longer sentence of each training pair, at least one, with its special token."""
-    return InputError(
-        f"data.max_length = {max_length}, data.batch_tokens = {batch_tokens}: some training pair must fit both, "
-        f"but the shortest of {len(longer)} has {longer.min()} tokens, EOS included; raise them"
-    )

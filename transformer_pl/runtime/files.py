@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from transformer_pl.runtime.errors import warn
+from transformer_pl.runtime.errors import InputError, warn
 
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
 
@@ -43,6 +44,18 @@ def put_in_place(part: Path, path: Path) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write a value as indented JSON, atomically."""
     write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[Path]:
+    """An InputError that names the file, in place of an error of reading it."""
+    try:
+        yield path
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or repr(error)
+        raise InputError(f"{path}: must be as it was written, but cannot be read: {reason}; {remedy}") from None
 
 
 def try_writing(folder: Path) -> None:

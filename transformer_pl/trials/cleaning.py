@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from transformer_pl.data.prepare import digest, is_abandoned
+from transformer_pl.data.prepare import digest
 from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import ask, counted, say
 from transformer_pl.trials.metrics import main_score
@@ -22,7 +22,7 @@ from transformer_pl.trials.runs_folder import sweep_plan
 from transformer_pl.trials.trial import TRIAL_FOLDER, WRITTEN, Record, Trial, trial_id
 
 # What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
-TRIAL_FILES = (*WRITTEN, "log.txt", "log.*.txt", "result.json.unreadable", "checkpoints", "sources", "wandb", "lock*")
+TRIAL_FILES = (*WRITTEN, "log.txt", "log.*.txt", "checkpoints", "sources", "wandb", "lock*")
 DATA_FILES = ("meta.json", "tokenizer.model", "*.source.*", "*.target.*")
 
 
@@ -90,7 +90,7 @@ def clean(runs: Path, console: Console) -> int:
 
 
 def find_removable(runs: Path) -> list[Removable]:
-    """The trials without a result that no process holds, the texts that no other trial names, and unfinished texts.
+    """The trials without a result that no process holds, and the texts that no other trial names.
 
     A diverged trial has come to its end: it stays. Links stay, and so does what lies behind them.
     """
@@ -102,7 +102,6 @@ def find_removable(runs: Path) -> list[Removable]:
     ]
     found = [_removable(trial.folder, f"{trial.state()}, without a result", TRIAL_FILES) for trial in useless]
     texts = _folders(runs / "data")
-    found += [_removable(text, "its preparation was killed", DATA_FILES) for text in texts if is_abandoned(text)]
     gone = {item.path for item in found if not item.foreign}
     staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in gone]
     if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which text it uses

@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_json, unfinished, write_atomically, write_json
+from transformer_pl.runtime.files import read_json, reading, unfinished, write_atomically, write_json
 from transformer_pl.trials.lock import Timeout, TrialLock
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 
@@ -135,17 +135,14 @@ class Trial:
         """The name of the folder of its text under runs/data; None where the trial never ran."""
         return self.environment().get("data")
 
-    def threads_begun(self) -> int | None:
-        """How many threads a process of an unfinished trial began with; None for one that has yet to begin."""
-        return None if self.result() else self.environment().get("threads")
-
     def threads(self, configured: int | None, share: int) -> int:
         """The number of threads for each process of the trial. Its results depend on it in their last bits.
 
-        configured: trainer.threads, which wins; then the number the trial began with; then `share`, this process's
-        share of the machine.
+        configured: trainer.threads, which wins; then the number an unfinished trial began with; then `share`, this
+        process's share of the machine.
         """
-        return configured or self.threads_begun() or share
+        begun = None if self.result() else self.environment().get("threads")
+        return configured or begun or share
 
     # Whose it is
 
@@ -239,30 +236,15 @@ class Trial:
         """The lines of metrics.jsonl, or roughly the `last` ones."""
         return read_metrics(self.folder / "metrics.jsonl", last)
 
-    @contextmanager
-    def _reading(self, name: str) -> Iterator[Path]:
-        """The path of a file. An error of reading it becomes an InputError."""
-        path = self.folder / name
-        try:
-            yield path
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = getattr(error, "strerror", None) or repr(error)
-            raise InputError(
-                f"{path}: cannot be used: {reason}; to have it again, remove {self.folder} and train the trial anew"
-            ) from None
+    def _reading(self, name: str) -> AbstractContextManager[Path]:
+        return reading(self.folder / name, f"to have it again, remove {self.folder} and train the trial anew")
 
     # The end of a trial
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Write result.json, which makes the trial a finished one, and remove its checkpoints.
-
-        A file of this name that is no result is kept as `result.json.unreadable`.
-        """
+        """Write result.json, which makes the trial a finished one, and remove its checkpoints."""
         self.check_lock()
-        path = self.folder / "result.json"
-        if path.exists() and self.result() is None:
-            path.replace(path.with_name(f"{path.name}.unreadable"))
-        write_json(path, result | {"metrics": metrics_to_json(result["metrics"])})
+        write_json(self.folder / "result.json", result | {"metrics": metrics_to_json(result["metrics"])})
         self.drop_checkpoints()
 
     def drop_checkpoints(self) -> None:
