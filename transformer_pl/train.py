@@ -39,7 +39,7 @@ from transformer_pl.runtime.environment import (
 )
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically, write_json
-from transformer_pl.runtime.log_stream import logged, prints_to
+from transformer_pl.runtime.log_stream import logged
 from transformer_pl.runtime.signals import Stopped, component_code
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.task import task_of
@@ -165,8 +165,6 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     with trial.lock():
         if not rerun and (code := _report_ended(run)) is not None:  # another process had it until now
             return code
-        if not prints_to(trial.log):
-            trial.begin_log()
         with logged(trial.log):
             return _train_and_record(run, prepared, rerun)
 

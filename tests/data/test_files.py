@@ -57,7 +57,7 @@ def test_splits_are_found_by_their_beginning(folder, split, name):
     assert read(opened(folder)) == PAIRS
 
 
-@pytest.mark.parametrize("name", ["test-{}-of-12.{}", "test/{}.{}", "test/{:04}.{}"])
+@pytest.mark.parametrize("name", ["test-{}-of-12.{}", "test-{:05}-of-00012.{}"])
 @pytest.mark.parametrize("endings", [("en", "de"), ("jsonl",), ("parquet",)], ids="-".join)
 def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endings):
     pairs = [(f"word {i}", f"Wort {i}") for i in range(12)]
@@ -118,7 +118,7 @@ def test_every_split_that_is_missing_is_reported_at_once(folder):
         ([], {"train": "train.en"}, "data.train"),  # its ending is no part of the name
         (["test.en.gz"], {}, "test.en.gz"),  # twice
         (["test.jsonl"], {}, "test.jsonl"),
-        (["test/0.en", "test/0.de"], {}, "test/0.en"),
+        (["test-0-of-2.en", "test-0-of-2.de"], {}, "test-0-of-2.en"),
         ([], {"target": "fr"}, "train.en"),  # a language is missing
     ],
 )

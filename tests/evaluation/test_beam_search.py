@@ -186,13 +186,6 @@ def test_length_penalty():
     torch.testing.assert_close(length_penalty(torch.tensor([1, 7, 19]), 0.5), torch.tensor([1, 2**0.5, 2]))
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": -0.1}, {"beam": 0}, {"n_best": 5}, {"n_best": 0}, {"longest": 0}], ids=str)
-def test_settings_outside_their_constraints(wrong):
-    settings = {"longest": 5, "beam": 4, "alpha": 0.6} | wrong
-    with pytest.raises(ValueError):
-        search(Toy(seed=11, sentences=2, V=3), [3, settings.pop("longest")], **settings)
-
-
 @pytest.mark.parametrize("bad", [math.nan, INF])
 @pytest.mark.parametrize("when", [1, 3])
 def test_values_that_are_no_logits(bad, when):

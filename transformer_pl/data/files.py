@@ -53,19 +53,19 @@ def split_files(
     """What to call the text of a folder, and the files of each split by their endings.
 
     forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
-    parts: train-00000-of-00003.en, or train/0000.en. Raises an InputError for splits that are missing or incomplete.
+    parts, train-00000-of-00003.en. Raises an InputError for splits that are missing or incomplete.
     """
     folder = Path(os.path.expanduser(folder))
     if not folder.is_dir():
         raise InputError(f"folder {folder}: must hold the text, but is no folder; give another with data.path=FOLDER")
     endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
     name = re.compile(
-        r"(?P<split>[^/]+?)(-(?P<part>\d+)-of-(?P<parts>\d+)|/(?P<file>\d+))?"
+        r"(?P<split>.+?)(-(?P<part>\d+)-of-(?P<parts>\d+))?"
         rf"\.(?P<ending>{'|'.join(map(re.escape, endings))})(\.gz)?"
     )
     found: dict[str, dict[str, list[re.Match]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
-        if match := name.fullmatch(path.relative_to(folder).as_posix()):
+    for path in sorted(folder.iterdir()):
+        if match := name.fullmatch(path.name):
             found[match["split"]][match["ending"]].append(match)
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
     chosen = choose_splits(found, data, f"folder {folder}", f", without its ending, which must be {whole}")
@@ -94,7 +94,7 @@ def _is_whole(files: dict[str, list[re.Match]], forms: Iterable[tuple[str, ...]]
 
 def _number(match: re.Match) -> int:
     """Which part of its split a file is."""
-    return int(match["part"] or match["file"] or 0)
+    return int(match["part"] or 0)
 
 
 def digest_of(path: Path) -> str:

@@ -62,16 +62,11 @@ def beam_search(
     logprob / length_penalty(maximal length) is a bound. Of equal scores the shorter ranks first, so the early end does
     not change the result.
 
-    Raises ValueError for invalid settings, FloatingPointError for logits that are NaN or infinite, except -inf.
+    Raises a FloatingPointError for logits that are NaN or infinite, except -inf.
     """
     limits = max_lengths.tolist()
-    if not alpha >= 0:
-        raise ValueError(f"alpha >= 0 must hold, or the early end would not be exact, but got alpha={alpha}")
-    if not 1 <= n_best <= beam:
-        raise ValueError(f"1 <= n_best <= beam must hold, but got (n_best={n_best}, beam={beam})")
-    if min(limits, default=1) < 1:
-        raise ValueError(f"max_lengths >= 1 must hold, as EOS is counted, but got {min(limits)}")
-
+    assert alpha >= 0, "otherwise the early end would not be exact"
+    assert 1 <= n_best <= beam and min(limits, default=1) >= 1  # EOS is counted
     lengths = range(max(limits, default=0) + 1)
     penalty = torch.tensor([length_penalty(length, alpha) for length in lengths], device=max_lengths.device)
     outputs: list[list[Hypothesis]] = [[] for _ in limits]

@@ -43,7 +43,6 @@ class LocalLauncher:
         self._running = {worker: process for worker, process in self._running.items() if process.is_alive()}
         worker = next(number for number in range(self.workers.count) if number not in self._running)
         planned.trial.make()
-        planned.trial.begin_log()
         cores = self.workers.cores[worker] if self.workers.cores else []
         process = children.start_module(TRAIN, argv, self._environment(planned, worker), planned.trial.log, cores)
         self._running[worker] = process

@@ -22,7 +22,7 @@ from transformer_pl.trials.runs_folder import sweep_plan
 from transformer_pl.trials.trial import TRIAL_FOLDER, WRITTEN, Record, Trial, trial_id
 
 # What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
-TRIAL_FILES = (*WRITTEN, "log.txt", "log.*.txt", "checkpoints", "sources", "wandb", "lock*")
+TRIAL_FILES = (*WRITTEN, "log.txt", "checkpoints", "sources", "wandb", "lock*")
 DATA_FILES = ("meta.json", "tokenizer.model", "*.source.*", "*.target.*")
 
 
@@ -57,16 +57,11 @@ class Removable(NamedTuple):
 
     path: Path
     reason: str  # why nobody needs it
-    foreign: str | None = None  # something in it that this project has not made: then it stays
 
 
 def clean(runs: Path, console: Console) -> int:
     """List what is not needed, and remove it if the user answers yes. Returns the exit code."""
-    found = find_removable(runs)
-    for item in found:
-        if item.foreign:
-            say(console, f"left alone: {item.path}, as this project has not made {item.foreign} in it")
-    waste = [item for item in found if not item.foreign]
+    waste = find_removable(runs)
     if not waste:
         console.print(f"{runs}: nothing to clean")
         return 0
@@ -92,7 +87,8 @@ def clean(runs: Path, console: Console) -> int:
 def find_removable(runs: Path) -> list[Removable]:
     """The trials without a result that no process holds, and the texts that no other trial names.
 
-    A diverged trial has come to its end: it stays. Links stay, and so does what lies behind them.
+    A diverged trial has come to its end: it stays. So does a folder with anything in it that this project has not made;
+    and links stay, with what lies behind them.
     """
     trials = _trials(runs)
     useless = [
@@ -100,25 +96,28 @@ def find_removable(runs: Path) -> list[Removable]:
         for trial in trials
         if trial.diverged_at() is None and not (trial.folder / "result.json").exists() and not trial.locked()
     ]
-    found = [_removable(trial.folder, f"{trial.state()}, without a result", TRIAL_FILES) for trial in useless]
+    found = [
+        Removable(trial.folder, f"{trial.state()}, without a result")
+        for trial in useless
+        if _holds_only(trial.folder, TRIAL_FILES)
+    ]
     texts = _folders(runs / "data")
-    gone = {item.path for item in found if not item.foreign}
+    gone = {item.path for item in found}
     staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in gone]
     if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which text it uses
         return found
     used = {trial.data() for trial in staying}
-    unused = [text for text in texts if _is_text(text) and text.name not in used]
-    return found + [_removable(text, "no trial uses this text", DATA_FILES) for text in unused]
+    unused = [text for text in texts if _is_text(text) and text.name not in used and _holds_only(text, DATA_FILES)]
+    return found + [Removable(text, "no trial uses this text") for text in unused]
 
 
-def _removable(folder: Path, reason: str, known: tuple[str, ...]) -> Removable:
-    patterns = [*known, *(f".{name}*" for name in known)]  # the second: a file that was not written to its end
-    foreign = [
-        path.name
+def _holds_only(folder: Path, known: tuple[str, ...]) -> bool:
+    """Whether a folder holds only files of these names, and such that were not written to their end."""
+    patterns = [*known, *(f".{name}*" for name in known)]
+    return not any(
+        path.is_symlink() or not any(fnmatchcase(path.name, pattern) for pattern in patterns)
         for path in folder.iterdir()
-        if path.is_symlink() or not any(fnmatchcase(path.name, pattern) for pattern in patterns)
-    ]
-    return Removable(folder, reason, min(foreign, default=None))
+    )
 
 
 def _trials(runs: Path) -> list[Trial]:

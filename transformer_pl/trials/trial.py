@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +68,7 @@ class Trial:
 
     @property
     def log(self) -> Path:
-        """The file that holds what the trial printed in its last attempt."""
+        """The file that holds what the trial has printed, attempt after attempt."""
         return self.folder / "log.txt"
 
     @property
@@ -259,14 +258,8 @@ class Trial:
         shutil.rmtree(self.folder / "wandb", ignore_errors=True)
         self.drop_checkpoints()
 
-    def begin_log(self) -> None:
-        """Keep the log of the last attempt as `log.1.txt`, or under the next free number, for a new attempt."""
-        if self.log.exists() and self.log.stat().st_size:
-            earlier = (self.folder / f"log.{number}.txt" for number in count(1))
-            self.log.replace(next(path for path in earlier if not path.exists()))
-
     def log_end(self, lines: int = 12) -> list[str]:
-        """The last lines of the last attempt's log."""
+        """The last lines of the log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return text.splitlines()[-lines:]
 
