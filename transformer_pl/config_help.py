@@ -1,12 +1,14 @@
 """Every key of the config, described for people: what `python -m transformer_pl.train --help` prints. No torch."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from transformer_pl.config import KEYS, SLOTS, Config
 from transformer_pl.key_types import LARGEST
 
 
+@cache
 def key_schemas() -> dict[str, dict[str, Any]]:
     """The JSON schema of every dotted key, from the declared types; a component is the text of its import path."""
     schema = Config.model_json_schema()

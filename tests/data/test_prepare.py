@@ -165,6 +165,8 @@ def test_a_folder_that_cannot_be_written_or_fills_up_is_named(tmp_path):
         ({"vocab_size": 9}, {}, "data.vocab_size = 9"),
         ({"val_count": 3000, "test_count": 1}, {}, "data.val_count = 3,000"),
         ({"max_length": 1}, {}, "data.max_length = 1"),
+        ({"train_pairs": 10_000}, {}, "data.train_pairs = 10,000"),
+        ({}, {"train": [("a", "b\nc")]}, "train, pair 1"),
     ],
 )
 def test_a_text_that_cannot_be_used(tmp_path, keys, pairs, named):

@@ -102,10 +102,11 @@ def test_the_trials_of_a_command_that_stands_still_are_taken_over(undisturbed, t
         wait_for(lambda: training(runs))
         stopped = [first.pid, *descendants(first.pid)]
         for pid in stopped:
-            stack.callback(os.kill, pid, signal.SIGCONT) if pid == first.pid else None
             os.kill(pid, signal.SIGSTOP)
-        assert finish(grid, runs) == expected
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        try:
+            assert finish(grid, runs) == expected
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
         assert first.wait(120) == 0, first.printed()
     assert table(runs) == expected

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from transformer_pl.config import Data
 from transformer_pl.data.corpus import EVALUATION, SPLITS, Corpus, Pair
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 
@@ -44,6 +44,10 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
     for number, pair in enumerate(corpus.pairs(name)):
         if number % COUNTED_EVERY == 0:
             on_progress("reading the text", number, None)
+        if any("\n" in sentence for sentence in pair):
+            raise InputError(
+                f"{name}, pair {number + 1}: must have no newline, but is {shown(pair)}; put a blank for it"
+            )
         lengths = len(pair[0].split()), len(pair[1].split())
         reason = _reason(*lengths, data)
         if keeps_all and reason != "blank":
@@ -58,6 +62,11 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
         if kept[-1]:
             words = words[0] + lengths[0], words[1] + lengths[1]
     counts = {"pairs": sum(kept)} | left_out
+    if name == "train" and data.train_pairs and len(kept) < data.train_pairs:
+        raise InputError(
+            f"data.train_pairs = {data.train_pairs:,}: must be at most the training pairs of the text, which has "
+            f"{len(kept):,}; lower it, or leave it out for all"
+        )
     if not counts["pairs"]:
         raise InputError(
             f"{corpus.description}: {name} must hold a pair with text in both languages, but none of its {len(kept)} "

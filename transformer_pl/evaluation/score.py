@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from transformer_pl.runtime.errors import InputError
+
 
 class Score(NamedTuple):
     """BLEU and chrF of a whole set, from 0 to 100."""
@@ -14,6 +16,17 @@ class Score(NamedTuple):
     chrf: float
     signature: str  # of BLEU
     statistics: list[list[int]]  # per sentence, see `sentence_statistics`
+
+
+def check_tokeniser(language: str) -> None:
+    """Raise an InputError where sacreBLEU lacks the tokeniser of this language: Japanese and Korean need a package."""
+    try:
+        BLEU(trg_lang=language)
+    except RuntimeError:
+        raise InputError(
+            f"data.target = {language}: BLEU of this language must have its tokeniser, which is not installed; run "
+            f"`pip install -c constraints.txt 'sacrebleu[{language}]'`"
+        ) from None
 
 
 def corpus_score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Score:

@@ -79,6 +79,8 @@ def _look_at(running: dict[str, RunningTrial], queue: TrialQueue, view: Progress
             del running[trial_id]
             end(process)
             ending = _ending(process, planned, asked=deadline is not None)
+            if ending == "failed":  # or dropped, as this command stood still and another one has taken the trial over
+                ending = queue.ended_elsewhere(planned) or ending
             if ending == "failed" and planned.trial.locked():
                 queue.hold(planned)
                 view.waits_again(planned, "another command trains it")

@@ -36,6 +36,10 @@ class Translation(Task):
     published = "table3"
 
     def corpus(self, data: Data) -> Corpus:
+        if data.target in ("ja", "ko"):
+            from transformer_pl.evaluation.score import check_tokeniser  # sacreBLEU takes half a second
+
+            check_tokeniser(data.target)
         return parallel_text(data)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
