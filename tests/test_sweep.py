@@ -30,7 +30,7 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
         assert json.loads((trial / "status.json").read_text())["state"] == "done"
     folder = runs / "sweeps" / "smoke@demo"
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
-    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "wandb"}
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
     assert "wandb sync" in printed.stdout
 
