@@ -10,7 +10,7 @@ import pytest
 from forked import command
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser():
     """Headless Chromium."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -62,7 +62,3 @@ def module(tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in ("stranger", "strange", "kernels", "constants"):
             del sys.modules[name]
-
-
-def pytest_addoption(parser):
-    parser.addoption("--seed", type=int, help="of the one history that tests/runtime/test_lease_simulation.py replays")

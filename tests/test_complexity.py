@@ -67,6 +67,7 @@ def test_a_length_too_large_for_memory_is_left_out():
 
 
 def test_the_command_times_every_layer_of_a_sweep(tmp_path):
+    """The command of tests/benchmarks/README.md, on layers that are quick."""
     file, runs = tmp_path / "layers.yaml", tmp_path / "runs"
     local = "model.attention=ablations.local_attention.LocalAttention model.attention.window=8"
     convolution = "model.self_attention=ablations.convolutional_layer.ConvolutionalLayer"

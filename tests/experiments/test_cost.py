@@ -147,7 +147,7 @@ def spent(config):
     return training_cost(sizes(config.model, config.data.vocab_size), config.steps, 512, 25, 25).flops
 
 
-@pytest.mark.parametrize("name", ["table3", "layers"])
+@pytest.mark.parametrize("name", ["table3", pytest.param("layers", marks=pytest.mark.slow)])  # an LSTM takes 10 s
 def test_rows_of_a_matched_sweep_cost_the_same(name):
     path = ROOT / "sweeps" / f"{name}.yaml"
     rows = read_sweep(path, seeds=["1"], sets={"optim.match": "flops"}).rows

@@ -33,9 +33,9 @@ def trials(runs):
     return [Trial(path) for path in sorted((runs / "trials").iterdir())]
 
 
-def training(runs):
-    """Whether a trial has logged a step, and none has ended."""
-    return any(path.stat().st_size for path in runs.glob("trials/*/metrics.jsonl"))
+def logged(runs):
+    """How many lines of metrics the trials have."""
+    return sum(path.read_bytes().count(b"\n") for path in runs.glob("trials/*/metrics.jsonl"))
 
 
 @contextmanager
@@ -47,23 +47,29 @@ def sweeping(grid, runs, *words):
         yield process
 
 
+def stop(grid, runs, signum, code):
+    """Start a sweep, and stop it by a signal once it trains."""
+    before = logged(runs)
+    with sweeping(grid, runs) as sweep:
+        wait_for(lambda: logged(runs) > before)
+        started = descendants(sweep.pid)
+        os.kill(sweep.pid, signum)
+        assert sweep.wait(60) == code, sweep.printed()
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 20)
+    assert not all(trial.result() for trial in trials(runs))
+
+
 def finish(grid, runs):
     done = command("sweep", grid, "--runs", runs)
     assert done.returncode == 0, done.stdout + done.stderr
     return table(runs)
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_stopped_sweep_leaves_nothing_running_and_the_same_command_continues(undisturbed, tmp_path, signum, code):
+def test_a_stopped_sweep_leaves_nothing_running_and_the_same_command_continues(undisturbed, tmp_path):
     grid, expected = undisturbed
     runs = tmp_path / "runs"
-    with sweeping(grid, runs) as sweep:
-        wait_for(lambda: training(runs))
-        started = descendants(sweep.pid)
-        os.kill(sweep.pid, signum)
-        assert sweep.wait(60) == code, sweep.printed()
-    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 20)
-    assert not all(trial.result() for trial in trials(runs))
+    stop(grid, runs, signal.SIGTERM, 143)
+    stop(grid, runs, signal.SIGKILL, -9)
     assert finish(grid, runs) == expected
 
 
@@ -99,7 +105,7 @@ def test_the_trials_of_a_command_that_stands_still_are_taken_over(undisturbed, t
     runs = tmp_path / "runs"
     with ExitStack() as stack:
         first = stack.enter_context(sweeping(grid, runs))
-        wait_for(lambda: training(runs))
+        wait_for(lambda: logged(runs))
         stopped = [first.pid, *descendants(first.pid)]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)

@@ -91,6 +91,7 @@ def page(report, browser):
     page.goto(report.as_uri())
     yield page
     assert not problems
+    page.close()
 
 
 def test_page_is_self_contained_and_complete(smoke, report):
