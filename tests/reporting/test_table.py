@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 import shutil
 import statistics
 import subprocess
@@ -297,15 +296,11 @@ def test_significant_differences_are_marked():
     assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
 
 
-def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes():
-    rows, seeds = measured([0.0, 0.3, 0.0]), re.compile(r"difference of ([\d.]+) BLEU takes (?:more than )?(\d+) seeds")
-    table = build_table(rows, config())
+def test_a_note_names_the_test():
+    table = build_table(measured([0.0, 0.3, 0.0]), config())
     assert "t-test" in said(table) and "2 rows" in said(table)
-    gap, number = seeds.search(said(table)).groups()
-    verdicts = [(one, 3) for one in compare_rows([row.sentences for row in rows], 0, BLEU)]
-    assert int(number) == (stats.seeds_to_resolve(float(gap), verdicts) or stats.MOST_SEEDS)
     other = build_table(measured([0.0, 0.3], seeds=1), config())
-    assert "randomisation" in said(other) and "t-test" not in said(other) and not seeds.search(said(other))
+    assert "randomisation" in said(other) and "t-test" not in said(other)
 
 
 def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
