@@ -222,7 +222,7 @@ def test_rank_correlation_with_the_paper(sign):
     """Rows (A) with the paper's own differences, and with these reversed. h = 64 is not published."""
     heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
     own = row(config(model__h=64), 90.0)
-    assert f"{sign:+.2f} by BLEU (4 rows;" in said(build_table([row(config(), 60.0), own, *heads], config()))
+    assert f"{sign:+.2f} by BLEU (4 rows)" in said(build_table([row(config(), 60.0), own, *heads], config()))
     assert "by BLEU" not in said(build_table(heads, config()))
 
 

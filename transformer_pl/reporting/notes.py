@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from scipy.stats import spearmanr
+
 from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
-from transformer_pl.reporting.agreement import describe_agreement
 from transformer_pl.reporting.cells import SIGNIFICANT, UNCONVERGED, unmeasured
 from transformer_pl.reporting.published import PublishedTable
 from transformer_pl.reporting.rows import ALPHA, LEARNED, TableRow, text_settings
@@ -11,6 +12,7 @@ from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 
+FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/reporting/README.md"
 
 
@@ -38,7 +40,21 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     other = (["text"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."
-    return f"{note} {describe_agreement(rows, paper)}".rstrip()
+    return f"{note} {_order_note(rows, paper)}".rstrip()
+
+
+def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
+    """How far our differences from base stand in the paper's order. Nothing of few rows, nor of equal values."""
+    known = [
+        (ours, printed)
+        for row in rows
+        if row.published and (ours := row.difference()) is not None
+        if (printed := paper.difference(row.published)) is not None
+    ]
+    if len(known) < FEWEST_ORDERED or any(len(set(values)) == 1 for values in zip(*known, strict=True)):
+        return ""
+    by = f"{spearmanr(*zip(*known, strict=True)).statistic:+.2f} by {rows[0].results.measure.title}"
+    return f"Spearman's rank correlation of our differences with the paper's: {by} ({len(known)} rows)."
 
 
 def _convergence_note(rows: Sequence[TableRow]) -> str:
