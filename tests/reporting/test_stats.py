@@ -18,7 +18,6 @@ from transformer_pl.reporting.stats import (
     estimate,
     holm,
     loss,
-    randomisation,
     sample,
     seed_prior,
 )
@@ -47,23 +46,16 @@ def test_bleu_from_sums_equals_sacrebleu(count, noise):
         assert bleu(sums) == pytest.approx(BLEU().corpus_score(outputs, [references]).score, abs=1e-9)
 
 
-def test_randomisation_with_one_seed_equals_sacrebleu():
+def test_the_p_value_of_one_seed_is_that_of_sacrebleu():
+    """Its test is by random swaps of sentences."""
     worse, references = sentences(200, 0.32, 1)
     better, _ = sentences(200, 0.28, 1)
     named = [("base", worse), ("other", better)]
     test = PairedTest(named, {"BLEU": BLEU(references=[references])}, None, test_type="ar", n_samples=4000)
     expected = test()[1]["BLEU"][1].p_value
-    rows = [np.array([sentence_statistics(outputs, references)]) for outputs in (better, worse)]
+    rows = [sample(np.array([sentence_statistics(outputs, references)]), bleu) for outputs in (better, worse)]
     assert 0.001 < expected < 0.9
-    assert randomisation(*rows, bleu, 4000) == pytest.approx(expected, abs=4 * math.sqrt(expected / 4000))
-
-
-def test_rows_without_a_difference_have_a_p_value_of_1():
-    """Every swap then gives at least the observed difference, in as many trials as are asked for."""
-    row = np.random.default_rng(1).uniform(1, 2, (2, 400, 2))
-    assert randomisation(row, row, loss, trials=3000) == 1
-    worse = row + np.array([1.0, 0.0])
-    assert randomisation(worse, row, loss, trials=3000) == 1 / 3001
+    assert difference(*rows).p_value == pytest.approx(expected, abs=0.02)
 
 
 def test_pseudo_values_of_a_mean_are_the_values_themselves():

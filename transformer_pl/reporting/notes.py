@@ -83,9 +83,7 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     if seeds[0] == 1:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
-        by_seeds = any(one.difference and one.difference.variance_by_seeds is not None for one in compared)
-        test = "a t-test" if by_seeds else "approximate randomisation of these seeds"
-        note += f"{SIGNIFICANT}: p < {ALPHA:g} by {test}, with Holm's correction for {counted(tested, 'row')}. "
+        note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, with Holm's correction for {counted(tested, 'row')}. "
     if compared:
         note += f"Intervals are for other sentences{' and other seeds' if several else ''}."
     return note.rstrip()

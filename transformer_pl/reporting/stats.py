@@ -203,8 +203,8 @@ def compare_rows(
     """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
-    variances that are moderated over the rows where there are enough (see moderation.py), or, where both rows have one
-    seed, by approximate randomisation of sentences. p-values have Holm's correction.
+    variances that are moderated over the rows where there are enough (see moderation.py). Of rows with one
+    seed each, these very seeds are tested, on other sentences. p-values have Holm's correction.
 
     There is no difference from base where the row was measured on other sentences, or `same_text` says so; or where one
     row has one seed and the other several, since nothing is known of the variation of that one.
@@ -223,8 +223,6 @@ def compare_rows(
         if has_same_text and base_row is not None and base_sample and _are_comparable(row, base_row, metric):
             to_base = difference(row_sample, base_sample, prior).within(-most, most)
             p_value = to_base.p_value
-            if len(row) == 1:
-                p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
         row_mean = estimate(row_sample, prior).within(metric.lowest, metric.highest)
         comparisons.append(RowComparison(row_mean, to_base, p_value))
     corrected = iter(holm([one.p_value for one in comparisons if one and one.p_value is not None]))
@@ -251,22 +249,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     factors = np.arange(len(order), 0, -1)
     corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
     return corrected[np.argsort(order)].tolist()
-
-
-def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int = 10_000, seed: int = 1) -> float:
-    """The p-value of a difference by approximate randomisation (Riezler and Maxwell 2005), stratified by seed (Clark
-    et al. 2011): the share of random swaps of sentences between the rows that give at least the observed difference.
-    row, base (S, n, k).
-
-    With one seed this is the test of sacreBLEU. It tests these very seeds: other seeds are not accounted for.
-    """
-    row, gap = row.astype(float), (base - row).astype(float)
-    S, n = row.shape[:2]
-    observed = abs((score(row.sum(1)) - score(base.sum(1))).mean())
-    generator, at_least_observed, chunk = np.random.default_rng(seed), 0, max(1, 10**6 // (S * n))
-    for done in range(0, trials, chunk):
-        swaps = generator.integers(0, 2, (S, min(chunk, trials - done), n)).astype(float)
-        moved = swaps @ gap  # (S, chunk, k)
-        differences = score(row.sum(1)[:, None] + moved) - score((row + gap).sum(1)[:, None] - moved)
-        at_least_observed += int((np.abs(differences.mean(0)) >= observed - 1e-9).sum())
-    return (at_least_observed + 1) / (trials + 1)
