@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader
 
@@ -11,9 +11,8 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.attention import attention_pictures
-from transformer_pl.reporting.page_table import page_columns
 from transformer_pl.reporting.plots import Drawing, save
-from transformer_pl.reporting.render import Table
+from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
@@ -21,6 +20,7 @@ from transformer_pl.task import task_of
 from transformer_pl.trials.identity import config_difference
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
+ALWAYS_SHOWN = ("p", "seeds", "params")  # columns, beside the score and its difference
 LOG_LINES = 40  # of each trial
 # Colours of the figures that follow the page's light or dark scheme.
 SCHEME_COLOURS = {
@@ -74,6 +74,34 @@ def write_page_files(
     )
     write_atomically(folder / "report.html", page)
     write_atomically(folder / "table.md", table.markdown())
+
+
+class PageColumn(NamedTuple):
+    """A column of the page's table."""
+
+    column: Column
+    below: Column | None = None  # its cells stand in small print below those of the column
+    folded: bool = False  # shown only on demand
+
+
+def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
+    """The columns for the page: what a reader compares first stands first, with intervals below the numbers.
+
+    names: of the rows of a sweep. The table of a search keeps its own columns, but the drawn settings come last.
+    """
+    first, *others = table.columns
+    if not table.rows:
+        return [PageColumn(one) for one in (first, *sorted(others, key=lambda one: one.setting))]
+    results = {column.name: column for column in others if not column.setting}
+    title = table.rows[0].results.measure.title
+    intervals = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}
+    labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
+    meaning = "Named by the settings in which it differs from base. Labels such as (A) are the paper's."
+    shown = [PageColumn(Column("row", list(names), meaning=meaning), Column("", labels))]
+    order = [name for name in (*intervals, *ALWAYS_SHOWN) if name in results]
+    shown += [PageColumn(results[name], results.get(intervals.get(name, ""))) for name in order]
+    folded = [one for one in others if one.setting or one.name not in (*order, *intervals.values())]
+    return shown + [PageColumn(one, folded=True) for one in folded]
 
 
 def _inline_svg(path: Path) -> str:
