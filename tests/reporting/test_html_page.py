@@ -14,10 +14,10 @@ from helpers import a_result
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.page_files import page_columns, write_page_files
+from transformer_pl.reporting.plots import draw_sweep_plots
 from transformer_pl.reporting.published import paper_table
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults
-from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.reporting.table import build_table, table_of
 from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_results

@@ -11,9 +11,8 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.reporting.attention import attention_pictures
-from transformer_pl.reporting.plots import Drawing, save
+from transformer_pl.reporting.plots import Drawing, draw_sweep_plots, save
 from transformer_pl.reporting.render import Column, Table
-from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.task import task_of
