@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,6 @@ from transformer_pl.runtime.errors import InputError
 
 ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
-SiteWeights = dict[str, dict[str, Any]]  # packed weights by site
-
-
-class Sentence(NamedTuple):
-    """A sentence whose attention is shown."""
-
-    text: str
-    batch: Batch  # of this sentence alone
-    tokens: dict[str, list[str]]  # of the source, and of the target that the decoder reads
 
 
 def attention_pictures(sweep: Sweep, shown: Sequence[PlannedTrial], among: int) -> list[dict[str, Any]]:
@@ -36,41 +27,38 @@ def attention_pictures(sweep: Sweep, shown: Sequence[PlannedTrial], among: int) 
     same, its layers report weights, and they can be loaded. among: the sentences are chosen among this number of evenly
     spaced ones.
     """
-    sentences: list[Sentence] = []
-    weights: dict[str, list[SiteWeights]] = {}  # by row
+    sentences: list[tuple[dict[str, Any], Batch]] = []
     for one in shown:
         with suppress(InputError, RuntimeError):  # the text or the weights are not here, or a GPU lacks memory
             sentences = sentences or _short_sentences(shown[0].prepared, among)
-            if one.prepared.folder == shown[0].prepared.folder and (found := _weights(one, sentences)):
-                weights[sweep.rows[one.row].name] = found
-    return [
-        {"text": sentence.text, "rows": dict(zip(weights, of_rows, strict=True))} | sentence.tokens
-        for sentence, *of_rows in zip(sentences, *weights.values(), strict=True)
-        if weights
-    ]
+            if one.prepared.folder != shown[0].prepared.folder:
+                continue
+            for (picture, _), by_site in zip(sentences, _weights(one, [batch for _, batch in sentences]), strict=True):
+                if by_site:
+                    picture["rows"][sweep.rows[one.row].name] = by_site
+    return [picture for picture, _ in sentences if picture["rows"]]
 
 
-def _short_sentences(text: Prepared, among: int) -> list[Sentence]:
-    """The sentences of the validation set that are shown."""
+def _short_sentences(text: Prepared, among: int) -> list[tuple[dict[str, Any], Batch]]:
+    """The sentences of the validation set that are shown: text and tokens, without weights yet, and a batch of each."""
     split, sources = text.split("val"), text.text("val")[0]
     lengths = np.maximum(split.source.lengths, split.target.lengths)
     short = [i for i in evenly_spaced(len(sources), among) if lengths[i] < MAX_LENGTH]
     vocabulary, sentences = text.tokenizer.vocabulary(), []
     for i in short[:ATTENTION_SENTENCES]:
         batch = collate(split, np.array([i]))
-        sides = {"source": batch.source[0], "target": batch.target_in[0]}
+        sides = {"source": batch.source[0], "target": batch.target_in[0]}  # the decoder reads the target
         tokens = {side: [vocabulary[token] for token in ids.tolist()] for side, ids in sides.items()}
-        sentences.append(Sentence(sources[i], batch, tokens))
+        sentences.append(({"text": sources[i], "rows": {}} | tokens, batch))
     return sentences
 
 
-def _weights(one: PlannedTrial, sentences: Sequence[Sentence]) -> list[SiteWeights]:
-    """The weights of a trial for each sentence; nothing where no layer reports any. Its model is in memory during this
-    call alone."""
+def _weights(one: PlannedTrial, batches: Sequence[Batch]) -> list[dict[str, dict[str, Any]]]:
+    """The packed weights of a trial for each batch, by site, empty where no layer reports any. Its model is in memory
+    during this call alone."""
     with trained_model(one.config, one.prepared, one.trial) as model:
-        maps = [attention_maps(model, batch.source, batch.target_in) for _, batch, _ in sentences]
-    packed = [{site: _pack(torch.cat(layers).cpu()) for site, layers in by_site.items()} for by_site in maps]
-    return packed if any(packed) else []
+        maps = [attention_maps(model, batch.source, batch.target_in) for batch in batches]
+    return [{site: _pack(torch.cat(layers).cpu()) for site, layers in by_site.items()} for by_site in maps]
 
 
 def _pack(weights: torch.Tensor) -> dict[str, Any]:
