@@ -92,10 +92,8 @@ def seed_counts(row: RowResults) -> str:
 
 def params(rows: Sequence[TableRow]) -> list[str]:
     """The number of trained weights of each row, with enough digits that rows which differ look different."""
-    counts = [row.results.params for row in rows]
-    known = sorted({count for count in counts if count})
-    texts = dict(zip(known, short_numbers(known), strict=True))
-    return [texts[count] if count else "-" for count in counts]
+    counts = [row.results.params or 0 for row in rows]
+    return [text if count else "-" for count, text in zip(counts, short_numbers(counts), strict=True)]
 
 
 def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:

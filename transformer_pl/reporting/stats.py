@@ -68,6 +68,9 @@ class Sample(NamedTuple):
 
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
+    references: (
+        np.ndarray | Sequence[float]
+    ) = ()  # (n,) a number of each reference; rows on other ones are not compared
 
 
 class Estimate(NamedTuple):
@@ -152,17 +155,16 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
     rows = [row for _, row in weighted_rows]
     if any(len(row.scores) == 1 for row in rows):
         return Estimate(value, None, by_sentences, n - 1)
-    by_seeds = [float(row.scores.var(ddof=1)) / len(row.scores) for row in rows]
     interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
     by_sentences = max(0.0, by_sentences - interaction)
+    of_rows = [(prior.moderate(_own(row)) if prior else _own(row), len(row.scores)) for row in rows]
+    parts = tuple(Part(part.variance / S, part.freedom) for part, S in of_rows)
+    by_seeds = sum(part.variance for part in parts)
     if prior:
-        moderated = [(prior.moderate(_own(row)), len(row.scores)) for row in rows]
-        parts = tuple(Part(part.variance / S, part.freedom) for part, S in moderated)
-        return Estimate(value, sum(part.variance for part in parts), by_sentences, math.nan, parts)
-    variance = sum(by_seeds) + by_sentences
-    squares = sum(part**2 / (len(row.scores) - 1) for part, row in zip(by_seeds, rows, strict=True))
-    freedom = variance**2 / (squares + by_sentences**2 / (n - 1)) if variance else math.inf
-    return Estimate(value, sum(by_seeds), by_sentences, freedom)
+        return Estimate(value, by_seeds, by_sentences, math.nan, parts)
+    variance = by_seeds + by_sentences
+    squares = sum(part.variance**2 / part.freedom for part in parts) + by_sentences**2 / (n - 1)
+    return Estimate(value, by_seeds, by_sentences, variance**2 / squares if variance else math.inf)
 
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
@@ -212,34 +214,29 @@ def compare_rows(
     samples = [_finite_sample(row, metric) for row in rows]
     prior = seed_prior([one for one in samples if one is not None])
     most = metric.highest - metric.lowest
-    comparisons: list[RowComparison | None] = []
-    for i, (row, row_sample) in enumerate(zip(rows, samples, strict=True)):
-        if row is None or row_sample is None:
-            comparisons.append(None)
-            continue
-        to_base, p_value = None, None
-        base_row, base_sample = (None, None) if base in (None, i) else (rows[base], samples[base])
-        has_same_text = not same_text or same_text[i]
-        if has_same_text and base_row is not None and base_sample and _are_comparable(row, base_row, metric):
-            to_base = difference(row_sample, base_sample, prior).within(-most, most)
-            p_value = to_base.p_value
-        row_mean = estimate(row_sample, prior).within(metric.lowest, metric.highest)
-        comparisons.append(RowComparison(row_mean, to_base, p_value))
-    corrected = iter(holm([one.p_value for one in comparisons if one and one.p_value is not None]))
-    return [one if one is None or one.p_value is None else one._replace(p_value=next(corrected)) for one in comparisons]
+    means = [one and estimate(one, prior).within(metric.lowest, metric.highest) for one in samples]
+    differences: list[Estimate | None] = [None] * len(rows)
+    for i, row in enumerate(samples):
+        of_base = None if base in (None, i) else samples[base]
+        if row and of_base and (not same_text or same_text[i]) and _are_comparable(row, of_base):
+            differences[i] = difference(row, of_base, prior).within(-most, most)
+    corrected = iter(holm([one.p_value for one in differences if one]))
+    return [
+        of_row and RowComparison(of_row, to_base, next(corrected) if to_base else None)
+        for of_row, to_base in zip(means, differences, strict=True)
+    ]
 
 
 def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
     """The sample of a row, if it has several sentences and all of their numbers are finite."""
     if row is None or row.shape[1] < 2 or not np.isfinite(row[..., metric.columns]).all():
         return None
-    return sample(row[..., metric.columns], metric.score)
+    return sample(row[..., metric.columns], metric.score)._replace(references=row[0, :, metric.reference_column])
 
 
-def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric) -> bool:
-    """Whether two rows (S, n, k + 2) have the same references, and both have one seed, or both several."""
-    same_references = np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])
-    return same_references and (len(row) == 1) == (len(base) == 1)
+def _are_comparable(row: Sample, base: Sample) -> bool:
+    """Whether two rows have the same references, and both have one seed, or both several."""
+    return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
