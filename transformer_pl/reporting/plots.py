@@ -198,7 +198,6 @@ def drawing_by_pyplot() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The figures of a sweep
 
-COSTS = {"params": "parameters", "flops": "training FLOPs"}  # of RowResults
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
 CURVES = (
     "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
@@ -273,7 +272,7 @@ def _curve(name: str, results: RowResults, trials: Sequence[Trial], unit: str) -
 def _cost_plots(rows: Mapping[str, TableRow]) -> dict[str, Drawing]:
     figures = dict[str, Drawing]()
     measured = [(name, row.results, row.score.row_mean) for name, row in rows.items() if row.score]
-    for cost, unit in COSTS.items():
+    for cost, unit in (("params", "parameters"), ("flops", "training FLOPs")):
         points = [
             Point(name, statistics.fmean(results.scores), *score.interval(), cost=getattr(results, cost))
             for name, results, score in measured

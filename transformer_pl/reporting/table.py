@@ -129,10 +129,7 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
             f"{cells.SIGNIFICANT}: it differs significantly from base's. "
             f"{cells.UNCONVERGED}: the row had not converged, or a marked difference is from a base that had not.",
         ),
-        *(
-            mean_of(name, f"val/{key}", "Higher is better.", drop_rank=2, in_latex=False)
-            for key, name in task.others.items()
-        ),
+        *(mean_of(name, f"val/{key}", "Higher is better.", drop_rank=2) for key, name in task.others.items()),
         measured(
             measure.title,
             lambda row: cells.score(row.results),
@@ -162,14 +159,15 @@ def _published_columns(rows: list[TableRow], paper: PublishedTable) -> list[Colu
     of_score = f"test {title}" if paper.split == "test" else title
     others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others if row.score is not None)
     of_others = f" Also printed there: {others}." if others else ""
-    rate = "Training time, times GPUs, times a GPU's sustained rate."
     difference = paper.difference
     return [
         printed("PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
         printed(of_score, lambda row: cells.number(row.score, ".1f"), source + of_others),
         printed(f"Δ {title}", lambda row: cells.number(difference(row), "+z.1f"), "To the paper's base.", drop_rank=5),
         printed("params", lambda row: cells.short(row.params and row.params * 1e6), drop_rank=1),
-        printed("FLOPs", lambda row: cells.short(row.flops), rate),
+        printed(
+            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate."
+        ),
     ]
 
 
