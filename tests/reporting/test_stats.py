@@ -76,8 +76,11 @@ def test_an_interval_ends_where_the_score_does():
     bad[1:, :, :8:2] = 0
     high, low = compare_rows([row, bad], 0, METRIC)
     assert high.row_mean.interval()[1] == 100 and low.row_mean.interval()[0] == 0
-    assert high.row_mean.within(-math.inf, math.inf).interval()[1] > 100
-    assert low.difference.interval()[0] == -100 and low.difference.within(-math.inf, 0).interval()[0] < -100
+    assert high.row_mean._replace(lowest=-math.inf, highest=math.inf).interval()[1] > 100
+    assert (
+        low.difference.interval()[0] == -100
+        and low.difference._replace(lowest=-math.inf, highest=0).interval()[0] < -100
+    )
     assert compare_rows([row], 0, stats.LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
 
 
@@ -168,7 +171,7 @@ def test_every_row_but_base_is_compared_wherever_base_stands():
         for i, one in enumerate(compared):
             if i != base:
                 apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
-                assert one.difference == difference(*apart).within(-100, 100)
+                assert one.difference == difference(*apart)._replace(lowest=-100, highest=100)
     of_other_text = compare_rows(table, 0, METRIC, same_text=[True, False, False])
     for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:], of_other_text):
         assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
@@ -197,7 +200,9 @@ def test_rows_of_a_table_moderate_each_other_s_variance():
     compared = compare_rows(table, 0, METRIC)
     alone = [difference(row, samples[0], prior).p_value for row in samples[1:]]
     assert [one.p_value for one in compared[1:]] == pytest.approx(holm(alone))
-    assert [one.row_mean for one in compared] == [estimate(row, prior).within(0, 100) for row in samples]
+    assert [one.row_mean for one in compared] == [
+        estimate(row, prior)._replace(lowest=0, highest=100) for row in samples
+    ]
     fewer = compare_rows([*table[:4], table[4][:1]], 0, METRIC)  # one seed tells nothing
     assert not any(one.row_mean.parts for one in fewer)
 

@@ -1,6 +1,5 @@
 """The text of a table's cells. An empty string means that there is nothing to print."""
 
-import math
 from collections.abc import Sequence
 
 from transformer_pl.config import SLOTS, without_section
@@ -22,12 +21,9 @@ def short(value: float | None) -> str:
 
 
 def score(row: RowResults) -> str:
-    """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged.
-
-    The mean alone where there is no finite standard deviation.
-    """
+    """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
     text, spread = number(mean(row.scores), ".1f"), standard_deviation(row.scores)
-    text += f" ± {spread:.1f}" if spread is not None and math.isfinite(spread) else ""
+    text += "" if spread is None else f" ± {spread:.1f}"
     return text + UNCONVERGED if text and row.still_falls else text
 
 

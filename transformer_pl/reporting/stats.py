@@ -24,7 +24,7 @@ import numpy as np
 from scipy import stats
 
 from transformer_pl.reporting import moderation
-from transformer_pl.reporting.moderation import Part, Prior, variance_of
+from transformer_pl.reporting.moderation import Part, variance_of
 from transformer_pl.task import HIGHEST, LOWEST, Measure
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
@@ -89,10 +89,6 @@ class Estimate(NamedTuple):
         """SE = sqrt(variance_by_seeds + variance_by_sentences)."""
         return math.sqrt((self.variance_by_seeds or 0.0) + self.variance_by_sentences)
 
-    def within(self, lowest: float, highest: float) -> "Estimate":
-        """The same, of a score that has no value outside of these two."""
-        return self._replace(lowest=lowest, highest=highest)
-
     def interval(self) -> tuple[float, float]:
         """The 95 % confidence interval value -+ t SE, where t is the 97.5 % quantile of Student's t.
 
@@ -123,17 +119,17 @@ def sample(sentences: np.ndarray, score: Score) -> Sample:
     return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences))
 
 
-def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
+def estimate(row: Sample, prior: Part | None = None) -> Estimate:
     """The mean of a row over its seeds. prior: of the rows of its table; None: its own variance counts alone."""
     return _combine([(1, row)], prior)
 
 
-def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimate:
+def difference(row: Sample, base: Sample, prior: Part | None = None) -> Estimate:
     """The mean of a row minus that of base, which was measured on the same sentences. prior: as for `estimate`."""
     return _combine([(1, row), (-1, base)], prior)
 
 
-def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -> Estimate:
+def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Part | None) -> Estimate:
     """The sum over rows r of w_r times the mean score of the row's S_r seeds. Its variance is the sum of
 
         V_r = Var_s(theta_rs) / S_r                                     for each row, with S_r - 1 degrees of freedom,
@@ -157,7 +153,7 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
         return Estimate(value, None, by_sentences, n - 1)
     interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
     by_sentences = max(0.0, by_sentences - interaction)
-    of_rows = [(prior.moderate(_own(row)) if prior else _own(row), len(row.scores)) for row in rows]
+    of_rows = [(moderation.moderate(_own(row), prior) if prior else _own(row), len(row.scores)) for row in rows]
     parts = tuple(Part(part.variance / S, part.freedom) for part, S in of_rows)
     by_seeds = sum(part.variance for part in parts)
     if prior:
@@ -167,7 +163,7 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
     return Estimate(value, by_seeds, by_sentences, variance**2 / squares if variance else math.inf)
 
 
-def seed_prior(rows: Sequence[Sample]) -> Prior | None:
+def seed_prior(rows: Sequence[Sample]) -> Part | None:
     """What the rows of a table with several seeds tell of each other's variance from seed to seed."""
     return moderation.fit_prior([_own(row) for row in rows if len(row.scores) > 1])
 
@@ -214,12 +210,12 @@ def compare_rows(
     samples = [_finite_sample(row, metric) for row in rows]
     prior = seed_prior([one for one in samples if one is not None])
     most = metric.highest - metric.lowest
-    means = [one and estimate(one, prior).within(metric.lowest, metric.highest) for one in samples]
+    means = [one and estimate(one, prior)._replace(lowest=metric.lowest, highest=metric.highest) for one in samples]
     differences: list[Estimate | None] = [None] * len(rows)
     for i, row in enumerate(samples):
         of_base = None if base in (None, i) else samples[base]
         if row and of_base and (not same_text or same_text[i]) and _are_comparable(row, of_base):
-            differences[i] = difference(row, of_base, prior).within(-most, most)
+            differences[i] = difference(row, of_base, prior)._replace(lowest=-most, highest=most)
     corrected = iter(holm([one.p_value for one in differences if one]))
     return [
         of_row and RowComparison(of_row, to_base, next(corrected) if to_base else None)
