@@ -1,14 +1,13 @@
-"""Table 1, measured:  python -m transformer_pl.complexity sweeps/layers.yaml [--n 32,64,...] [--device cpu]
+"""Table 1, measured:  python -m transformer_pl.complexity sweeps/layers.yaml [--n 32,64,...]
 
 Times the self-attention layer of each row of a sweep file, or what replaces it, at several sequence lengths n and a
-fixed width d, and fits how the time grows with n. Without --scale the sizes are the paper's, those of scale wmt14.
+fixed width d, on a GPU if there is one, and fits how the time grows with n. Without --scale the sizes are the paper's.
 """
 
 import argparse
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
@@ -25,23 +24,14 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import command_console, say
-from transformer_pl.trials.runs_folder import as_folder, check_writable
+from transformer_pl.trials.runs_folder import as_folder
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))
 RUN_S = 0.5  # seconds that each timing takes at least
 LONG = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
-
-
-class Layer(NamedTuple):
-    """A layer in the place of self-attention, and its times."""
-
-    name: str  # of its row
-    table_1: Sequence[str]  # complexity, sequential operations, longest path, where its class states them
-    seconds: dict[int, float]  # by length; lengths that did not fit into memory are missing
 
 
 def main(argv: list[str]) -> int:
@@ -50,25 +40,22 @@ def main(argv: list[str]) -> int:
 
     from transformer_pl.reporting import plots
 
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda: torch must find a GPU, but there is none; leave it out")
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    sweep = read_sweep(options.file, options.scale or SCALE, sets=options.set)
-    check_writable(options.runs)
-    check_models((row.configs[0] for row in sweep.rows), options.runs)
+    sweep, lengths = read_sweep(options.file, options.scale or SCALE, sets=options.set), sorted(options.n)
+    device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / as_folder(sweep.name)
     make_folder(folder)
+    check_models((row.configs[0] for row in sweep.rows), options.runs)
     memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
-    layers = [measure(row.name, row.configs[0], sorted(options.n), device) for row in sweep.rows]
+    layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}
     base, cpu = sizes(sweep.base.model, 1), f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, "
     conditions += torch.cuda.get_device_name() if device == "cuda" else cpu
-    table = growth_table(layers, sorted(options.n), conditions)
+    table = growth_table(layers, lengths, conditions)
     console = command_console()
     console.print(table.terminal(console.width))
     write_atomically(folder / "complexity.md", table.markdown())
     write_atomically(folder / "complexity.csv", table.csv())
-    plots.save(plots.growth({layer.name: layer.seconds for layer in layers}), folder / "complexity")
+    plots.save(plots.growth({name: seconds for name, (_, seconds) in layers.items()}), folder / "complexity")
     say(console, f"table, times and plot: {folder}")
     return 0
 
@@ -85,12 +72,12 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     group = parser.add_argument_group("what is measured")
     lengths = "lengths in tokens (powers of two from 32 to 4096)"
     group.add_argument("--n", type=whole_numbers(1, "32,64"), default=LENGTHS, metavar="32,64", help=lengths)
-    group.add_argument("--device", choices=("cpu", "cuda"), help="where to time (cuda where there is a GPU, else cpu)")
     return parser.parse_args(argv)
 
 
-def measure(name: str, config: Config, lengths: Sequence[int], device: str) -> Layer:
-    """Time the encoder's self-attention layer, forward and backward, over one sequence of each length."""
+def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequence[str], dict[int, float]]:
+    """What Table 1 has of the encoder's self-attention layer: the orders, where its class states them, and by length
+    the seconds that it takes, forward and backward, over one sequence that fits into memory."""
     import torch
     from torch.utils.benchmark import Timer
 
@@ -104,9 +91,9 @@ def measure(name: str, config: Config, lengths: Sequence[int], device: str) -> L
             timer = Timer("layer(x, mask).sum().backward()", globals=names, num_threads=torch.get_num_threads())
             seconds[n] = timer.blocked_autorange(min_run_time=RUN_S).median
         except (RuntimeError, MemoryError) as error:
-            if isinstance(error, RuntimeError) and not re.search("memory|bad_alloc", str(error)):
+            if not re.search("(?i)memory|bad_alloc", repr(error)):
                 raise
-    return Layer(name, getattr(getattr(layer, "attention", layer), "table_1", ()), seconds)
+    return getattr(getattr(layer, "attention", layer), "table_1", ()), seconds
 
 
 def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:
@@ -121,17 +108,20 @@ def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:
     return float(fit.slope), float(fit.stderr)
 
 
-def growth_table(layers: Sequence[Layer], lengths: Sequence[int], conditions: str) -> Table:
+def growth_table(
+    layers: Mapping[str, tuple[Sequence[str], dict[int, float]]], lengths: Sequence[int], conditions: str
+) -> Table:
     """One line per layer: the paper's orders beside the measured growth and times. One record per layer and length."""
-    columns = [Column("layer", [layer.name for layer in layers])]
-    for i, (order, rank) in enumerate((("complexity", None), ("sequential operations", 99), ("longest path", 98))):
-        columns.append(Column(order, [f"O({one.table_1[i]})" if one.table_1 else "" for one in layers], drop_rank=rank))
-    fits = [growth(layer.seconds) for layer in layers]
+    columns, (orders, times) = [Column("layer", list(layers))], zip(*layers.values(), strict=True)
+    for i, (title, rank) in enumerate((("complexity", None), ("sequential operations", 99), ("longest path", 98))):
+        columns.append(Column(title, [f"O({one[i]})" if one else "" for one in orders], drop_rank=rank))
+    fits = [growth(seconds) for seconds in times]
     columns.append(Column("n^p, p =", [f"{fit[0]:.2f} ± {fit[1]:.2f}" if fit else "-" for fit in fits]))
     for rank, n in enumerate(lengths, 1):
-        cells = [f"{float(f'{1e3 * one.seconds[n]:.3g}'):,g}" if n in one.seconds else "-" for one in layers]
+        cells = [f"{float(f'{1e3 * seconds[n]:.3g}'):,g}" if n in seconds else "-" for seconds in times]
         columns.append(Column(f"ms, n={n}", cells, drop_rank=rank))
-    records = [{"layer": one.name, "n": n, "seconds": t} for one in layers for n, t in one.seconds.items()]
+    by_layer = zip(layers, times, strict=True)
+    records = [{"layer": name, "n": n, "seconds": t} for name, seconds in by_layer for n, t in seconds.items()]
     notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {LONG} on."]
     return Table(columns, records, notes)
 

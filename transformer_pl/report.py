@@ -1,7 +1,6 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,9 +41,9 @@ examples:
 class Report(NamedTuple):
     """The report of one sweep file."""
 
-    title: str
+    sweep: "Sweep | Search"
     table: Table
-    page: Path | None = None  # only with --format html
+    page_folder: Path | None  # only with --format html
 
 
 def main(argv: list[str]) -> int:
@@ -81,13 +80,14 @@ def read_options(argv: list[str]) -> argparse.Namespace:
 
 
 def print_report(report: Report, output_format: str, with_title: bool) -> None:
-    if report.page:
-        print(report.page)
+    title = f"{report.sweep.name} at scale {Path(report.sweep.scale).stem}"
+    if report.page_folder:
+        print(report.page_folder / "report.html")
     elif output_format == "terminal":
         console = command_console()
-        console.print(*([report.title] if with_title else []), report.table.terminal(console.width), sep="\n")
+        console.print(*([title] if with_title else []), report.table.terminal(console.width), sep="\n")
     else:
-        title = {"md": f"## {report.title}\n\n", "tex": f"% {report.title}\n"}.get(output_format, "")
+        title = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
         text = TEXT_FORMATS[output_format](report.table)
         print(title + text if with_title else text, end="\n" if with_title else "")
 
@@ -95,33 +95,31 @@ def print_report(report: Report, output_format: str, with_title: bool) -> None:
 def make_report(file: Path, options: argparse.Namespace) -> Report:
     """Make the table of a sweep file, and with --format html also write its page."""
     content = read_yaml(file)
-    if content.get("method") in SEARCHES:
-        return _search_report(file, content, options)
+    make = _search_report if content.get("method") in SEARCHES else _grid_report
+    return make(file, content, options)
+
+
+def _page_folder(sweep: "Sweep | Search", options: argparse.Namespace) -> Path | None:
+    """The folder of the sweep, which is made, where its page is to be written."""
+    if options.format != "html":
+        return None
+    folder = sweep_folder(sweep, options)
+    make_folder(folder)
+    return folder
+
+
+def _grid_report(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Report:
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
         sweep = _retuned(sweep, content, options)
     planned = plan_trials(sweep, options.runs)
     table = table_of(sweep, planned, options.beside)
-
-    def write(folder: Path) -> None:
+    if folder := _page_folder(sweep, options):
         from transformer_pl.reporting.page_files import write_page  # matplotlib and torch take seconds
 
         write_page(sweep, planned, table, folder)
-
-    return _report(sweep, table, options, write)
-
-
-def _report(
-    sweep: "Sweep | Search", table: Table, options: argparse.Namespace, write: Callable[[Path], object]
-) -> Report:
-    """The report of a table. With --format html, `write` writes the page into the sweep's folder."""
-    title, folder = f"{sweep.name} at scale {Path(sweep.scale).stem}", sweep_folder(sweep, options)
-    if options.format != "html":
-        return Report(title, table)
-    make_folder(folder)
-    write(folder)
-    return Report(title, table, folder / "report.html")
+    return Report(sweep, table, folder)
 
 
 def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
@@ -150,13 +148,11 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     if not results or not results.records:
         raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
     table = results.table()
-
-    def write_page(folder: Path) -> None:
+    if folder := _page_folder(search, options):
         from transformer_pl.search.plots import write_search_page  # matplotlib takes a second
 
         write_search_page(results, table, folder)
-
-    return _report(search, table, options, write_page)
+    return Report(search, table, folder)
 
 
 if __name__ == "__main__":

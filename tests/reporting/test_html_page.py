@@ -13,12 +13,11 @@ from helpers import a_result
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.page_files import write_page_files
-from transformer_pl.reporting.page_table import page_columns
+from transformer_pl.reporting.page_files import page_columns, write_page_files
+from transformer_pl.reporting.plots import draw_sweep_plots
 from transformer_pl.reporting.published import paper_table
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.reporting.rows import RowResults
-from transformer_pl.reporting.sweep_plots import draw_sweep_plots
 from transformer_pl.reporting.table import build_table, table_of
 from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_results
@@ -135,19 +134,21 @@ def test_choosing_an_attention_head_shows_it(page):
 
 def test_what_is_compared_comes_first(table3):
     sweep, table = table3
-    columns = {column.heading: column for column in page_columns(table, [row.name for row in sweep.rows])}
-    assert [title for title, column in columns.items() if not column.folded] == FIRST == list(columns)[: len(FIRST)]
+    on_page = page_columns(table, [row.name for row in sweep.rows])
+    columns = {one.column.name: one.column for one in on_page}
+    below = {one.column.name: one.below.cells for one in on_page if one.below}
+    assert [one.column.name for one in on_page if not one.folded] == FIRST == list(columns)[: len(FIRST)]
     assert {"h", "d_k", "PPL", "paper BLEU"} <= set(columns) and all(columns[title].meaning for title in FIRST)
-    assert (columns["row"].cells[1], columns["row"].below[1]) == ("h=1", "(A)")
-    assert "±" in columns["BLEU"].cells[1] and " to " in columns["BLEU"].below[1]
-    assert " to " in columns["Δ BLEU"].below[1] and 0 <= float(columns["p"].cells[1]) <= 1
+    assert (columns["row"].cells[1], below["row"][1]) == ("h=1", "(A)")
+    assert "±" in columns["BLEU"].cells[1] and " to " in below["BLEU"][1]
+    assert " to " in below["Δ BLEU"][1] and 0 <= float(columns["p"].cells[1]) <= 1
     assert [columns[title].cells[0] for title in ("row", "Δ BLEU")] == ["base", ""]
     assert columns["BLEU"].cells[7] == columns["PPL"].cells[7] == "diverged"
 
 
 def test_the_page_of_a_search_has_its_scores_before_its_settings():
     columns = [Column("trial", ["#1"]), Column("h", ["4"], setting=True), Column("val/bleu", ["60"])]
-    assert [column.heading for column in page_columns(Table(columns, [], []), [])] == ["trial", "val/bleu", "h"]
+    assert [one.column.name for one in page_columns(Table(columns, [], []), [])] == ["trial", "val/bleu", "h"]
 
 
 @pytest.mark.parametrize("width, in_sight", [(1200, FIRST), (390, ["row", "BLEU", "Δ BLEU"])])

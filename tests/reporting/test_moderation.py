@@ -9,9 +9,9 @@ from scipy import special, stats
 from transformer_pl.reporting import moderation
 from transformer_pl.reporting.moderation import (
     Part,
-    Prior,
     fit_prior,
     inverse_trigamma,
+    moderate,
     upper_quantile,
     upper_tail,
     variance_of,
@@ -110,9 +110,9 @@ def test_the_prior_is_a_bound_on_the_variance_of_the_logarithms():
 
 
 def test_no_row_gets_a_smaller_variance_than_its_own():
-    prior = Prior(4.0, 6.0)
-    assert prior.moderate(Part(1.0, 2.0)) == Part((6 * 4 + 2 * 1) / 8, 8.0)
-    assert prior.moderate(Part(9.0, 2.0)) == Part(9.0, 8.0)
+    prior = Part(4.0, 6.0)
+    assert moderate(Part(1.0, 2.0), prior) == Part((6 * 4 + 2 * 1) / 8, 8.0)
+    assert moderate(Part(9.0, 2.0), prior) == Part(9.0, 8.0)
 
 
 @pytest.mark.slow

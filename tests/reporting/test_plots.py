@@ -8,8 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.plots import Curve, Point, curves, forest, front, growth
-from transformer_pl.reporting.sweep_plots import draw_sweep_plots
+from transformer_pl.reporting.plots import Curve, Point, curves, draw_sweep_plots, forest, front, growth
 from transformer_pl.reporting.table import table_of
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
@@ -37,7 +36,7 @@ def points(values):
 
 
 def one_curve_each(values):
-    return [Curve(name, [[100]], [[value + 1]], 1000, value) for name, value in zip(NAMES, values, strict=False)]
+    return [Curve(name, [{100: value + 1}], 1000, value) for name, value in zip(NAMES, values, strict=False)]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def one_curve_each(values):
     [
         lambda: front(points([60 + 0.01 * i for i in range(20)]), "parameters", "BLEU"),
         lambda: curves(one_curve_each([3 + 0.01 * i for i in range(20)]), "steps", "PPL"),
-        lambda: forest(points([0.0] * 20), {}, "BLEU"),
+        lambda: forest(points([0.0] * 20), "BLEU"),
         lambda: growth({name: {32: 1e-4, 4096: 9.0} for name in NAMES}),
     ],
     ids=["front", "curves", "forest", "growth"],
@@ -66,7 +65,7 @@ def test_the_pareto_front_is_filled():
 
 
 def test_a_curve_of_one_validation_is_seen_with_its_final_score():
-    rows = [*one_curve_each([3.25]), Curve("none", [], [], 1000, 3.5), Curve("diverged", [[10]], [[4.0]], 1000, None)]
+    rows = [*one_curve_each([3.25]), Curve("none", [], 1000, 3.5), Curve("diverged", [{10: 4.0}], 1000, None)]
     axes = drawn(curves(rows, "steps", "PPL"))
     line, star, *others = axes.lines
     assert list(line.get_xdata()) == [100] and line.get_marker() not in ("", "None", None)
@@ -76,7 +75,7 @@ def test_a_curve_of_one_validation_is_seen_with_its_final_score():
 
 
 def test_the_shaded_area_reaches_from_the_lowest_to_the_highest_seed():
-    row = Curve("base", [[10, 20], [10, 20, 30]], [[4.0, 3.0], [6.0, 5.0, 1.0]], 30, 2.0)
+    row = Curve("base", [{10: 4.0, 20: 3.0}, {10: 6.0, 20: 5.0, 30: 1.0}], 30, 2.0)
     axes = drawn(curves([row], "steps", "PPL"))
     assert list(axes.lines[0].get_ydata()) == [5.0, 4.0]  # at the validations that both seeds have
     (area,) = axes.collections

@@ -1,6 +1,5 @@
 """The text of a table's cells. An empty string means that there is nothing to print."""
 
-import math
 from collections.abc import Sequence
 
 from transformer_pl.config import SLOTS, without_section
@@ -22,12 +21,9 @@ def short(value: float | None) -> str:
 
 
 def score(row: RowResults) -> str:
-    """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged.
-
-    The mean alone where there is no finite standard deviation.
-    """
+    """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
     text, spread = number(mean(row.scores), ".1f"), standard_deviation(row.scores)
-    text += f" ± {spread:.1f}" if spread is not None and math.isfinite(spread) else ""
+    text += "" if spread is None else f" ± {spread:.1f}"
     return text + UNCONVERGED if text and row.still_falls else text
 
 
@@ -92,10 +88,8 @@ def seed_counts(row: RowResults) -> str:
 
 def params(rows: Sequence[TableRow]) -> list[str]:
     """The number of trained weights of each row, with enough digits that rows which differ look different."""
-    counts = [row.results.params for row in rows]
-    known = sorted({count for count in counts if count})
-    texts = dict(zip(known, short_numbers(known), strict=True))
-    return [texts[count] if count else "-" for count in counts]
+    counts = [row.results.params or 0 for row in rows]
+    return [text if count else "-" for count, text in zip(counts, short_numbers(counts), strict=True)]
 
 
 def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:

@@ -34,17 +34,11 @@ class Part(NamedTuple):
     freedom: float
 
 
-class Prior(NamedTuple):
-    """The law of the variances of rows: variance and degrees of freedom of a scaled inverse chi-square law."""
-
-    variance: float
-    freedom: float
-
-    def moderate(self, own: Part) -> Part:
-        """The variance of a row, by its own seeds and by the other rows."""
-        freedom = self.freedom + own.freedom
-        variance = (self.freedom * self.variance + own.freedom * own.variance) / freedom
-        return Part(max(variance, own.variance), freedom)
+def moderate(own: Part, prior: Part) -> Part:
+    """The variance of a row, by its own seeds and by the other rows. prior: s0^2 with d0 degrees of freedom."""
+    freedom = prior.freedom + own.freedom
+    variance = (prior.freedom * prior.variance + own.freedom * own.variance) / freedom
+    return Part(max(variance, own.variance), freedom)
 
 
 def variance_of(values: Sequence[float] | np.ndarray) -> float:
@@ -52,8 +46,8 @@ def variance_of(values: Sequence[float] | np.ndarray) -> float:
     return float(np.var(np.asarray(values) - values[0], ddof=1))
 
 
-def fit_prior(rows: Sequence[Part]) -> Prior | None:
-    """The prior of the rows' variances from seed to seed; None of fewer than FEWEST_ROWS.
+def fit_prior(rows: Sequence[Part]) -> Part | None:
+    """The law of the rows' variances from seed to seed; None of fewer than FEWEST_ROWS.
 
     log s^2 has the mean log sigma^2 + digamma(d/2) - log(d/2), and trigamma(d/2) of its variance is of chance. The rest
     of its variance over the rows is that of log sigma^2, trigamma(d0/2). Rows that do not vary at all are left out.
@@ -68,7 +62,7 @@ def fit_prior(rows: Sequence[Part]) -> Prior | None:
     informative = 2 * len(varying) / (2 + kurtosis)  # the degrees of freedom of the variance over the rows
     most = centred.var(ddof=1) * informative / stats.chi2.ppf(1 - CAUTION, informative)
     freedom = 2 * inverse_trigamma(most - by_chance)
-    return Prior(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom)
+    return Part(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom)
 
 
 def inverse_trigamma(variance: float) -> float:

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
+from scipy.stats import spearmanr
+
 from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
-from transformer_pl.reporting.agreement import describe_agreement
 from transformer_pl.reporting.cells import SIGNIFICANT, UNCONVERGED, unmeasured
 from transformer_pl.reporting.published import PublishedTable
 from transformer_pl.reporting.rows import ALPHA, LEARNED, TableRow, text_settings
-from transformer_pl.reporting.stats import MOST_SEEDS, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 
-GAPS = (0.5, 1, 2)  # differences from base of which the table says how many seeds show them
+FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/reporting/README.md"
 
 
@@ -40,7 +40,21 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     other = (["text"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."
-    return f"{note} {describe_agreement(rows, paper)}".rstrip()
+    return f"{note} {_order_note(rows, paper)}".rstrip()
+
+
+def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
+    """How far our differences from base stand in the paper's order. Nothing of few rows, nor of equal values."""
+    known = [
+        (ours, printed)
+        for row in rows
+        if row.published and (ours := row.difference()) is not None
+        if (printed := paper.difference(row.published)) is not None
+    ]
+    if len(known) < FEWEST_ORDERED or any(len(set(values)) == 1 for values in zip(*known, strict=True)):
+        return ""
+    by = f"{spearmanr(*zip(*known, strict=True)).statistic:+.2f} by {rows[0].results.measure.title}"
+    return f"Spearman's rank correlation of our differences with the paper's: {by} ({len(known)} rows)."
 
 
 def _convergence_note(rows: Sequence[TableRow]) -> str:
@@ -69,21 +83,10 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     if seeds[0] == 1:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
-        by_seeds = any(one.difference and one.difference.variance_by_seeds is not None for one in compared)
-        test = "a t-test" if by_seeds else "approximate randomisation of these seeds"
-        note += f"{SIGNIFICANT}: p < {ALPHA:g} by {test}, with Holm's correction for {counted(tested, 'row')}"
-        note += f"{_needed_seeds(rows) if by_seeds else ''}. "
+        note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, with Holm's correction for {counted(tested, 'row')}. "
     if compared:
         note += f"Intervals are for other sentences{' and other seeds' if several else ''}."
     return note.rstrip()
-
-
-def _needed_seeds(rows: Sequence[TableRow]) -> str:
-    """How many seeds a row would show the smallest of GAPS that few enough seeds show."""
-    several = [(one, S) for row in rows if (one := row.score) and (S := len(row.results.done)) > 1]
-    needed = ((gap, seeds_to_resolve(gap, several)) for gap in GAPS)
-    gap, seeds = next((one for one in needed if one[1]), (GAPS[-1], f"more than {MOST_SEEDS}"))
-    return f"; a difference of {gap:g} {rows[0].results.measure.title} takes {seeds} seeds a row"
 
 
 def _gaps_note(rows: Sequence[TableRow]) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,14 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.sweep_file import Sweep
+from transformer_pl.reporting.cells import significance_mark
+from transformer_pl.reporting.render import Table
+from transformer_pl.reporting.rows import RowResults, TableRow
+from transformer_pl.trials.metrics import line_kind
+from transformer_pl.trials.trial import Trial
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart.
@@ -37,14 +46,14 @@ class Point(NamedTuple):
     high: float
     cost: float = math.nan
     significant: bool = False  # whether it differs significantly from base
+    printed: float | None = None  # what the paper prints
 
 
 class Curve(NamedTuple):
-    """Measurements of a row during training, one series per seed, and the final one."""
+    """Measurements of a row during training, and the final one."""
 
     name: str
-    at: Sequence[Sequence[float]]  # steps or FLOPs, by seed
-    values: Sequence[Sequence[float]]  # the measurements there
+    by_seed: Sequence[Mapping[float, float]]  # the measurements, by steps or FLOPs
     end: float  # steps or FLOPs of the whole training
     final: float | None  # the mean of the seeds' final values; None where one is not finite
 
@@ -64,11 +73,8 @@ def save(figure: Figure, path: Path) -> Path:
     return path.with_suffix(".svg")
 
 
-def forest(rows: Sequence[Point], paper: Mapping[str, float | None], measure: str) -> Figure:
-    """Forest plot: differences from base with their intervals, filled circles where significant; crosses: the paper's.
-
-    paper: by row; None where it prints no difference.
-    """
+def forest(rows: Sequence[Point], measure: str) -> Figure:
+    """Forest plot: differences from base with intervals, filled circles where significant; crosses: the paper's."""
     names = [break_name(row.name) for row in rows]
     heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5, 0.9 + heights.sum()), layout="constrained")
@@ -78,8 +84,8 @@ def forest(rows: Sequence[Point], paper: Mapping[str, float | None], measure: st
         face = COLOURS[1] if row.significant else "white"
         axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
         axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
-        if (printed := paper.get(row.name)) is not None:
-            axes.plot(printed, y, "x", color=COLOURS[2], markersize=5)
+        if row.printed is not None:
+            axes.plot(row.printed, y, "x", color=COLOURS[2], markersize=5)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     axes.set(
         xlabel=f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)",
@@ -98,9 +104,8 @@ def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
     figure, axes = _axes_beside_names([row.name for row in rows])
     for row, look in zip(rows, _looks(), strict=False):
         label, colour = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}"), look["color"]
-        common = sorted(set.intersection(*map(set, row.at))) if row.at else []
-        by_seed = [dict(zip(*series, strict=True)) for series in zip(row.at, row.values, strict=True)]
-        values = np.array([[seed[x] for x in common] for seed in by_seed])  # (S, measurements)
+        common = sorted(set.intersection(*map(set, row.by_seed))) if row.by_seed else []
+        values = np.array([[seed[x] for x in common] for seed in row.by_seed])  # (S, measurements)
         mean, every = values.mean(0) if common else [], max(1, len(common) // 8)
         axes.plot(common, mean, label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
         if len(values) > 1 and common:
@@ -188,3 +193,93 @@ def drawing_by_pyplot() -> Iterator[None]:
     with pyplot.rc_context():
         yield
     pyplot.close("all")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The figures of a sweep
+
+DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
+CURVES = (
+    "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
+    "seeds, the area around it reaches from the lowest to the highest seed. The star, and the number beside the name, "
+    "is the final perplexity, of the weights that the table's scores are of."
+)
+FRONT = (
+    "Each point is a row, with the 95 % interval of its {}. The filled ones, joined by the line, are the Pareto "
+    "front: no other row is better at the same or a lower cost."
+)
+DIFFERENCES = (
+    "Each row's {} minus base's. The bar is its 95 % interval: where it crosses zero, the row may be better or worse "
+    "than base. A filled circle differs significantly (p < 0.05); a cross is the difference that the paper prints. "
+    "Rows without an interval are left out."
+)
+
+
+def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> dict[str, Drawing]:
+    """Draw the figures of a sweep, by file name, as far as its results allow. `table` has the rows of the sweep."""
+    rows = {one.name: row for one, row in zip(sweep.rows, table.rows, strict=True)}
+    trials = {name: [one.trial for one in planned if one.row == place] for place, name in enumerate(rows)}
+    return _difference_plot(rows, table) | _learning_curves(rows, trials) | _cost_plots(rows)
+
+
+def _difference_plot(rows: Mapping[str, TableRow], table: Table) -> dict[str, Drawing]:
+    measure = table.rows[0].results.measure
+    points = [
+        Point(
+            name,
+            difference,
+            *row.score.difference.interval(),
+            significant=bool(significance_mark(row.score)),
+            printed=record[f"paper/{measure.name}.difference"],
+        )
+        for (name, row), record in zip(rows.items(), table.records, strict=True)
+        if (difference := row.difference()) is not None and row.score and row.score.difference
+    ]
+    if not points:
+        return {}
+    explanation = DIFFERENCES.format(measure.title)
+    return {"differences": Drawing("Differences from base", forest(points, measure.title), explanation)}
+
+
+def _learning_curves(rows: Mapping[str, TableRow], trials: Mapping[str, Sequence[Trial]]) -> dict[str, Drawing]:
+    figures = dict[str, Drawing]()
+    for name, unit in (("curves_steps", "steps"), ("curves_flops", "training FLOPs")):
+        of_rows = [_curve(row, rows[row].results, trials[row], unit) for row in rows if rows[row].results.done]
+        if of_rows := [curve for curve in of_rows if any(curve.by_seed) or curve.final is not None]:
+            explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
+            figure = curves(of_rows, unit, "validation perplexity")
+            figures[name] = Drawing(f"Validation perplexity by {unit}", figure, explanation)
+    return figures
+
+
+def _curve(name: str, results: RowResults, trials: Sequence[Trial], unit: str) -> Curve:
+    """The finite validation perplexities of a row's finished trials, by steps or FLOPs, and their final mean."""
+    per_step = 1.0 if unit == "steps" else results.done[0]["flops"] / results.done[0]["steps"]
+    of_trials = [
+        {
+            line["step"] * per_step: line["val/ppl"]
+            for line in trial.metrics()
+            if line_kind(line) != "final" and math.isfinite(line.get("val/ppl", math.nan))
+        }
+        for trial in trials
+        if trial.result()
+    ]
+    finals, end = results.values("val/ppl"), max(result["steps"] for result in results.done) * per_step
+    final = statistics.fmean(finals) if all(map(math.isfinite, finals)) else None
+    return Curve(name, [one for one in of_trials if one], end, final)
+
+
+def _cost_plots(rows: Mapping[str, TableRow]) -> dict[str, Drawing]:
+    figures = dict[str, Drawing]()
+    measured = [(name, row.results, row.score.row_mean) for name, row in rows.items() if row.score]
+    for cost, unit in (("params", "parameters"), ("flops", "training FLOPs")):
+        points = [
+            Point(name, statistics.fmean(results.scores), *score.interval(), cost=getattr(results, cost))
+            for name, results, score in measured
+        ]
+        costs = [point.cost for point in points]
+        if points and max(costs) >= DIFFERS * min(costs):
+            title = measured[0][1].measure.title
+            figure = front(points, unit, title)
+            figures[f"front_{cost}"] = Drawing(f"{title} against {unit}", figure, FRONT.format(title))
+    return figures

@@ -80,8 +80,8 @@ def paper_table(data: Data, sweep: str = "", beside: Beside | None = None) -> Pu
     is_own_text = data.path is not None or _text(data) not in _shipped_texts()
     if not published or beside == "none" or (beside is None and is_own_text):
         return None
-    is_named = sweep in {path.stem for path in FOLDER.glob("*.yaml")}
-    return read_published(sweep, f"{data.source}-{data.target}") if is_named else read_published(published)
+    name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published
+    return read_published(name, f"{data.source}-{data.target}")
 
 
 @cache

@@ -29,7 +29,6 @@ class Column(NamedTuple):
     cells: list[str]
     setting: bool = False  # a setting in which the rows differ, rather than a result
     drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 1 first; None: never
-    in_latex: bool = True
     wraps: bool = False  # whether long cells may take several lines
     meaning: str = ""  # for a reader who knows the paper
 
@@ -73,10 +72,9 @@ class Table(NamedTuple):
 
     def latex(self) -> str:
         """A `tabular` with booktabs rules and the notes below it, to be included by \\input."""
-        columns = [column for column in self.columns if column.in_latex]
-        lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
+        lines = [[one.name for one in self.columns], *zip(*(one.cells for one in self.columns), strict=True)]
         head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
-        begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
+        begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}"
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]
         notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
         return "\n".join(["% \\usepackage{booktabs}", *rows, *notes]) + "\n"

@@ -117,13 +117,8 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    """The sample standard deviation, sqrt(sum (x - mean)^2 / (n - 1)).
-
-    None of fewer than two values, nan where a value is infinite.
-    """
-    if len(values) < 2:
-        return None
-    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+    """sqrt(sum (x - mean)^2 / (n - 1)); None of fewer than two values, and where one is infinite."""
+    return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
 
 
 def read_rows(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[RowResults]:

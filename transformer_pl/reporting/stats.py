@@ -24,13 +24,12 @@ import numpy as np
 from scipy import stats
 
 from transformer_pl.reporting import moderation
-from transformer_pl.reporting.moderation import Part, Prior, variance_of
+from transformer_pl.reporting.moderation import Part, variance_of
 from transformer_pl.task import HIGHEST, LOWEST, Measure
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
-POWER, MOST_SEEDS = 0.8, 50  # of `seeds_to_resolve`
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -69,6 +68,9 @@ class Sample(NamedTuple):
 
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
+    references: (
+        np.ndarray | Sequence[float]
+    ) = ()  # (n,) a number of each reference; rows on other ones are not compared
 
 
 class Estimate(NamedTuple):
@@ -86,10 +88,6 @@ class Estimate(NamedTuple):
     def standard_error(self) -> float:
         """SE = sqrt(variance_by_seeds + variance_by_sentences)."""
         return math.sqrt((self.variance_by_seeds or 0.0) + self.variance_by_sentences)
-
-    def within(self, lowest: float, highest: float) -> "Estimate":
-        """The same, of a score that has no value outside of these two."""
-        return self._replace(lowest=lowest, highest=highest)
 
     def interval(self) -> tuple[float, float]:
         """The 95 % confidence interval value -+ t SE, where t is the 97.5 % quantile of Student's t.
@@ -121,17 +119,17 @@ def sample(sentences: np.ndarray, score: Score) -> Sample:
     return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences))
 
 
-def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
+def estimate(row: Sample, prior: Part | None = None) -> Estimate:
     """The mean of a row over its seeds. prior: of the rows of its table; None: its own variance counts alone."""
     return _combine([(1, row)], prior)
 
 
-def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimate:
+def difference(row: Sample, base: Sample, prior: Part | None = None) -> Estimate:
     """The mean of a row minus that of base, which was measured on the same sentences. prior: as for `estimate`."""
     return _combine([(1, row), (-1, base)], prior)
 
 
-def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -> Estimate:
+def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Part | None) -> Estimate:
     """The sum over rows r of w_r times the mean score of the row's S_r seeds. Its variance is the sum of
 
         V_r = Var_s(theta_rs) / S_r                                     for each row, with S_r - 1 degrees of freedom,
@@ -153,20 +151,19 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
     rows = [row for _, row in weighted_rows]
     if any(len(row.scores) == 1 for row in rows):
         return Estimate(value, None, by_sentences, n - 1)
-    by_seeds = [float(row.scores.var(ddof=1)) / len(row.scores) for row in rows]
     interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
     by_sentences = max(0.0, by_sentences - interaction)
+    of_rows = [(moderation.moderate(_own(row), prior) if prior else _own(row), len(row.scores)) for row in rows]
+    parts = tuple(Part(part.variance / S, part.freedom) for part, S in of_rows)
+    by_seeds = sum(part.variance for part in parts)
     if prior:
-        moderated = [(prior.moderate(_own(row)), len(row.scores)) for row in rows]
-        parts = tuple(Part(part.variance / S, part.freedom) for part, S in moderated)
-        return Estimate(value, sum(part.variance for part in parts), by_sentences, math.nan, parts)
-    variance = sum(by_seeds) + by_sentences
-    squares = sum(part**2 / (len(row.scores) - 1) for part, row in zip(by_seeds, rows, strict=True))
-    freedom = variance**2 / (squares + by_sentences**2 / (n - 1)) if variance else math.inf
-    return Estimate(value, sum(by_seeds), by_sentences, freedom)
+        return Estimate(value, by_seeds, by_sentences, math.nan, parts)
+    variance = by_seeds + by_sentences
+    squares = sum(part.variance**2 / part.freedom for part in parts) + by_sentences**2 / (n - 1)
+    return Estimate(value, by_seeds, by_sentences, variance**2 / squares if variance else math.inf)
 
 
-def seed_prior(rows: Sequence[Sample]) -> Prior | None:
+def seed_prior(rows: Sequence[Sample]) -> Part | None:
     """What the rows of a table with several seeds tell of each other's variance from seed to seed."""
     return moderation.fit_prior([_own(row) for row in rows if len(row.scores) > 1])
 
@@ -204,8 +201,8 @@ def compare_rows(
     """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
-    variances that are moderated over the rows where there are enough (see moderation.py), or, where both rows have one
-    seed, by approximate randomisation of sentences. p-values have Holm's correction.
+    variances that are moderated over the rows where there are enough (see moderation.py). Of rows with one
+    seed each, these very seeds are tested, on other sentences. p-values have Holm's correction.
 
     There is no difference from base where the row was measured on other sentences, or `same_text` says so; or where one
     row has one seed and the other several, since nothing is known of the variation of that one.
@@ -213,36 +210,29 @@ def compare_rows(
     samples = [_finite_sample(row, metric) for row in rows]
     prior = seed_prior([one for one in samples if one is not None])
     most = metric.highest - metric.lowest
-    comparisons: list[RowComparison | None] = []
-    for i, (row, row_sample) in enumerate(zip(rows, samples, strict=True)):
-        if row is None or row_sample is None:
-            comparisons.append(None)
-            continue
-        to_base, p_value = None, None
-        base_row, base_sample = (None, None) if base in (None, i) else (rows[base], samples[base])
-        has_same_text = not same_text or same_text[i]
-        if has_same_text and base_row is not None and base_sample and _are_comparable(row, base_row, metric):
-            to_base = difference(row_sample, base_sample, prior).within(-most, most)
-            p_value = to_base.p_value
-            if len(row) == 1:
-                p_value = randomisation(row[..., metric.columns], base_row[..., metric.columns], metric.score)
-        row_mean = estimate(row_sample, prior).within(metric.lowest, metric.highest)
-        comparisons.append(RowComparison(row_mean, to_base, p_value))
-    corrected = iter(holm([one.p_value for one in comparisons if one and one.p_value is not None]))
-    return [one if one is None or one.p_value is None else one._replace(p_value=next(corrected)) for one in comparisons]
+    means = [one and estimate(one, prior)._replace(lowest=metric.lowest, highest=metric.highest) for one in samples]
+    differences: list[Estimate | None] = [None] * len(rows)
+    for i, row in enumerate(samples):
+        of_base = None if base in (None, i) else samples[base]
+        if row and of_base and (not same_text or same_text[i]) and _are_comparable(row, of_base):
+            differences[i] = difference(row, of_base, prior)._replace(lowest=-most, highest=most)
+    corrected = iter(holm([one.p_value for one in differences if one]))
+    return [
+        of_row and RowComparison(of_row, to_base, next(corrected) if to_base else None)
+        for of_row, to_base in zip(means, differences, strict=True)
+    ]
 
 
 def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
     """The sample of a row, if it has several sentences and all of their numbers are finite."""
     if row is None or row.shape[1] < 2 or not np.isfinite(row[..., metric.columns]).all():
         return None
-    return sample(row[..., metric.columns], metric.score)
+    return sample(row[..., metric.columns], metric.score)._replace(references=row[0, :, metric.reference_column])
 
 
-def _are_comparable(row: np.ndarray, base: np.ndarray, metric: Metric) -> bool:
-    """Whether two rows (S, n, k + 2) have the same references, and both have one seed, or both several."""
-    same_references = np.array_equal(row[0, :, metric.reference_column], base[0, :, metric.reference_column])
-    return same_references and (len(row) == 1) == (len(base) == 1)
+def _are_comparable(row: Sample, base: Sample) -> bool:
+    """Whether two rows have the same references, and both have one seed, or both several."""
+    return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -252,43 +242,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     factors = np.arange(len(order), 0, -1)
     corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
     return corrected[np.argsort(order)].tolist()
-
-
-def randomisation(row: np.ndarray, base: np.ndarray, score: Score, trials: int = 10_000, seed: int = 1) -> float:
-    """The p-value of a difference by approximate randomisation (Riezler and Maxwell 2005), stratified by seed (Clark
-    et al. 2011): the share of random swaps of sentences between the rows that give at least the observed difference.
-    row, base (S, n, k).
-
-    With one seed this is the test of sacreBLEU. It tests these very seeds: other seeds are not accounted for.
-    """
-    row, gap = row.astype(float), (base - row).astype(float)
-    S, n = row.shape[:2]
-    observed = abs((score(row.sum(1)) - score(base.sum(1))).mean())
-    generator, at_least_observed, chunk = np.random.default_rng(seed), 0, max(1, 10**6 // (S * n))
-    for done in range(0, trials, chunk):
-        swaps = generator.integers(0, 2, (S, min(chunk, trials - done), n)).astype(float)
-        moved = swaps @ gap  # (S, chunk, k)
-        differences = score(row.sum(1)[:, None] + moved) - score((row + gap).sum(1)[:, None] - moved)
-        at_least_observed += int((np.abs(differences.mean(0)) >= observed - 1e-9).sum())
-    return (at_least_observed + 1) / (trials + 1)
-
-
-def seeds_to_resolve(gap: float, compared: Sequence[tuple[RowComparison, int]]) -> int | None:
-    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases; None: over MOST_SEEDS.
-
-    compared: rows with several seeds, and how many each has. With S seeds in both rows, value / SE has the noncentral t
-    distribution with noncentrality gap / SE, where SE^2 = 2 sigma^2 / S + V_b. sigma^2, the variance of a row from seed
-    to seed, its degrees of freedom but for S - 1, and V_b are the mean ones of these rows. Holm's correction asks the
-    first of m rows for a p-value of 5 % / m.
-    """
-    sigma2 = np.mean([(one.row_mean.variance_by_seeds or 0) * S for one, S in compared])
-    prior = np.mean([one.row_mean.parts[0].freedom - (S - 1) if one.row_mean.parts else 0 for one, S in compared])
-    by_sentences = np.mean([one.difference.variance_by_sentences for one, _ in compared if one.difference])
-    tested = sum(one.p_value is not None for one, _ in compared)
-    S = np.arange(2, MOST_SEEDS + 1)
-    by_seeds = np.maximum(2 * sigma2 / S, 1e-12)
-    variance = by_seeds + by_sentences
-    freedom = np.minimum(variance**2 / (by_seeds**2 / (2 * (S - 1 + prior))), 1e6)
-    critical = stats.t.isf((1 - LEVEL) / 2 / tested, freedom)
-    enough = stats.nct.sf(critical, freedom, gap / np.sqrt(variance)) >= POWER
-    return int(S[enough.argmax()]) if enough.any() else None

@@ -31,8 +31,7 @@ def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], beside: Beside | Non
     """The table of a sweep from the results that are there, beside the paper's (see `paper_table`)."""
     paper, names = paper_table(sweep.base.data, sweep.name, beside), [row.name for row in sweep.rows]
     table = build_table(read_rows(sweep, planned), sweep.base, paper, names)
-    records = [{"name": row.name} | record for row, record in zip(sweep.rows, table.records, strict=True)]
-    return table._replace(records=records, notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
+    return table._replace(notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
 
 
 def build_table(
@@ -45,11 +44,15 @@ def build_table(
 
     paper: the printed table that stands beside it. names: of the rows; they stand where the paper has no label.
     """
-    table_rows = make_table_rows(rows, base, paper)
+    table_rows, names = make_table_rows(rows, base, paper), names or [""] * len(rows)
     keys = _differing_keys([row.settings for row in table_rows])
-    columns = _columns(table_rows, keys, names or [""] * len(rows), paper)
-    records, notes = _records(table_rows, keys, paper), table_notes(table_rows, base, paper)
-    return Table([column for column in columns if any(column.cells)], records, notes, table_rows)
+    columns = [column for column in _columns(table_rows, keys, names, paper) if any(column.cells)]
+    metrics = dict.fromkeys(["val/ppl", f"val/{rows[0].measure.name}"])
+    metrics |= dict.fromkeys(metric for row in rows for result in row.done for metric in result["metrics"])
+    records = [
+        {"name": name} | _record(row, keys, list(metrics), paper) for name, row in zip(names, table_rows, strict=True)
+    ]
+    return Table(columns, records, table_notes(table_rows, base, paper), table_rows)
 
 
 def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -109,14 +112,15 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
         texts = [cell(row) or cells.unmeasured(row.results) for row in rows]
         return Column(name, texts, meaning=meaning, **options)
 
-    def mean_of(name: str, metric: str, meaning: str, **options: Any) -> list[Column]:
-        """The mean of a metric; no column where no row has it."""
-        found = any(row.results.values(metric) for row in rows)
-        of_row = measured(name, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, **options)
-        return [of_row] if found else []
+    def mean_of(name: str, metric: str, meaning: str, **options: Any) -> Column:
+        """The mean of a metric; an empty column where no row has it."""
+        if not any(row.results.values(metric) for row in rows):
+            return Column(name, [])
+        return measured(name, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, **options)
 
     tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
     signatures = dict.fromkeys(result["signature"] for row in rows for result in row.results.done)
+    intervals = [cells.interval(row.score and row.score.row_mean) for row in rows]
     columns = [
         measured(
             "PPL",
@@ -124,25 +128,20 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
             "Perplexity per subword of the validation set; lower is better. "
             f"{cells.SIGNIFICANT}: it differs significantly from base's. "
             f"{cells.UNCONVERGED}: the row had not converged, or a marked difference is from a base that had not.",
-        )
-    ]
-    for key, name in task.others.items():
-        columns += mean_of(name, f"val/{key}", "Higher is better.", drop_rank=2, in_latex=False)
-    columns.append(
+        ),
+        *(mean_of(name, f"val/{key}", "Higher is better.", drop_rank=2) for key, name in task.others.items()),
         measured(
             measure.title,
             lambda row: cells.score(row.results),
             f"{task.described} on the validation set ({' and '.join(signatures)}), the mean over the seeds ± their "
             f"standard deviation; higher is better. {cells.UNCONVERGED}: the row had not converged.",
-        )
-    )
-    columns += mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, drop_rank=8)
-    meaning = "The interval has the true value in 95 % of cases."
-    intervals = [cells.interval(row.score and row.score.row_mean) for row in rows]
-    columns.append(Column(f"{measure.title} 95 %", intervals, drop_rank=3, meaning=meaning))
+        ),
+        mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, drop_rank=8),
+        Column(f"{measure.title} 95 %", intervals, drop_rank=3, meaning="Has the true value in 95 % of cases."),
+    ]
     if paper and paper.split == "test":
-        columns += mean_of(f"test {measure.title}", f"test/{measure.name}", "Of the test set.")
-        columns += mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, drop_rank=8)
+        columns.append(mean_of(f"test {measure.title}", f"test/{measure.name}", "Of the test set."))
+        columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, drop_rank=8))
     if paper and any(row.flops for row in paper.rows):
         meaning = "Operations of a training's matrix products, counted."
         columns.append(measured("FLOPs", lambda row: cells.short(row.results.flops), meaning))
@@ -152,35 +151,28 @@ def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> lis
 def _published_columns(rows: list[TableRow], paper: PublishedTable) -> list[Column]:
     """What the paper prints for the same rows."""
 
-    def printed(
-        name: str, cell: Callable[[PublishedRow], str], meaning: str = "", drop_rank: int | None = None
-    ) -> Column:
+    def printed(name: str, cell: Callable[[PublishedRow], str], meaning: str = "", **options: Any) -> Column:
         texts = [cell(row.published) if row.published else "" for row in rows]
-        return Column(f"paper {name}", texts, meaning=meaning, drop_rank=drop_rank)
+        return Column(f"paper {name}", texts, meaning=meaning, **options)
 
     title, source = rows[0].results.measure.title, f"The paper's number for the same row: {paper.source}."
     of_score = f"test {title}" if paper.split == "test" else title
     others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others if row.score is not None)
     of_others = f" Also printed there: {others}." if others else ""
-    rate = "Training time, times GPUs, times a GPU's sustained rate."
     difference = paper.difference
     return [
         printed("PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
         printed(of_score, lambda row: cells.number(row.score, ".1f"), source + of_others),
         printed(f"Δ {title}", lambda row: cells.number(difference(row), "+z.1f"), "To the paper's base.", drop_rank=5),
         printed("params", lambda row: cells.short(row.params and row.params * 1e6), drop_rank=1),
-        printed("FLOPs", lambda row: cells.short(row.flops), rate),
+        printed(
+            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate."
+        ),
     ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Records: the lines of the CSV file, with numbers at full precision
-
-
-def _records(rows: list[TableRow], keys: list[str], paper: PublishedTable | None) -> list[dict[str, Any]]:
-    metrics = dict.fromkeys(["val/ppl", f"val/{rows[0].results.measure.name}"])
-    metrics |= dict.fromkeys(metric for row in rows for result in row.results.done for metric in result["metrics"])
-    return [_record(row, keys, list(metrics), paper) for row in rows]
 
 
 def _record(row: TableRow, keys: list[str], metrics: list[str], paper: PublishedTable | None) -> dict[str, Any]:
