@@ -207,6 +207,22 @@ def test_rows_of_a_table_moderate_each_other_s_variance():
     assert not any(one.row_mean.parts for one in fewer)
 
 
+@pytest.mark.parametrize(("seed_sd", "gap"), [(1.0, 2.0), (2.0, 2.5)])
+def test_the_seeds_that_a_difference_takes_find_it_in_80_of_100_cases(seed_sd, gap):
+    """Sentences vary by little, so that seeds decide; two rows are compared, and no other is tested."""
+    rng = np.random.default_rng(3)
+
+    def of_seeds(S, mean):
+        scores = mean + seed_sd * rng.normal(size=S)
+        return Sample(scores, scores[:, None] + np.array([-0.1, 0.1]))
+
+    comparison = stats.RowComparison(stats.Estimate(0, seed_sd**2 / 3, 0, 2), stats.Estimate(gap, 0.1, 0, 4), 0.5)
+    needed = stats.seeds_to_resolve(gap, [(comparison, 3)])
+    for S, low, high in ((needed, 0.77, 0.92), (needed - 2, 0.3, 0.79)):
+        found = [difference(of_seeds(S, gap), of_seeds(S, 0)).p_value < 0.05 for _ in range(500)]
+        assert low < np.mean(found) < high, S
+
+
 # --- The simulation: corpora with known true scores
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -297,9 +298,15 @@ def test_significant_differences_are_marked():
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_a_note_names_the_test(seeds):
-    note = said(build_table(measured([0.0, 0.3, 0.0], seeds), config()))
+def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes(seeds):
+    rows = measured([0.0, 0.3, 0.0], seeds)
+    note = said(build_table(rows, config()))
     assert "t-test" in note and "2 rows" in note and ("other seeds:" in note) == (seeds == 1)
+    needed = re.search(r"difference of ([\d.]+) BLEU takes (?:more than )?(\d+) seeds", note)
+    assert bool(needed) == (seeds > 1)
+    if needed:
+        verdicts = [(one, 3) for one in compare_rows([row.sentences for row in rows], 0, BLEU)]
+        assert int(needed[2]) == (stats.seeds_to_resolve(float(needed[1]), verdicts) or stats.MOST_SEEDS)
 
 
 def test_nothing_is_compared_with_a_base_that_has_learned_nothing():

@@ -30,6 +30,7 @@ from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
+POWER, MOST_SEEDS = 0.8, 50  # of `seeds_to_resolve`
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -242,3 +243,24 @@ def holm(p_values: Sequence[float]) -> list[float]:
     factors = np.arange(len(order), 0, -1)
     corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
     return corrected[np.argsort(order)].tolist()
+
+
+def seeds_to_resolve(gap: float, compared: Sequence[tuple[RowComparison, int]]) -> int | None:
+    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases; None: over MOST_SEEDS.
+
+    compared: rows with several seeds, and how many each has. With S seeds in both rows, value / SE has the noncentral t
+    distribution with noncentrality gap / SE, where SE^2 = 2 sigma^2 / S + V_b. sigma^2, the variance of a row from seed
+    to seed, its degrees of freedom but for S - 1, and V_b are the mean ones of these rows. Holm's correction asks the
+    first of m rows for a p-value of 5 % / m.
+    """
+    sigma2 = np.mean([(one.row_mean.variance_by_seeds or 0) * S for one, S in compared])
+    prior = np.mean([one.row_mean.parts[0].freedom - (S - 1) if one.row_mean.parts else 0 for one, S in compared])
+    by_sentences = np.mean([one.difference.variance_by_sentences for one, _ in compared if one.difference])
+    tested = sum(one.p_value is not None for one, _ in compared)
+    S = np.arange(2, MOST_SEEDS + 1)
+    by_seeds = np.maximum(2 * sigma2 / S, 1e-12)
+    variance = by_seeds + by_sentences
+    freedom = np.minimum(variance**2 / (by_seeds**2 / (2 * (S - 1 + prior))), 1e6)
+    critical = stats.t.isf((1 - LEVEL) / 2 / tested, freedom)
+    enough = stats.nct.sf(critical, freedom, gap / np.sqrt(variance)) >= POWER
+    return int(S[enough.argmax()]) if enough.any() else None
