@@ -26,7 +26,7 @@ def make_text(runs, vocab_size):
     folder = runs / "data" / digest(meta["fingerprint"], meta["settings"])
     folder.mkdir(parents=True)
     write_json(folder / "meta.json", meta)
-    for name in ("tokenizer.model", "train.source.tokens", "train.source.offsets", "val.target.txt"):
+    for name in ("tokenizer.model", "train.source.tokens", "train.source.lengths", "val.target.txt"):
         (folder / name).write_bytes(bytes(100))
     return folder
 
