@@ -14,7 +14,6 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
     CommandParser,
     add_row_options,
-    make_folder,
     run_command,
     sweep_file,
     whole_numbers,
@@ -26,9 +25,9 @@ from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
-from transformer_pl.trials.runs_folder import as_folder, check_writable
+from transformer_pl.trials.runs_folder import as_folder
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))
@@ -54,10 +53,9 @@ def main(argv: list[str]) -> int:
         raise InputError("--device cuda: torch must find a GPU, but there is none; leave it out")
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     sweep = read_sweep(options.file, options.scale or SCALE, sets=options.set)
-    check_writable(options.runs)
-    check_models((row.configs[0] for row in sweep.rows), options.runs)
     folder = options.runs / "complexity" / as_folder(sweep.name)
-    make_folder(folder)
+    check_writable(folder)
+    check_models((row.configs[0] for row in sweep.rows), options.runs)
     memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = [measure(row.name, row.configs[0], sorted(options.n), device) for row in sweep.rows]
     base, cpu = sizes(sweep.base.model, 1), f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"

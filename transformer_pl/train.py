@@ -38,7 +38,7 @@ from transformer_pl.runtime.environment import (
     under_wandb_agent,
 )
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_atomically, write_json
+from transformer_pl.runtime.files import check_writable, why_unwritable, write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged
 from transformer_pl.runtime.signals import Stopped, component_code
 from transformer_pl.runtime.terminal import command_console
@@ -47,7 +47,7 @@ from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.lock import Lost
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, why_unwritable
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
@@ -285,7 +285,7 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
-    environment = describe_environment(packages) | code_state()
+    environment = describe_environment(packages) | {"commit": code_state()}
     environment |= {"gpus": gpu_names(config), "threads": use_threads(config, trial), "data": prepared.folder.name}
     environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])
     write_json(trial.folder / "env.json", environment)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_pl.data.batches import TrainStream, collate, eval_batches, token_batches
+from transformer_pl.config import Config, Data, Optim, Trainer
+from transformer_pl.data.batches import TrainStream, collate, eval_batches, pairs_that_fit, token_batches
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
-from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
+from transformer_pl.data.tokens import Split, Tokens
 
 pytestmark = pytest.mark.core
 BUDGET, LIMIT = 2048, 60
@@ -126,8 +127,9 @@ def test_a_batch_holds_the_sentences_with_their_marks():
 # The stream of a training
 
 
-def stream(split, **changes) -> TrainStream:
-    return TrainStream(**{"split": split, "batch_tokens": 40, "max_length": 12, "seed": 3, "steps": 60} | changes)
+def stream(split, steps=60, accumulate=1, rank=0, world=1) -> TrainStream:
+    data, optim, trainer = Data(batch_tokens=40, max_length=12), Optim(max_steps=steps), Trainer(accumulate=accumulate)
+    return TrainStream(split, Config(data=data, optim=optim, trainer=trainer, seed=3), rank, world)
 
 
 def listed(batches) -> list:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from unittest import mock
 
 import pytest
@@ -50,7 +51,7 @@ def runs(tmp_path):
     runs = tmp_path / "runs"
     used, _ = make_text(runs, 300), make_text(runs, 400)
     trials = [make_trial(runs, number, state, used) for number, state in enumerate(STATES)]
-    plan = {"name": "tiny", "scale": "demo", "differs": "--set optim.warmup=8", "command": "report tiny"}
+    plan = {"name": "tiny", "scale": "demo", "differs": "--set optim.warmup=8"}
     plan["trials"] = [{"folder": trial.folder.name} for trial in trials] + [{"folder": f"demo-new-s1-{9:012x}"}]
     (runs / "sweeps" / "tiny@demo").mkdir(parents=True)
     write_json(runs / "sweeps" / "tiny@demo" / "plan.json", plan)
@@ -88,13 +89,14 @@ def clean(runs, answer):
         return cleaning.clean(runs, Console(file=output, width=200)), output.getvalue()
 
 
-def test_the_list_tells_state_age_size_and_score(runs):
+def test_the_list_tells_state_last_change_size_and_score(runs):
     lines = listed(runs)
     assert all(f"1 {state}" in lines["tiny@demo"] for state in (*STATES, "new"))
     assert "--set optim.warmup=8" in lines["tiny@demo"]
     for number, state in enumerate(STATES):
         _, told, *rest = lines[f"demo-{state}-s1-{number:012x}"].split()
-        assert told == state and rest[1] == "s" and rest[3] in ("bytes", "kB")
+        changed = time.strptime(" ".join(rest[:2]), "%Y-%m-%d %H:%M")
+        assert told == state and abs(time.time() - time.mktime(changed)) < 120 and rest[3] in ("bytes", "kB")
         assert rest[4:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
 
 

@@ -63,7 +63,7 @@ class Prepared:
         with self._reading(f"{name}.{side}.tokens") as path:
             flat = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
         with self._reading(f"{name}.{side}.lengths") as path:
-            return Tokens(flat, np.concatenate([[0], np.cumsum(np.fromfile(path, np.int32), dtype=np.int64)]))
+            return Tokens.of(flat, np.fromfile(path, np.int32))
 
     def _sentences(self, name: str, side: str) -> list[str]:
         with self._reading(f"{name}.{side}.txt") as path:

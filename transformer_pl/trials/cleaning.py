@@ -18,8 +18,7 @@ from transformer_pl.data.prepare import digest
 from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import ask, counted, say
 from transformer_pl.trials.metrics import main_score
-from transformer_pl.trials.runs_folder import sweep_plan
-from transformer_pl.trials.trial import TRIAL_FOLDER, WRITTEN, Record, Trial, trial_id
+from transformer_pl.trials.trial import TRIAL_FOLDER, WRITTEN, Trial, trial_id
 
 # What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
 TRIAL_FILES = (*WRITTEN, "log.txt", "checkpoints", "sources", "wandb", "lock*")
@@ -27,26 +26,27 @@ DATA_FILES = ("meta.json", "tokenizer.model", "*.source.*", "*.target.*")
 
 
 def list_runs(runs: Path, console: Console) -> None:
-    """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out."""
-    plans = {folder: plan for folder in _folders(runs / "sweeps") if (plan := sweep_plan(folder))}
+    """Print every sweep and every trial with state, last change, size and score. Other programs' files are left out."""
+    plans = {folder: read_json(folder / "plan.json") for folder in _folders(runs / "sweeps")}
+    plans = {folder: plan for folder, plan in plans.items() if "trials" in plan}
     trials = _trials(runs)
     if not trials and not plans:
         console.print(f"{runs}: no sweep and no trial")
         return
     files = {folder: _files(folder) for folder in (*plans, *(trial.folder for trial in trials))}
     states = {trial_id(trial.folder.name): trial.state() for trial in trials}
-    table = _table("sweep", "trials", "age", "differs by")
-    for folder, plan in sorted(plans.items(), key=lambda item: _age(files[item[0]])):
-        counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan.trials)
+    table = _table("sweep", "trials", "changed", "differs by")
+    for folder, plan in sorted(plans.items(), key=lambda item: _changed(files[item[0]]), reverse=True):
+        counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan["trials"])
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        table.add_row(folder.name, told, _ago(files[folder]), plan.differs)
+        table.add_row(folder.name, told, _changed(files[folder]), plan["differs"])
     console.print(table)
     console.print()
-    table = _table("trial", "state", "age", "size", "score")
-    for trial in sorted(trials, key=lambda trial: _age(files[trial.folder])):
+    table = _table("trial", "state", "changed", "size", "score")
+    for trial in sorted(trials, key=lambda trial: _changed(files[trial.folder]), reverse=True):
         name, result = trial.folder.name, trial.result()
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
-        table.add_row(name, states[trial_id(name)], _ago(files[trial.folder]), _size(files[trial.folder]), score)
+        table.add_row(name, states[trial_id(name)], _changed(files[trial.folder]), _size(files[trial.folder]), score)
     console.print(table)
     everything = [file for of_one in (*files.values(), _files(runs / "data")) for file in of_one]
     console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, texts included")
@@ -65,10 +65,10 @@ def clean(runs: Path, console: Console) -> int:
     if not waste:
         console.print(f"{runs}: nothing to clean")
         return 0
-    table = _table("what", "why", "age", "size")
+    table = _table("what", "why", "changed", "size")
     for item in waste:
         files = _files(item.path)
-        table.add_row(str(item.path.relative_to(runs)), item.reason, _ago(files), _size(files))
+        table.add_row(str(item.path.relative_to(runs)), item.reason, _changed(files), _size(files))
     console.print(table)
     if not ask(console, f"Remove all {len(waste)} ({_size(f for item in waste for f in _files(item.path))})?"):
         console.print("nothing was removed")
@@ -133,7 +133,7 @@ def _trials(runs: Path) -> list[Trial]:
 
 def _is_text(folder: Path) -> bool:
     """Whether a folder is a prepared text: its name is a hash of what its meta.json says."""
-    meta = read_json(folder / "meta.json", Record, "its folder is left alone") or {}
+    meta = read_json(folder / "meta.json")
     return folder.name == digest(meta.get("fingerprint", {}), meta.get("settings", {}))
 
 
@@ -147,7 +147,7 @@ def _folders(place: Path) -> list[Path]:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading in ("age", "size", "score") else "left")
+        table.add_column(heading, overflow="fold", justify="right" if heading in ("size", "score") else "left")
     return table
 
 
@@ -161,15 +161,10 @@ def _files(folder: Path) -> list[os.stat_result]:
     return statuses
 
 
-def _age(files: Iterable[os.stat_result]) -> float:
-    """Seconds since the newest file was written."""
-    return time.time() - max((file.st_mtime for file in files), default=time.time())
-
-
-def _ago(files: Iterable[os.stat_result]) -> str:
-    seconds = _age(files)
-    unit, size = next(((u, n) for u, n in (("d", 86400), ("h", 3600), ("min", 60)) if seconds >= 2 * n), ("s", 1))
-    return f"{seconds / size:.0f} {unit}"
+def _changed(files: Iterable[os.stat_result]) -> str:
+    """When the newest file was written."""
+    newest = max((file.st_mtime for file in files), default=0.0)
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
 
 
 def _size(files: Iterable[os.stat_result]) -> str:
