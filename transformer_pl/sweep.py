@@ -122,7 +122,7 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
         elif retuning:
             command.show_plan(retuning.best(sweep, plan.trials))
         return 0
-    check_writable(options.runs)
+    check_writable(options.runs / "trials")
     exit_code = command.train(plan)
     if retuning:
         if exit_code not in (0, 1) or command.others_train(plan):  # the best point of a row is not known yet

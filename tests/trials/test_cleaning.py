@@ -60,7 +60,7 @@ def runs(tmp_path):
 
 def names(found):
     """What is to go: the name of each trial without its id, and `text` for a text."""
-    return sorted(item.path.name[:-13] if item.path.parent.name == "trials" else "text" for item in found)
+    return sorted(path.name[:-13] if path.parent.name == "trials" else "text" for path in found)
 
 
 WASTE = ["demo-failed-s1", "demo-pruned-s1", "demo-stopped-s1", "text"]
@@ -112,7 +112,7 @@ def test_waste_goes_on_a_yes_alone(runs):
     assert left == {"demo-done-s1", "demo-diverged-s1"} and len(os.listdir(runs / "data")) == 1
     assert everything(runs).items() <= before.items() and (runs / "sweeps" / "tiny@demo" / "plan.json").exists()
     code, printed = clean(runs, "y\n")
-    assert code == 0 and find_removable(runs) == []
+    assert code == 0 and find_removable(runs) == {}
 
 
 def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
@@ -133,7 +133,7 @@ def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
 @pytest.mark.parametrize("name", ["notes.md", ".hidden", "plots/a.png", "weights.pt.bak", ".git/config", "a\nb"])
 def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
     (failed,) = (runs / "trials").glob("demo-failed-*")
-    (text,) = (item.path for item in find_removable(runs) if item.path.parent.name == "data")
+    (text,) = (path for path in find_removable(runs) if path.parent.name == "data")
     for folder in (failed, text):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("mine")
@@ -146,7 +146,7 @@ def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
 
 def test_what_only_looks_like_a_trial_or_a_text_is_none(runs):
     status = json.dumps({"state": "failed", "why": "the court was closed"})
-    (text,) = (item.path for item in find_removable(runs) if item.path.parent.name == "data")
+    (text,) = (path for path in find_removable(runs) if path.parent.name == "data")
     meta = (text / "meta.json").read_text()
     files = {
         "data/my_corpus/meta.json": meta,  # of another folder

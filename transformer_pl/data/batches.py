@@ -27,23 +27,17 @@ class Batch(NamedTuple):
     tokens: int
 
 
-def pairs_that_fit(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int, max_length: int
-) -> np.ndarray:
-    """True for each pair that is trained on: both sentences fit `max_length`, and a batch of their own."""
-    return np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
-
-
 def token_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int, max_length: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
     """Return the global batches of one epoch, each as indexes of pairs. Every pair that fits is in one of them.
 
-    In each batch, sentences * longest <= batch_tokens in both languages. Pairs of equal lengths are shuffled, then the
-    batches are shuffled. The order depends on seed and epoch alone.
+    A pair fits where both sentences fit `max_length`, and a batch of their own. In each batch, sentences * longest <=
+    batch_tokens in both languages. Pairs of equal lengths are shuffled, then the batches are shuffled. The order
+    depends on seed and epoch alone.
     """
     rng = np.random.default_rng((seed, epoch))
-    fits = pairs_that_fit(source_lengths, target_lengths, batch_tokens, max_length)
+    fits = np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
     order = np.flatnonzero(fits).astype(np.int32)  # half of the memory of int64, which counts for millions of pairs
     rng.shuffle(order)
     order = order[_by_length(source_lengths[order], target_lengths[order])]
@@ -126,14 +120,11 @@ class TrainStream:
     The global batches do not depend on world or accumulate.
 
     A stream that loads the state of another continues exactly where that one was.
-    `dropped` counts the pairs that are too long.
     """
 
     def __init__(self, split: Split, config: Config, rank: int = 0, world: int = 1):
         self.split, self.config, self.rank, self.world = split, config, rank, world
         self.lengths = split.source.lengths_with_special, split.target.lengths_with_special
-        self.limits = config.data.batch_tokens, config.data.max_length
-        self.dropped = int((~pairs_that_fit(*self.lengths, *self.limits)).sum())
         self.done = 0  # micro-batches
 
     def __len__(self) -> int:
@@ -156,7 +147,8 @@ class TrainStream:
         self.done = state["done"]
 
     def _epoch(self, epoch: int) -> list[np.ndarray]:
-        return token_batches(*self.lengths, *self.limits, self.config.seed, epoch)
+        data = self.config.data
+        return token_batches(*self.lengths, data.batch_tokens, data.max_length, self.config.seed, epoch)
 
     def _micro(self, batch: np.ndarray, part: int) -> Batch:
         """This rank's share of one part of a global batch."""

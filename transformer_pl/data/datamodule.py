@@ -17,13 +17,10 @@ class TranslationDataModule(L.LightningDataModule):
         self.config, self.prepared = config, prepared
         references = prepared.text("val")[1][:2]
         checked_scores(references, references, config)  # so that a task that cannot be scored is not trained
-        self.dropped = 0  # training pairs that are too long
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""
-        stream = TrainStream(self.prepared.split("train"), self.config, self._rank, self._world)
-        self.dropped = stream.dropped
-        return stream
+        return TrainStream(self.prepared.split("train"), self.config, self._rank, self._world)
 
     def val_dataloader(self) -> DataLoader:
         """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""

@@ -16,7 +16,7 @@ from filelock import FileLock
 from transformer_pl.config import CLEANING, KEYS, Data
 from transformer_pl.data.corpus import EVALUATION, Corpus
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
-from transformer_pl.data.selection import OnProgress, Selection, check_counts, no_progress, select_all
+from transformer_pl.data.selection import OnProgress, check_counts, no_progress, select_all
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.data.tokenizer import Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
@@ -97,7 +97,13 @@ def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> 
 def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
     """Write all files of a prepared text. The text is read once before, to find a mistake in it."""
     selections = select_all(corpus, data, on_progress)
-    tokenizer = _tokenizer(folder / "tokenizer.model", data, corpus, selections["train"], on_progress)
+    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
+    train = selections["train"]
+    every = -(-2 * train.counts["pairs"] // BPE_SENTENCES)
+    learned_from = itertools.islice(train.used(corpus.pairs("train")), 0, None, every)
+    model = train_bpe(itertools.chain.from_iterable(learned_from), data.vocab_size)
+    (folder / "tokenizer.model").write_bytes(model)
+    tokenizer = Tokenizer(model)
     splits, done = {}, 0
     total = sum(selection.counts["pairs"] for selection in selections.values())
     for name, selection in selections.items():
@@ -121,12 +127,3 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
 def _append(path: Path, content: bytes) -> None:
     with path.open("ab") as file:
         file.write(content)
-
-
-def _tokenizer(path: Path, data: Data, corpus: Corpus, selection: Selection, on_progress: OnProgress) -> Tokenizer:
-    """Learn the vocabulary and write it."""
-    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    every = -(-2 * selection.counts["pairs"] // BPE_SENTENCES)
-    used = itertools.islice(selection.used(corpus.pairs("train")), 0, None, every)
-    path.write_bytes(train_bpe(itertools.chain.from_iterable(used), data.vocab_size))
-    return Tokenizer(path)

@@ -4,7 +4,6 @@ import io
 import os
 import sys
 from contextlib import suppress
-from datetime import timedelta
 
 from rich.console import Console
 from rich.prompt import Confirm
@@ -47,5 +46,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """1:02:03, or 1 day, 1:02:03."""
-    return str(timedelta(seconds=round(seconds)))
+    """1:02:03, 2:03, 0:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -60,7 +60,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         launcher.allot(trainers, search.run_cap)
         _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console, launcher)
         return 0
-    check_writable(options.runs)
+    check_writable(options.runs / "trials")
     if options.storage is None:  # the study lies in the folder
         check_writable(folder)
     study = studies.create_study(search, folder, options.storage)

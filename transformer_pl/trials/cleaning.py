@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -52,13 +51,6 @@ def list_runs(runs: Path, console: Console) -> None:
     console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, texts included")
 
 
-class Removable(NamedTuple):
-    """A folder that nobody needs any more."""
-
-    path: Path
-    reason: str  # why nobody needs it
-
-
 def clean(runs: Path, console: Console) -> int:
     """List what is not needed, and remove it if the user answers yes. Returns the exit code."""
     waste = find_removable(runs)
@@ -66,49 +58,43 @@ def clean(runs: Path, console: Console) -> int:
         console.print(f"{runs}: nothing to clean")
         return 0
     table = _table("what", "why", "changed", "size")
-    for item in waste:
-        files = _files(item.path)
-        table.add_row(str(item.path.relative_to(runs)), item.reason, _changed(files), _size(files))
+    for folder, reason in waste.items():
+        files = _files(folder)
+        table.add_row(str(folder.relative_to(runs)), reason, _changed(files), _size(files))
     console.print(table)
-    if not ask(console, f"Remove all {len(waste)} ({_size(f for item in waste for f in _files(item.path))})?"):
+    if not ask(console, f"Remove all {len(waste)} ({_size(f for folder in waste for f in _files(folder))})?"):
         console.print("nothing was removed")
         return 0
     removed = 0
-    for item in set(waste) & set(find_removable(runs)):  # the user may have taken long to answer
+    for folder in waste.keys() & find_removable(runs).keys():  # the user may have taken long to answer
         try:
-            shutil.rmtree(item.path)
+            shutil.rmtree(folder)
             removed += 1
         except OSError as error:  # such as another user's folder
-            say(console, f"left alone: {item.path}: {error.strerror or error}")
+            say(console, f"left alone: {folder}: {error.strerror or error}")
     console.print(f"removed {removed}")
     return int(removed < len(waste))
 
 
-def find_removable(runs: Path) -> list[Removable]:
-    """The trials without a result that no process holds, and the texts that no other trial names.
+def find_removable(runs: Path) -> dict[Path, str]:
+    """The trials without a result that no process holds, and the texts that no other trial names; each with the reason.
 
     A diverged trial has come to its end: it stays. So does a folder with anything in it that this project has not made;
     and links stay, with what lies behind them.
     """
-    trials = _trials(runs)
-    useless = [
-        trial
-        for trial in trials
-        if trial.diverged_at() is None and not (trial.folder / "result.json").exists() and not trial.locked()
-    ]
-    found = [
-        Removable(trial.folder, f"{trial.state()}, without a result")
-        for trial in useless
-        if _holds_only(trial.folder, TRIAL_FILES)
-    ]
-    texts = _folders(runs / "data")
-    gone = {item.path for item in found}
-    staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in gone]
+    found = {}
+    for trial in _trials(runs):
+        ended = trial.diverged_at() is not None or (trial.folder / "result.json").exists()
+        if not ended and not trial.locked() and _holds_only(trial.folder, TRIAL_FILES):
+            found[trial.folder] = f"{trial.state()}, without a result"
+    staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in found]
     if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which text it uses
         return found
     used = {trial.data() for trial in staying}
-    unused = [text for text in texts if _is_text(text) and text.name not in used and _holds_only(text, DATA_FILES)]
-    return found + [Removable(text, "no trial uses this text") for text in unused]
+    for text in _folders(runs / "data"):
+        if text.name not in used and _is_text(text) and _holds_only(text, DATA_FILES):
+            found[text] = "no trial uses this text"
+    return found
 
 
 def _holds_only(folder: Path, known: tuple[str, ...]) -> bool:
