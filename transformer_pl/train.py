@@ -214,9 +214,7 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
 
 def _record_failure(run: TrialRun, error: Exception) -> None:
     """Record why a training failed, and print it unless the command prints the error."""
-    reason = why_unwritable(run.trial.folder.parent) or components.described(
-        error
-    )  # a full disk has many obscure symptoms
+    reason = why_unwritable(run.trial.folder.parent) or components.described(error)  # a full disk has many symptoms
     if "out of memory" in reason:
         reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
     with suppress(OSError):

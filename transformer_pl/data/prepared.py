@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_pl.data.corpus import EVALUATION
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.files import reading
@@ -55,7 +54,6 @@ class Prepared:
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
-        assert name in EVALUATION
         return self._sentences(name, "source"), self._sentences(name, "target")
 
     def _tokens(self, name: str, side: str) -> Tokens:
