@@ -17,6 +17,3 @@ class Copying(Task):
     def score(self, hypotheses, references, config):
         right = [[int(h == r), 1] for h, r in zip(hypotheses, references, strict=True)]
         return Scores({"right": 100 * sum(one for one, _ in right) / len(right)}, right, "exact")
-
-    def score_one(self, hypothesis, reference, config):
-        return 100.0 * (hypothesis == reference)

@@ -61,7 +61,7 @@ def a_result(**keys: object) -> dict:
     """What result.json says of a made-up trial; `keys` in the place of some of it."""
     result = {"id": "0123456789ab", "weights_id": "ba9876543210", "name": "base s1", "tags": ["demo"], "scale": "demo"}
     result |= {"seed": 1, "config": {}, "metrics": {"val/ppl": 2.0, "val/bleu": 30.0}, "score": "bleu"}
-    result |= {"signature": "nrefs:1", "params": 1, "steps": 1, "flops": 1.0, "dropped": 0}
+    result |= {"signature": "nrefs:1", "params": 1, "steps": 1, "flops": 1.0}
     return result | {"tokens_per_s": None, "wall_s": 1.0, "finished": "2026-11-21 00:00:00"} | keys
 
 

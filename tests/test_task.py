@@ -78,7 +78,7 @@ class Half(Task):
     pass
 
 class NoMeasure(Task):
-    corpus = score = score_one = Translation.corpus
+    corpus = score = Translation.corpus
 
 class Three(Translation):
     measure = 3

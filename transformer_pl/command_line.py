@@ -15,7 +15,6 @@ from transformer_pl.levels import DEFAULT_SCALE, scale_names
 from transformer_pl.runtime import signals
 from transformer_pl.runtime.environment import NAME, project_version
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.runtime.files import try_writing
 from transformer_pl.trials.runs_folder import DEFAULT_RUNS, as_folder, sweep_title
 
 BUDGET = 8  # tries per row of --retune
@@ -259,23 +258,3 @@ def other_table(options: argparse.Namespace) -> str:
     if options.retune:
         words += ["--retune", ",".join(options.retune), "--budget", str(options.budget)]
     return shlex.join(words)
-
-
-def kept_options(options: argparse.Namespace) -> dict[str, str]:
-    """What plan.json keeps of the options: those of `other_table`, and the command that shows the table."""
-    file = options.file.stem if options.file.parent == SHIPPED else str(options.file)
-    words = ["python", "-m", "transformer_pl.report", file]
-    words += ["--scale", options.scale] if options.scale else []
-    words += ["--seeds", ",".join(options.seeds)] if options.seeds else []
-    words += ["--runs", str(options.runs)] if options.runs != DEFAULT_RUNS else []
-    differs = other_table(options)
-    return {"differs": differs, "command": " ".join([shlex.join(words), differs]).strip()}
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and try to write into it. Raises an InputError with the system's reason if that fails."""
-    try:
-        try_writing(folder)
-    except OSError as error:
-        message = f"{folder}: must be a folder that can be written, but: {error.strerror}; choose another --runs"
-        raise InputError(message) from None

@@ -13,7 +13,6 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
     CommandParser,
     add_row_options,
-    make_folder,
     run_command,
     sweep_file,
     whole_numbers,
@@ -24,7 +23,7 @@ from transformer_pl.experiments.sweep_file import read_sweep
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment
-from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.trials.runs_folder import as_folder
 
@@ -43,7 +42,7 @@ def main(argv: list[str]) -> int:
     sweep, lengths = read_sweep(options.file, options.scale or SCALE, sets=options.set), sorted(options.n)
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / as_folder(sweep.name)
-    make_folder(folder)
+    check_writable(folder)
     check_models((row.configs[0] for row in sweep.rows), options.runs)
     memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}

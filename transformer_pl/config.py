@@ -32,7 +32,7 @@ from transformer_pl.runtime.errors import shown, suggestion
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-CLEANING = ("most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
+CLEANING = ("train_pairs", "most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 

@@ -9,7 +9,6 @@ from transformer_pl.command_line import (
     add_beside_option,
     add_sweep_options,
     complete_retune_options,
-    make_folder,
     refuse_options,
     run_command,
     sweep_file,
@@ -21,6 +20,7 @@ from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.render import Table
 from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
 
@@ -104,7 +104,7 @@ def _page_folder(sweep: "Sweep | Search", options: argparse.Namespace) -> Path |
     if options.format != "html":
         return None
     folder = sweep_folder(sweep, options)
-    make_folder(folder)
+    check_writable(folder)
     return folder
 
 

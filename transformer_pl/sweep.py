@@ -21,8 +21,7 @@ from transformer_pl.command_line import (
     add_beside_option,
     add_sweep_options,
     complete_retune_options,
-    kept_options,
-    make_folder,
+    other_table,
     refuse_options,
     run_command,
     sweep_file,
@@ -50,12 +49,12 @@ from transformer_pl.launchers.local import LocalLauncher
 from transformer_pl.reporting.publish import mention_offline_runs, publish
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.files import check_writable, write_json
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, counted, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
-from transformer_pl.trials.runs_folder import check_writable, finished_results
+from transformer_pl.trials.runs_folder import finished_results
 
 LAUNCHERS = ("local", "slurm")
 # Options that are for a sweep file.
@@ -123,7 +122,7 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
         elif retuning:
             command.show_plan(retuning.best(sweep, plan.trials))
         return 0
-    check_writable(options.runs)
+    check_writable(options.runs / "trials")
     exit_code = command.train(plan)
     if retuning:
         if exit_code not in (0, 1) or command.others_train(plan):  # the best point of a row is not known yet
@@ -200,8 +199,8 @@ class GridCommand:
         missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
         queue = GridQueue(missing)
         prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
-        make_folder(self.folder)
-        write_json(self.folder / "plan.json", as_json(plan) | kept_options(self.options))
+        check_writable(self.folder)
+        write_json(self.folder / "plan.json", as_json(plan) | {"differs": other_table(self.options)})
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         try:
             if missing:

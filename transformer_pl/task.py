@@ -65,10 +65,6 @@ class Task(ABC):
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
         """Score the outputs of a whole set against its references, line by line."""
 
-    @abstractmethod
-    def score_one(self, hypothesis: str, reference: str, config: "Config") -> float:
-        """The measure of a single sentence."""
-
     @property
     def metrics(self) -> list[str]:
         """The names of its scores on the validation set, the measure's first."""

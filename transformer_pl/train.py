@@ -38,16 +38,16 @@ from transformer_pl.runtime.environment import (
     under_wandb_agent,
 )
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_atomically, write_json
+from transformer_pl.runtime.files import check_writable, why_unwritable, write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged
 from transformer_pl.runtime.signals import Stopped, component_code
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import convergence
-from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.lock import Lost
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, why_unwritable
+from transformer_pl.trials.metrics import Diverged
+from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     scale = Path(options.scale).stem
     difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
     config = trial_config(levels)
-    check_writable(options.runs)
+    check_writable(options.runs / "trials")
     run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data))
     if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
         raise InputError(
@@ -161,7 +161,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
         return _help_to_train(run, prepared, rerun)
     trial = run.trial
-    check_writable(run.runs)  # the text may have filled the disk
+    check_writable(run.trial.folder.parent)  # the text may have filled the disk
     with trial.lock():
         if not rerun and (code := _report_ended(run)) is not None:  # another process had it until now
             return code
@@ -214,7 +214,7 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
 
 def _record_failure(run: TrialRun, error: Exception) -> None:
     """Record why a training failed, and print it unless the command prints the error."""
-    reason = why_unwritable(run.runs) or components.described(error)  # a full disk has many obscure symptoms
+    reason = why_unwritable(run.trial.folder.parent) or components.described(error)  # a full disk has many symptoms
     if "out of memory" in reason:
         reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
     with suppress(OSError):
@@ -263,7 +263,6 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "params": evaluation.params,
             "steps": config.steps,
             "flops": cost.flops,
-            "dropped": training.dropped,
             "tokens_per_s": training.tokens_per_s,
             "wall_s": round(training.earlier_s + time.perf_counter() - started, 1),
             "exempt": exempt,
@@ -285,7 +284,7 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
-    environment = describe_environment(packages) | code_state()
+    environment = describe_environment(packages) | {"commit": code_state()}
     environment |= {"gpus": gpu_names(config), "threads": use_threads(config, trial), "data": prepared.folder.name}
     environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])
     write_json(trial.folder / "env.json", environment)

@@ -132,8 +132,8 @@ def marian_training(
     seeds = itertools.count(1)
 
     def run() -> float:
-        data, seed = config.data, next(seeds)
-        stream = TrainStream(prepared.split("train"), data.batch_tokens, data.max_length, seed, 2 * steps)
+        optim = config.optim.model_copy(update={"max_steps": 2 * steps, "duration": 1})
+        stream = TrainStream(prepared.split("train"), config.model_copy(update={"seed": next(seeds), "optim": optim}))
         for step, batch in enumerate(stream):
             if step in (0, steps):
                 tokens, began = 0, clock()

@@ -56,11 +56,8 @@ def test_the_arrays_are_the_text(prepared):
 def test_a_blank_side_leaves_training_and_stays_in_evaluation(prepared):
     assert len(prepared.split("train").source) == len(prepared.split("train").target) == 20
     assert prepared.split("val").source.lengths[1] == 0
-    assert {name: split["blank"] for name, split in prepared.meta["splits"].items()} == {
-        "train": 20,
-        "val": 1,
-        "test": 0,
-    }
+    counts = {name: (split["pairs"], split.get("blank")) for name, split in prepared.meta["splits"].items()}
+    assert counts == {"train": (20, 20), "val": (3, None), "test": (1, None)}
 
 
 def test_arrays_are_small_mapped_and_counted(prepared):
@@ -81,7 +78,9 @@ def test_the_id_depends_on_the_text_its_cleaning_and_the_tokenizer_settings():
 
     assert name() == name(batch_tokens=7, max_length=9, path="elsewhere") and len(name()) == 16
     others = [{"vocab_size": 301}, {"source": "de", "target": "en"}, {"most_words": 4}, {"most_ratio": 2}]
-    assert len({name(), name("other"), *(name(**other) for other in [*others, {"unique": True}])}) == 7
+    assert (
+        len({name(), name("other"), *(name(**other) for other in [*others, {"unique": True}, {"train_pairs": 9}])}) == 8
+    )
 
 
 # Once, whatever happens
@@ -127,7 +126,7 @@ def test_after_a_kill_the_text_is_prepared_anew(prepared, tmp_path, at):
     assert list((tmp_path / "other" / "data").iterdir()) == [again.folder]
 
 
-@pytest.mark.parametrize("file", ["tokenizer.model", "train.source.tokens", "train.target.offsets", "val.source.txt"])
+@pytest.mark.parametrize("file", ["tokenizer.model", "train.source.tokens", "train.target.lengths", "val.source.txt"])
 def test_a_file_that_is_missing_is_named(prepared, file):
     (prepared.folder / file).unlink()
     opened = Prepared(prepared.folder)
@@ -195,6 +194,7 @@ MIXED = {
         ({"most_words": 5, "most_ratio": 2}, [0, 1, 3, 5, 6, 7, 9, 11], {"blank": 2, "uneven": 2}),
         ({"most_ratio": 1.5}, [0, 1, 3, 6, 7, 9], {"blank": 2, "uneven": 4}),
         ({"unique": True}, [0, 2, 3, 5], {"blank": 2, "repeated": 6}),
+        ({"train_pairs": 5}, [0, 1, 2, 3], {"blank": 1}),
         (
             {"unique": True, "most_words": 4, "most_ratio": 2},
             [0, 5],
@@ -209,6 +209,4 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     assert list(zip(*sentences, strict=True)) == [MIXED["train"][i] for i in used]
     counts = {name: split["pairs"] for name, split in prepared.meta["splits"].items()}
     assert counts == {"train": len(used), "val": 2, "test": 1}
-    train = select("train", in_memory(MIXED), Data(**keys))
-    assert train.counts == {"pairs": len(used)} | left_out
-    assert train.words == tuple(sum(len(MIXED["train"][i][side].split()) for i in used) for side in (0, 1))
+    assert select("train", in_memory(MIXED), Data(**keys)).counts == {"pairs": len(used)} | left_out

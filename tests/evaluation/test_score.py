@@ -22,8 +22,8 @@ def test_the_score_of_a_set_equals_sacrebleu_s_bit_for_bit(length):
     hypotheses = [" ".join(word for word in text.split() if rng.random() > 0.2) for text in references]
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
     found = corpus_score(hypotheses, references)
-    assert found.bleu == bleu.corpus_score(hypotheses, [references]).score
-    assert found.chrf == chrf.corpus_score(hypotheses, [references]).score
+    assert found.metrics["bleu"] == bleu.corpus_score(hypotheses, [references]).score
+    assert found.metrics["chrf"] == chrf.corpus_score(hypotheses, [references]).score
     assert found.signature == str(bleu.get_signature()) and len(found.statistics) == 40
 
 
@@ -35,9 +35,7 @@ def test_a_language_without_blanks_between_words_has_its_tokeniser():
     chinese = sacrebleu.BLEU(trg_lang="zh")
     assert scores.metrics["bleu"] == chinese.corpus_score(hypotheses, [references]).score > 50
     assert scores.signature == str(chinese.get_signature())
-    assert corpus_score(hypotheses, references).bleu == 0
-    one = sacrebleu.BLEU(trg_lang="zh", effective_order=True).sentence_score(hypotheses[1], references[1:]).score
-    assert Translation().score_one(hypotheses[1], references[1], config) == one > 0
+    assert corpus_score(hypotheses, references).metrics["bleu"] == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------

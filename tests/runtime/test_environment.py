@@ -28,19 +28,18 @@ def git(folder, *words):
 
 
 def test_the_commit_and_whether_files_were_changed_since(repository, tmp_path):
-    unknown = {"commit": None, "changed": None}
-    assert environment.code_state() == unknown
+    assert environment.code_state() is None
     git(tmp_path, "init")
-    assert environment.code_state() == unknown  # there is no commit yet
+    assert environment.code_state() is None  # there is no commit yet
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "one")
     commit = git(tmp_path, "rev-parse", "HEAD")
     (tmp_path / "runs").mkdir()  # which git does not track
-    assert environment.code_state() == {"commit": commit, "changed": False}
+    assert environment.code_state() == commit
     repository.write_text("two\n")
-    assert environment.code_state() == {"commit": commit, "changed": True}
+    assert environment.code_state() == f"{commit}-dirty"
 
 
 def test_the_projects_own_repository_is_the_one():
     if (ROOT / ".git").exists():
-        assert environment.code_state()["commit"] == git(ROOT, "rev-parse", "HEAD")
+        assert environment.code_state().removesuffix("-dirty") == git(ROOT, "rev-parse", "HEAD")

@@ -18,7 +18,7 @@ from sqlalchemy import NullPool
 
 from tests.search.searches import DROPOUT, SMALL, SPACE, search_file, study_folder, study_of
 from transformer_pl.search.study import counted_trials, shown_number
-from transformer_pl.trials.runs_folder import finished_results, sweep_plan
+from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
 SMALLER = {"model.N": 2}  # where nothing has to happen while a trial runs
@@ -82,7 +82,7 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
         wait_for(lambda: not any(trial.locked() for trial in map(Trial, (runs / "trials").iterdir())), 15)
     finished = command(*words)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert sweep_plan(study_folder(tmp_path)).trials
+    assert json.loads((study_folder(tmp_path) / "plan.json").read_text())["trials"]
     study = study_of(tmp_path)
     assert [t.state for t in counted_trials(study)] == [TrialState.COMPLETE] * 2
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))

@@ -17,8 +17,7 @@ from transformer_pl.evaluation.evaluate import evaluate_trial
 from transformer_pl.training.checkpoint import Checkpoints
 from transformer_pl.training.logger import MetricsFile
 from transformer_pl.training.module import TransformerModule
-from transformer_pl.trials.divergence import Diverged
-from transformer_pl.trials.metrics import perplexity
+from transformer_pl.trials.metrics import Diverged, perplexity
 from transformer_pl.trials.trial import Trial
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from unittest import mock
 
 import pytest
@@ -26,7 +27,7 @@ def make_text(runs, vocab_size):
     folder = runs / "data" / digest(meta["fingerprint"], meta["settings"])
     folder.mkdir(parents=True)
     write_json(folder / "meta.json", meta)
-    for name in ("tokenizer.model", "train.source.tokens", "train.source.offsets", "val.target.txt"):
+    for name in ("tokenizer.model", "train.source.tokens", "train.source.lengths", "val.target.txt"):
         (folder / name).write_bytes(bytes(100))
     return folder
 
@@ -50,7 +51,7 @@ def runs(tmp_path):
     runs = tmp_path / "runs"
     used, _ = make_text(runs, 300), make_text(runs, 400)
     trials = [make_trial(runs, number, state, used) for number, state in enumerate(STATES)]
-    plan = {"name": "tiny", "scale": "demo", "differs": "--set optim.warmup=8", "command": "report tiny"}
+    plan = {"name": "tiny", "scale": "demo", "differs": "--set optim.warmup=8"}
     plan["trials"] = [{"folder": trial.folder.name} for trial in trials] + [{"folder": f"demo-new-s1-{9:012x}"}]
     (runs / "sweeps" / "tiny@demo").mkdir(parents=True)
     write_json(runs / "sweeps" / "tiny@demo" / "plan.json", plan)
@@ -59,7 +60,7 @@ def runs(tmp_path):
 
 def names(found):
     """What is to go: the name of each trial without its id, and `text` for a text."""
-    return sorted(item.path.name[:-13] if item.path.parent.name == "trials" else "text" for item in found)
+    return sorted(path.name[:-13] if path.parent.name == "trials" else "text" for path in found)
 
 
 WASTE = ["demo-failed-s1", "demo-pruned-s1", "demo-stopped-s1", "text"]
@@ -88,13 +89,14 @@ def clean(runs, answer):
         return cleaning.clean(runs, Console(file=output, width=200)), output.getvalue()
 
 
-def test_the_list_tells_state_age_size_and_score(runs):
+def test_the_list_tells_state_last_change_size_and_score(runs):
     lines = listed(runs)
     assert all(f"1 {state}" in lines["tiny@demo"] for state in (*STATES, "new"))
     assert "--set optim.warmup=8" in lines["tiny@demo"]
     for number, state in enumerate(STATES):
         _, told, *rest = lines[f"demo-{state}-s1-{number:012x}"].split()
-        assert told == state and rest[1] == "s" and rest[3] in ("bytes", "kB")
+        changed = time.strptime(" ".join(rest[:2]), "%Y-%m-%d %H:%M")
+        assert told == state and abs(time.time() - time.mktime(changed)) < 120 and rest[3] in ("bytes", "kB")
         assert rest[4:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
 
 
@@ -110,7 +112,7 @@ def test_waste_goes_on_a_yes_alone(runs):
     assert left == {"demo-done-s1", "demo-diverged-s1"} and len(os.listdir(runs / "data")) == 1
     assert everything(runs).items() <= before.items() and (runs / "sweeps" / "tiny@demo" / "plan.json").exists()
     code, printed = clean(runs, "y\n")
-    assert code == 0 and find_removable(runs) == []
+    assert code == 0 and find_removable(runs) == {}
 
 
 def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
@@ -131,7 +133,7 @@ def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
 @pytest.mark.parametrize("name", ["notes.md", ".hidden", "plots/a.png", "weights.pt.bak", ".git/config", "a\nb"])
 def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
     (failed,) = (runs / "trials").glob("demo-failed-*")
-    (text,) = (item.path for item in find_removable(runs) if item.path.parent.name == "data")
+    (text,) = (path for path in find_removable(runs) if path.parent.name == "data")
     for folder in (failed, text):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("mine")
@@ -144,7 +146,7 @@ def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
 
 def test_what_only_looks_like_a_trial_or_a_text_is_none(runs):
     status = json.dumps({"state": "failed", "why": "the court was closed"})
-    (text,) = (item.path for item in find_removable(runs) if item.path.parent.name == "data")
+    (text,) = (path for path in find_removable(runs) if path.parent.name == "data")
     meta = (text / "meta.json").read_text()
     files = {
         "data/my_corpus/meta.json": meta,  # of another folder

@@ -9,14 +9,16 @@ import time
 import pytest
 from helpers import ROOT, wait_for
 
-from transformer_pl.trials.lock import DEAD_S, Timeout, TrialLock
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.lock import DEAD_S, TrialLock
 
 HOLDS = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from transformer_pl.trials.lock import Lost, TrialLock
 lock = TrialLock(Path(sys.argv[1]))
-with lock.hold(lambda: print("told", flush=True)):
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+with lock.hold():
     print("held", flush=True)
     try:
         while not time.sleep(0.1):
@@ -39,7 +41,7 @@ def holder(tmp_path):
 def test_one_process_holds_it_and_the_others_are_told(tmp_path, holder):
     lock = TrialLock(tmp_path)
     assert lock.is_held()
-    with pytest.raises(Timeout), lock.hold(lambda: None):
+    with pytest.raises(InputError), lock.hold():
         pass
     assert holder.poll() is None
 
@@ -50,7 +52,7 @@ def test_what_a_killed_process_of_this_machine_held_is_free_at_once(tmp_path, ho
     holder.wait()
     began = time.monotonic()
     assert not lock.is_held()
-    with lock.hold(lambda: None):
+    with lock.hold():
         assert TrialLock(tmp_path).is_held()
         lock.check()
     assert time.monotonic() - began < DEAD_S / 2 and not lock.is_held()
@@ -59,18 +61,17 @@ def test_what_a_killed_process_of_this_machine_held_is_free_at_once(tmp_path, ho
 def test_a_process_number_means_nothing_on_another_machine(tmp_path):
     """Nor does one in another container."""
     lock = TrialLock(tmp_path)
-    with lock.hold(lambda: None):
+    with lock.hold():
         (tmp_path / "lock.holder").write_text(f"elsewhere {2**22 + 1}\n")
         assert TrialLock(tmp_path).is_held()
 
 
 @pytest.mark.slow
 def test_a_process_that_gives_no_heartbeat_loses_it_and_learns_that(tmp_path, holder):
-    lock, told = TrialLock(tmp_path), []
+    lock = TrialLock(tmp_path)
     os.kill(holder.pid, signal.SIGSTOP)
     wait_for(lambda: not lock.is_held(), DEAD_S + 20)
-    with lock.hold(lambda: told.append("lost")):
+    with lock.hold():
         os.kill(holder.pid, signal.SIGCONT)
         assert holder.stdout.read().split() == ["told", "lost"]
         lock.check()
-    assert not told

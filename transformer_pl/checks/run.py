@@ -12,8 +12,6 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from pydantic import BaseModel
-
 from transformer_pl.component_sources import source_digests
 from transformer_pl.components import component_names, import_component
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
@@ -27,12 +25,6 @@ CHECKS_REVISION = 3  # raised when a check becomes stricter: then every componen
 Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
 
 
-class Passed(BaseModel):
-    """What is kept of components that passed every check."""
-
-    exempt: Exemptions
-
-
 def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
     """Check the components of a model that are not the paper's; return the properties that they are exempt from.
 
@@ -42,7 +34,7 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
     if not not_papers(model):
         return {}
     path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
-    if passed := read_json(path, Passed, "the components are checked again"):
+    if passed := read_json(path):
         return passed["exempt"]
     exemptions = isolated(component_names(model), _checked, model, vocab_size)
     with suppress(OSError):  # it is checked again where nothing can be written

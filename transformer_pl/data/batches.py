@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transformer_pl.config import Config
 from transformer_pl.data.tokenizer import BOS, EOS, PAD
-from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
+from transformer_pl.data.tokens import Split, Tokens
 
 
 class Batch(NamedTuple):
@@ -31,11 +32,12 @@ def token_batches(
 ) -> list[np.ndarray]:
     """Return the global batches of one epoch, each as indexes of pairs. Every pair that fits is in one of them.
 
-    In each batch, sentences * longest <= batch_tokens in both languages. Pairs of equal lengths are shuffled, then the
-    batches are shuffled. The order depends on seed and epoch alone.
+    A pair fits where both sentences fit `max_length`, and a batch of their own. In each batch, sentences * longest <=
+    batch_tokens in both languages. Pairs of equal lengths are shuffled, then the batches are shuffled. The order
+    depends on seed and epoch alone.
     """
     rng = np.random.default_rng((seed, epoch))
-    fits = pairs_that_fit(source_lengths, target_lengths, batch_tokens, max_length)
+    fits = np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
     order = np.flatnonzero(fits).astype(np.int32)  # half of the memory of int64, which counts for millions of pairs
     rng.shuffle(order)
     order = order[_by_length(source_lengths[order], target_lengths[order])]
@@ -92,6 +94,12 @@ def collate(split: Split, indexes: np.ndarray) -> Batch:
     return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), target_tokens)
 
 
+def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:
+    """The first sentence at `indexes`, with only padding as its target: for a rank that has none of its own."""
+    batch = collate(split, indexes[:1])
+    return batch._replace(target_out=torch.full_like(batch.target_out, PAD))
+
+
 def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
     """Return the token ids of sentences, each followed by EOS and then PAD: (B, longest + 1) int64."""
     starts = tokens.offsets[indexes]
@@ -105,47 +113,32 @@ def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
 
 
 class TrainStream:
-    """The micro-batches of one rank for a whole training: `steps` global batches, each in `accumulate` parts.
+    """The micro-batches of one rank for a whole training: as many global batches as steps, each in `accumulate` parts.
 
     The sentences of a global batch go in turn to world * accumulate parts, so that all parts have similar shapes. A
     part without a sentence repeats one with only padding as its target, so that every rank makes the same steps.
     The global batches do not depend on world or accumulate.
 
     A stream that loads the state of another continues exactly where that one was.
-    `dropped` counts the pairs that are too long.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        batch_tokens: int,
-        max_length: int,
-        seed: int,
-        steps: int,
-        rank: int = 0,
-        world: int = 1,
-        accumulate: int = 1,
-    ):
-        assert 0 <= rank < world and accumulate >= 1
-        self.split, self.batch_tokens, self.max_length, self.seed = split, batch_tokens, max_length, seed
-        self.steps, self.rank, self.world, self.accumulate = steps, rank, world, accumulate
-        self.source_lengths, self.target_lengths = split.source.lengths_with_special, split.target.lengths_with_special
-        fits = pairs_that_fit(self.source_lengths, self.target_lengths, batch_tokens, max_length)
-        self.dropped = int((~fits).sum())
+    def __init__(self, split: Split, config: Config, rank: int = 0, world: int = 1):
+        self.split, self.config, self.rank, self.world = split, config, rank, world
+        self.lengths = split.source.lengths_with_special, split.target.lengths_with_special
         self.done = 0  # micro-batches
-        self._plan: tuple[int, list[np.ndarray]] = (0, self._epoch(0))
 
     def __len__(self) -> int:
-        return self.steps * self.accumulate
+        return self.config.steps * self.config.trainer.accumulate
 
     def __iter__(self) -> Iterator[Batch]:
+        planned, batches = 0, self._epoch(0)
         while self.done < len(self):
-            step, part = divmod(self.done, self.accumulate)
-            epoch, batch = divmod(step, len(self._plan[1]))  # every epoch has as many batches: only lengths decide
-            if self._plan[0] != epoch:
-                self._plan = (epoch, self._epoch(epoch))
+            step, part = divmod(self.done, self.config.trainer.accumulate)
+            epoch, index = divmod(step, len(batches))  # every epoch has as many batches: only lengths decide
+            if epoch != planned:
+                planned, batches = epoch, self._epoch(epoch)
             self.done += 1
-            yield self._micro(self._plan[1][batch], part)
+            yield self._micro(batches[index], part)
 
     def state_dict(self) -> dict[str, int]:
         return {"done": self.done}
@@ -154,15 +147,12 @@ class TrainStream:
         self.done = state["done"]
 
     def _epoch(self, epoch: int) -> list[np.ndarray]:
-        lengths = self.source_lengths, self.target_lengths
-        return token_batches(*lengths, self.batch_tokens, self.max_length, self.seed, epoch)
+        data = self.config.data
+        return token_batches(*self.lengths, data.batch_tokens, data.max_length, self.config.seed, epoch)
 
     def _micro(self, batch: np.ndarray, part: int) -> Batch:
         """This rank's share of one part of a global batch."""
-        share = batch[part * self.world + self.rank :: self.world * self.accumulate]
-        target_tokens = int(self.target_lengths[batch].sum())
-        if len(share):
-            return collate(self.split, share)._replace(tokens=target_tokens)
-        nothing_to_predict = collate(self.split, batch[:1])
-        target_out = torch.full_like(nothing_to_predict.target_out, PAD)
-        return nothing_to_predict._replace(target_out=target_out, tokens=target_tokens)
+        share = batch[part * self.world + self.rank :: self.world * self.config.trainer.accumulate]
+        target_tokens = int(self.lengths[1][batch].sum())
+        micro = collate(self.split, share) if len(share) else nothing_to_predict(self.split, batch)
+        return micro._replace(tokens=target_tokens)

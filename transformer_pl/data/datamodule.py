@@ -1,13 +1,11 @@
 """The LightningDataModule: the batches of a prepared corpus."""
 
 import lightning as L
-import torch
 from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
-from transformer_pl.data.batches import TrainStream, collate, eval_batches
+from transformer_pl.data.batches import TrainStream, collate, eval_batches, nothing_to_predict
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.tokenizer import PAD
 from transformer_pl.task import checked_scores
 
 
@@ -19,23 +17,10 @@ class TranslationDataModule(L.LightningDataModule):
         self.config, self.prepared = config, prepared
         references = prepared.text("val")[1][:2]
         checked_scores(references, references, config)  # so that a task that cannot be scored is not trained
-        self.dropped = 0  # training pairs that are too long
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""
-        data = self.config.data
-        stream = TrainStream(
-            self.prepared.split("train"),
-            data.batch_tokens,
-            data.max_length,
-            self.config.seed,
-            self.config.steps,
-            rank=self._rank,
-            world=self._world,
-            accumulate=self.config.trainer.accumulate,
-        )
-        self.dropped = stream.dropped
-        return stream
+        return TrainStream(self.prepared.split("train"), self.config, self._rank, self._world)
 
     def val_dataloader(self) -> DataLoader:
         """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""
@@ -45,8 +30,7 @@ class TranslationDataModule(L.LightningDataModule):
         )
         share = [collate(split, indexes) for indexes in batches[self._rank :: self._world]]
         if len(share) < -(-len(batches) // self._world):
-            first = collate(split, batches[0])
-            share.append(first._replace(target_out=torch.full_like(first.target_out, PAD)))  # nothing to predict
+            share.append(nothing_to_predict(split, batches[0]))
         return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
 
     @property

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +22,28 @@ from transformer_pl.runtime.files import reading
 
 TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languages
 REMEDY = "fix the file or its permissions"
+Files = dict[str, dict[str, list[Path]]]  # by split and ending
 ROWS = 1000  # of a table that are in memory at a time
 
 
 def folder_corpus(folder: str | Path, data: Data) -> Corpus:
     """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete."""
-    languages = (data.source, data.target)
-    described, splits = split_files(folder, data, [languages, *((table,) for table in TABLES)])
+    forms = [(data.source, data.target), *((table,) for table in TABLES)]
+    described, splits = split_files(folder, data, forms)
 
     def pairs(split: str) -> Iterator[Pair]:
         files = splits[split]
-        if data.source not in files:
+        if data.source in files:
+            for source, target in zip(files[data.source], files[data.target], strict=True):
+                yield from _text_pairs(source, target)
+        else:
             for path in itertools.chain.from_iterable(files.values()):
                 yield from _table_pairs(path, data)
-            return
-        for source, target in zip(files[data.source], files[data.target], strict=True):
-            yield from _text_pairs(source, target)
 
-    digests = {
-        f"{role}.{ending if ending in languages else 'pairs'}": [digest_of(path) for path in paths]
-        for role, files in splits.items()
-        for ending, paths in files.items()
-    }
-    return Corpus({"files": digests}, described, pairs)
+    return Corpus({"files": digests(splits)}, described, pairs)
 
 
-def split_files(
-    folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
-) -> tuple[str, dict[str, dict[str, list[Path]]]]:
+def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, Files]:
     """What to call the text of a folder, and the files of each split by their endings.
 
     forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
@@ -63,42 +57,38 @@ def split_files(
         r"(?P<split>.+?)(-(?P<part>\d+)-of-(?P<parts>\d+))?"
         rf"\.(?P<ending>{'|'.join(map(re.escape, endings))})(\.gz)?"
     )
-    found: dict[str, dict[str, list[re.Match]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted(folder.iterdir()):
+    found: dict[str, dict[str, list[tuple[int, int, Path]]]] = defaultdict(lambda: defaultdict(list))
+    for path in folder.iterdir():
         if match := name.fullmatch(path.name):
-            found[match["split"]][match["ending"]].append(match)
+            part = int(match["part"] or 0), int(match["parts"] or 1), path
+            found[match["split"]][match["ending"]].append(part)
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
-    chosen = choose_splits(found, data, f"folder {folder}", f", without its ending, which must be {whole}")
+    chosen = choose_splits(sorted(found), data, f"folder {folder}", f", without its ending, which must be {whole}")
     splits, mistakes = {}, []
     for role, split in chosen.items():
-        files = {ending: sorted(matches, key=_number) for ending, matches in found[split].items()}
-        if not _is_whole(files, forms):
-            names = shown(", ".join(match[0] for matches in files.values() for match in matches))
+        files = {ending: sorted(parts) for ending, parts in sorted(found[split].items())}
+        splits[role] = {ending: [path for *_, path in parts] for ending, parts in files.items()}
+        expected = [(i, len(parts)) for parts in files.values() for i in range(len(parts))]
+        numbers = [(part, of) for parts in files.values() for part, of, _ in parts]
+        if numbers != expected or len(set(map(len, files.values()))) > 1 or set(files) not in map(set, forms):
+            names = shown(", ".join(path.name for paths in splits[role].values() for path in paths))
             rule = f"{role} must be stored once and whole, as {whole}"
             mistakes.append(f"folder {folder}: {rule}, but is in {names}; add or remove files")
-        splits[role] = {ending: [folder / match[0] for match in matches] for ending, matches in files.items()}
     if mistakes:
         raise InputError(*mistakes)
     return f"folder {folder} ({', '.join(chosen.values())})", splits
 
 
-def _is_whole(files: dict[str, list[re.Match]], forms: Iterable[tuple[str, ...]]) -> bool:
-    """Whether a split's files are of one form, with all their parts, as many for each ending."""
-    parts = len(next(iter(files.values())))
-    return set(files) in map(set, forms) and all(
-        list(map(_number, matches)) == list(range(parts))
-        and all(int(match["parts"] or parts) == parts for match in matches)
-        for matches in files.values()
-    )
+def digests(splits: Files) -> dict[str, list[str]]:
+    """The SHA-256 of each file's content, by which a text is known."""
+    found = {}
+    for split, files in splits.items():
+        for ending, paths in files.items():
+            found[f"{split}.{ending}"] = [_digest(path) for path in paths]
+    return found
 
 
-def _number(match: re.Match) -> int:
-    """Which part of its split a file is."""
-    return int(match["part"] or 0)
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file's content, by which a text is known."""
+def _digest(path: Path) -> str:
     with reading(path, REMEDY), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -23,14 +23,10 @@ def local_copy(data: Data) -> Path | None:
     root = os.environ.get(LOCAL_COPIES)
     if not root:
         return None
-    folder = Path(os.path.expanduser(root)) / _last_part(data)
+    folder = Path(os.path.expanduser(root)) / Path(str(data.hub)).name
     if data.subset and (folder / data.subset).is_dir():
         folder = folder / data.subset
     return folder if folder.is_dir() else None
-
-
-def _last_part(data: Data) -> str:
-    return str(data.hub).rpartition("/")[2]
 
 
 def hub_corpus(data: Data) -> Corpus:
@@ -108,5 +104,5 @@ def _cannot_be_loaded(data: Data, reachable: bool, reason: object) -> InputError
     return InputError(
         f"{named}: must be reachable or in the cache, but {network}{reason}; correct it, or set "
         f"data.path=FOLDER, or {LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds "
-        f"a folder `{_last_part(data)}` with a copy"
+        f"a folder `{Path(str(data.hub)).name}` with a copy"
     )

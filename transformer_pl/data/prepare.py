@@ -7,25 +7,22 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from transformer_pl.config import CLEANING, KEYS, Data
 from transformer_pl.data.corpus import EVALUATION, Corpus
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
-from transformer_pl.data.selection import OnProgress, Selection, check_counts, no_progress, select_all
+from transformer_pl.data.selection import OnProgress, check_counts, no_progress, select_all
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.data.tokenizer import Tokenizer, train_bpe
-from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 
-TOKENIZING = 1  # raised whenever the same text would give other tokens
+TOKENIZING = 2  # raised whenever the same text would give other tokens
 CHUNK = 10_000  # pairs in memory at a time
 BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
@@ -81,83 +78,52 @@ def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: O
 
 def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
     """Prepare the text in a folder beside `folder`, and rename it. Whatever stops that, no part of a text remains."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    unfinished, lock = (folder.with_name(f".{folder.name}.{ending}") for ending in ("unfinished", "lock"))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_name(f".{folder.name}.lock"), on_progress):
-        if folder.exists():  # another process has prepared it meanwhile
-            return
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-        unfinished.mkdir()
+    if lock.exists():
+        on_progress("waiting for another process that prepares this text", 0, None)
+    with FileLock(lock):
         try:
-            _write_all(unfinished, data, corpus, on_progress)
-            unfinished.rename(folder)
+            if not folder.exists():  # otherwise another process has prepared it meanwhile
+                shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+                unfinished.mkdir()
+                _write_all(unfinished, data, corpus, on_progress)
+                unfinished.rename(folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-
-
-@contextmanager
-def _alone(path: Path, on_progress: OnProgress) -> Iterator[None]:
-    """Hold a lock, which ends with the process, too. Its file is removed while it is held, as `filelock` allows."""
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        on_progress("waiting for another process that prepares this text", 0, None)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        lock.release()
+            lock.unlink(missing_ok=True)  # while it is held, as `filelock` allows
 
 
 def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
     """Write all files of a prepared text. The text is read once before, to find a mistake in it."""
     selections = select_all(corpus, data, on_progress)
-    tokenizer = _tokenizer(folder / "tokenizer.model", data, corpus, selections["train"], on_progress)
+    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
+    train = selections["train"]
+    every = -(-2 * train.counts["pairs"] // BPE_SENTENCES)
+    learned_from = itertools.islice(train.used(corpus.pairs("train")), 0, None, every)
+    model = train_bpe(itertools.chain.from_iterable(learned_from), data.vocab_size)
+    (folder / "tokenizer.model").write_bytes(model)
+    tokenizer = Tokenizer(model)
     splits, done = {}, 0
     total = sum(selection.counts["pairs"] for selection in selections.values())
     for name, selection in selections.items():
-        with ExitStack() as stack:
-            writers = [
-                stack.enter_context(_Writer(folder, f"{name}.{side}", data.vocab_size, name in EVALUATION))
-                for side in SIDES
-            ]
-            pairs = selection.used(corpus.pairs(name))
-            while chunk := list(itertools.islice(pairs, CHUNK)):
-                on_progress("encoding the text", done, total)
-                for writer, sentences in zip(writers, zip(*chunk, strict=True), strict=True):
-                    writer.write(sentences, tokenizer.encode(sentences))
-                done += len(chunk)
-        pieces = {f"{side}_pieces": writer.pieces for side, writer in zip(SIDES, writers, strict=True)}
-        splits[name] = selection.counts | pieces
+        pieces = dict.fromkeys(SIDES, 0)
+        pairs = selection.used(corpus.pairs(name))
+        while chunk := list(itertools.islice(pairs, CHUNK)):
+            on_progress("encoding the text", done, total)
+            done += len(chunk)
+            for side, sentences in zip(SIDES, zip(*chunk, strict=True), strict=True):
+                tokens = tokenizer.encode(sentences)
+                pieces[side] += len(tokens.flat)
+                _append(folder / f"{name}.{side}.tokens", tokens.flat.astype(token_type(data.vocab_size)).tobytes())
+                _append(folder / f"{name}.{side}.lengths", tokens.lengths.tobytes())
+                if name in EVALUATION:
+                    _append(folder / f"{name}.{side}.txt", "".join(f"{line}\n" for line in sentences).encode())
+        splits[name] = selection.counts | {f"{side}_pieces": count for side, count in pieces.items()}
     meta = {"corpus": corpus.description, "fingerprint": corpus.fingerprint, "settings": _settings(data)}
     write_json(folder / "meta.json", meta | {"splits": splits})
 
 
-def _tokenizer(path: Path, data: Data, corpus: Corpus, selection: Selection, on_progress: OnProgress) -> Tokenizer:
-    """Learn the vocabulary and write it."""
-    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    every = -(-2 * selection.counts["pairs"] // BPE_SENTENCES)
-    used = itertools.islice(selection.used(corpus.pairs("train")), 0, None, every)
-    path.write_bytes(train_bpe(itertools.chain.from_iterable(used), data.vocab_size))
-    return Tokenizer(path)
-
-
-class _Writer(ExitStack):
-    """The open files of a split in one language, which is written as it is read. keep_text: writes its text, too."""
-
-    def __init__(self, folder: Path, stem: str, vocab_size: int, keep_text: bool):
-        super().__init__()
-        self.pieces, self.dtype = 0, token_type(vocab_size)
-        self.flat = self.enter_context((folder / f"{stem}.tokens").open("wb"))
-        self.offsets = self.enter_context((folder / f"{stem}.offsets").open("wb"))
-        self.text = self.enter_context((folder / f"{stem}.txt").open("wb")) if keep_text else None
-        self.offsets.write(bytes(8))
-
-    def write(self, sentences: Iterable[str], tokens: Tokens) -> None:
-        self.flat.write(tokens.flat.astype(self.dtype).tobytes())
-        self.offsets.write((tokens.offsets[1:] + self.pieces).astype(np.int64).tobytes())
-        self.pieces += len(tokens.flat)
-        if self.text:
-            self.text.write("".join(f"{sentence}\n" for sentence in sentences).encode())
+def _append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)

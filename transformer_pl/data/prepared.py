@@ -1,21 +1,20 @@
 """A prepared text, as a folder of token arrays has it.
 
 runs/data/<id>/  tokenizer.model  meta.json
-                 {train,val,test}.{source,target}.{tokens,offsets}  {val,test}.{source,target}.txt
+                 {train,val,test}.{source,target}.{tokens,lengths}  {val,test}.{source,target}.txt
 """
 
 import json
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from transformer_pl.data.corpus import EVALUATION
 from transformer_pl.data.tokenizer import Tokenizer
-from transformer_pl.data.tokens import Split, Tokens, pairs_that_fit
+from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.files import reading
 
 SIDES = ("source", "target")
@@ -55,15 +54,14 @@ class Prepared:
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
-        assert name in EVALUATION
         return self._sentences(name, "source"), self._sentences(name, "target")
 
     def _tokens(self, name: str, side: str) -> Tokens:
         dtype = token_type(self.meta["settings"]["vocab_size"])
         with self._reading(f"{name}.{side}.tokens") as path:
             flat = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
-        with self._reading(f"{name}.{side}.offsets") as path:
-            return Tokens(flat, np.fromfile(path, np.int64))
+        with self._reading(f"{name}.{side}.lengths") as path:
+            return Tokens.of(flat, np.fromfile(path, np.int32))
 
     def _sentences(self, name: str, side: str) -> list[str]:
         with self._reading(f"{name}.{side}.txt") as path:
@@ -76,22 +74,3 @@ class Prepared:
 def token_type(vocab_size: int) -> type:
     """The type of a stored token."""
     return np.uint16 if vocab_size <= 2**16 else np.uint32
-
-
-class Epoch(NamedTuple):
-    """One pass over the training pairs that fit."""
-
-    batches: float  # to within a few per cent: it knows no batch of pairs of several lengths
-    target_tokens: int  # EOS included, padding not
-
-
-@cache
-def epoch(prepared: Prepared, batch_tokens: int, max_length: int) -> Epoch:
-    """The epoch of a text with batches of `batch_tokens` tokens per language, padding included.
-
-    A batch holds pairs of about one length L, as many as fit: the whole part of batch_tokens / L.
-    """
-    source, target = (tokens.lengths_with_special for tokens in prepared.split("train"))
-    fits = pairs_that_fit(source, target, batch_tokens, max_length)
-    longer = np.maximum(source, target)[fits]
-    return Epoch(float((1 / (batch_tokens // longer)).sum()), int(target[fits].sum()))

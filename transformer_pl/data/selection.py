@@ -1,6 +1,6 @@
-"""Which training pairs are used: those with text in both languages that the keys of cleaning do not leave out.
+"""Which pairs of a text are used: all of an evaluation set; of the training pairs those that its keys do not leave out.
 
-The paper describes no cleaning, so none is on by default. An evaluation set keeps all of its pairs.
+The paper describes no cleaning, so none is on by default but that of pairs with an empty sentence.
 """
 
 import itertools
@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import EVALUATION, SPLITS, Corpus, Pair
+from transformer_pl.data.corpus import SPLITS, Corpus, Pair
 from transformer_pl.runtime.errors import InputError, shown
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
@@ -25,7 +25,6 @@ class Selection(NamedTuple):
     """What a split holds, and which of its pairs are used."""
 
     counts: dict[str, int]  # `pairs` that are used, and those that are left out by reason: `blank`, `long`, ...
-    words: tuple[int, int]  # of the used pairs: source, target
     kept: bytearray  # for each pair a 1 where it is used
 
     def used(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
@@ -34,45 +33,47 @@ class Selection(NamedTuple):
 
 
 def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> Selection:
-    """Read a split once and decide on each of its pairs. Raises an InputError for the first mistake in it.
-
-    A pair that is left out counts for the first reason that holds: `blank` (an empty sentence), `long` (over
-    data.most_words), `uneven` (over data.most_ratio), `repeated` (data.unique).
-    """
-    kept, left_out, words, seen = bytearray(), {"blank": 0}, (0, 0), set[bytes]()
-    keeps_all = name in EVALUATION
-    for number, pair in enumerate(corpus.pairs(name)):
+    """Read a split once and decide on each of its pairs. Raises an InputError for the first mistake in it."""
+    counts, kept, seen = {"pairs": 0}, bytearray(), set[bytes]()
+    is_train = name == "train"
+    for number, pair in enumerate(itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None)):
         if number % COUNTED_EVERY == 0:
             on_progress("reading the text", number, None)
         if any("\n" in sentence for sentence in pair):
             raise InputError(
                 f"{name}, pair {number + 1}: must have no newline, but is {shown(pair)}; put a blank for it"
             )
-        lengths = len(pair[0].split()), len(pair[1].split())
-        reason = _reason(*lengths, data)
-        if keeps_all and reason != "blank":
-            reason = None
-        if data.unique and not keeps_all and not reason:
-            digest = blake2b("\n".join(pair).encode(), digest_size=8).digest()
-            reason = "repeated" if digest in seen else None
-            seen.add(digest)
-        if reason:
-            left_out[reason] = left_out.get(reason, 0) + 1
-        kept.append(keeps_all or not reason)
-        if kept[-1]:
-            words = words[0] + lengths[0], words[1] + lengths[1]
-    counts = {"pairs": sum(kept)} | left_out
-    if name == "train" and data.train_pairs and len(kept) < data.train_pairs:
+        reason = _reason(pair, data, seen) if is_train else None
+        counts[reason or "pairs"] = counts.get(reason or "pairs", 0) + 1
+        kept.append(not reason)
+    if is_train and data.train_pairs and len(kept) < data.train_pairs:
         raise InputError(
             f"data.train_pairs = {data.train_pairs:,}: must be at most the training pairs of the text, which has "
             f"{len(kept):,}; lower it, or leave it out for all"
         )
     if not counts["pairs"]:
         raise InputError(
-            f"{corpus.description}: {name} must hold a pair with text in both languages, but none of its {len(kept)} "
-            f"pairs is used; give another text{', or fix data.most_words and data.most_ratio' * (len(left_out) > 1)}"
+            f"{corpus.description}: {name} must hold a pair with text in both languages that data.most_words and "
+            f"data.most_ratio allow, but none of its {len(kept)} pairs is one; fix these keys, or give another text"
         )
-    return Selection(counts, words, kept)
+    return Selection(counts, kept)
+
+
+def _reason(pair: Pair, data: Data, seen: set[bytes]) -> str | None:
+    """The first reason why a training pair is left out; None where it is used. seen: digests of those before it."""
+    shorter, longer = sorted(len(sentence.split()) for sentence in pair)
+    if not shorter:
+        return "blank"
+    if data.most_words is not None and longer > data.most_words:
+        return "long"
+    if data.most_ratio is not None and longer > data.most_ratio * shorter:
+        return "uneven"
+    if data.unique:
+        before = len(seen)
+        seen.add(blake2b("\n".join(pair).encode(), digest_size=8).digest())
+        if len(seen) == before:
+            return "repeated"
+    return None
 
 
 def select_all(corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> dict[str, Selection]:
@@ -94,14 +95,3 @@ def check_counts(counts: dict[str, dict[str, int]], data: Data, describe: str) -
             )
     if mistakes:
         raise InputError(*mistakes)
-
-
-def _reason(source: int, target: int, data: Data) -> str | None:
-    """Why a pair of so many words is left out; None where it is not."""
-    if not source or not target:
-        return "blank"
-    if data.most_words is not None and max(source, target) > data.most_words:
-        return "long"
-    if data.most_ratio is not None and max(source, target) > data.most_ratio * min(source, target):
-        return "uneven"
-    return None

@@ -3,7 +3,6 @@
 A corpus is read as a stream, as often as needed. An error in it names the file and the line.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,10 +22,10 @@ def open_corpus(data: Data) -> Corpus:
     something is missing or ambiguous. `pairs` raises one for text that cannot be read.
     """
     corpus = task_of(data).corpus(data)
-    if is_own_task(data):
-        own = {"task": data.task, "code": task_digest(data)["task"]}
-        corpus = replace(corpus, fingerprint=corpus.fingerprint | own)
-    return corpus if data.train_pairs is None else _shortened(corpus, data.train_pairs)
+    if not is_own_task(data):
+        return corpus
+    own = {"task": data.task, "code": task_digest(data)["task"]}
+    return replace(corpus, fingerprint=corpus.fingerprint | own)
 
 
 def parallel_text(data: Data) -> Corpus:
@@ -39,20 +38,6 @@ def parallel_text(data: Data) -> Corpus:
         return _synthetic(data)
     copy = local_copy(data)
     return folder_corpus(copy, data) if copy else hub_corpus(data)
-
-
-def _shortened(corpus: Corpus, count: int) -> Corpus:
-    """The corpus with only the first `count` pairs of its training split."""
-
-    def pairs(split: str) -> Iterator[Pair]:
-        return itertools.islice(corpus.pairs(split), count if split == "train" else None)
-
-    return replace(
-        corpus,
-        fingerprint=corpus.fingerprint | {"train_pairs": count},
-        description=f"the first {count:,} training pairs of {corpus.description}",
-        pairs=pairs,
-    )
 
 
 def _synthetic(data: Data) -> Corpus:

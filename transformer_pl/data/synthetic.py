@@ -11,6 +11,7 @@ the meaning often whimsical. The source determines the target, so a perfect mode
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
@@ -156,11 +157,6 @@ def verb_phrase(tag: str, verb: str, inner: str = "{}") -> str:
     return node("VP", node(tag, verb), inner)
 
 
-def to_infinitive(verb_phrase: str) -> str:
-    """`to` and a verb phrase."""
-    return node("S", node("VP", node("TO", "to"), verb_phrase))
-
-
 def subordinate(conjunction: str, clause: str) -> str:
     tag = node("WHADVP", node("WRB", conjunction)) if conjunction == "when" else node("IN", conjunction)
     return node("SBAR", tag, clause)
@@ -175,10 +171,6 @@ def question_phrase(words: str) -> str:
 def ended(tree: str, mark: str) -> str:
     """A sentence with its final mark in it."""
     return f"{tree[:-1]} {node('.', mark)})"
-
-
-def capitalised(tree: str) -> str:
-    return WORD.sub(lambda match: match[0][0].upper() + match[0][1:], tree, count=1)
 
 
 def plain(tree: str) -> str:
@@ -373,7 +365,7 @@ def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plu
     if tense == "modal":
         modal, finite = pick(rng, MODALS)[2 * plural :][:2]
         if modal.startswith("want"):
-            to = to_infinitive(asked)
+            to = node("S", node("VP", node("TO", "to"), asked))
             english_verbs = verb_phrase(present, modal.split()[0], to), do, verb_phrase("VB", "want", to)
         else:
             english_verbs = verb_phrase("MD", modal, asked), node("MD", modal), asked
@@ -434,6 +426,10 @@ def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
     return ended(main.english(f"{english} (, ,)"), "."), main.german_inverted(german + ",") + "."
 
 
+def capitalised(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
 def draw_tense(rng: Random) -> str:
     """Present, past or modal."""
     roll = rng.random()
@@ -452,7 +448,8 @@ def tree_and_german(rng: Random) -> tuple[str, str]:
         english, german = ended(english, "."), german + "."
     for words, contracted in CONTRACTIONS.items():
         german = german.replace(f" {words} ", f" {contracted} ")
-    return capitalised(english).replace(" )", ")"), german[0].upper() + german[1:]
+    english = WORD.sub(lambda first: capitalised(first[0]), english, count=1)
+    return english.replace(" )", ")"), capitalised(german)
 
 
 @cache
@@ -468,8 +465,8 @@ def _splits() -> dict[str, list[tuple[str, str, str]]]:
             drawn.append((english, german, tree))
     # The frequent sentences are drawn first; shuffled, the splits share one distribution.
     drawn.sort(key=lambda _: rng.random())
-    ends = [sum(list(SIZES.values())[:i]) for i in range(len(SIZES) + 1)]
-    return {split: drawn[start:end] for split, start, end in zip(SIZES, ends, ends[1:], strict=False)}
+    left = iter(drawn)
+    return {split: list(islice(left, size)) for split, size in SIZES.items()}
 
 
 def pairs(split: str) -> list[tuple[str, str]]:

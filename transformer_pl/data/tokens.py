@@ -15,20 +15,19 @@ class Tokens:
     offsets: np.ndarray  # (sentences + 1,) int64: sentence i is flat[offsets[i] : offsets[i + 1]]
 
     @classmethod
+    def of(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray) -> "Tokens":
+        """The sentences that lie one after the other in `flat` and have these lengths."""
+        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+    @classmethod
     def joined(cls, parts: Sequence["Tokens"]) -> "Tokens":
         """The sentences of all parts, one after the other."""
-        starts = np.cumsum([0, *(len(part.flat) for part in parts)])
-        offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]
-        return cls(np.concatenate([part.flat for part in parts]), np.concatenate([*offsets, starts[-1:]]))
+        return cls.of(np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts]))
 
-    def take(self, indexes: Sequence[int] | np.ndarray) -> "Tokens":
+    def take(self, indexes: Sequence[int]) -> "Tokens":
         """The sentences at `indexes`, in that order."""
-        indexes = np.asarray(indexes, dtype=np.int64)
-        starts = self.offsets[indexes]
-        counts = self.offsets[indexes + 1] - starts
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
-        return Tokens(self.flat[places], offsets)
+        rows = [self[i] for i in indexes]
+        return Tokens.of(np.concatenate([self.flat[:0], *rows]), [len(row) for row in rows])
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -57,10 +56,3 @@ def evenly_spaced(total: int, count: int) -> list[int]:
 class Split(NamedTuple):
     source: Tokens
     target: Tokens
-
-
-def pairs_that_fit(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int, max_length: int
-) -> np.ndarray:
-    """True for each pair that is trained on: both sentences fit `max_length`, and a batch of their own."""
-    return np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)

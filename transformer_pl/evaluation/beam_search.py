@@ -21,7 +21,6 @@ Step = Callable[[Tensor, Tensor], Tensor]  # (prefixes, origin) -> logits of the
 
 class Hypothesis(NamedTuple):
     score: float  # log-probability over the length penalty
-    logprob: float
     tokens: list[int]  # without BOS and EOS
 
 
@@ -34,7 +33,6 @@ class _State(NamedTuple):
     live: Tensor  # (R, k, t)        BOS and tokens, the most probable hypothesis first
     logprob: Tensor  # (R, k)        of the live
     finished: Tensor  # (R, n, t)    BOS, tokens, then EOS up to t, the best score first
-    final_logprob: Tensor  # (R, n)  of the finished
     score: Tensor  # (R, n)          of the finished
 
 
@@ -88,7 +86,7 @@ def _start(max_lengths: Tensor, bos: int, n_best: int) -> _State:
     rows = torch.full((S, n_best, 1), bos, device=device)
     nothing = torch.full((S, n_best), -torch.inf, device=device)
     certain = torch.zeros(S, 1, device=device)
-    return _State(sentence, max_lengths, sentence[:, None], rows[:, :1], certain, rows, nothing, nothing)
+    return _State(sentence, max_lengths, sentence[:, None], rows[:, :1], certain, rows, nothing)
 
 
 def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor) -> _State:
@@ -111,7 +109,6 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
     score = torch.cat([state.score, logprob.masked_fill(~ends, -torch.inf) / penalty[length]], 1)  # (R, n + C)
     score, rank = (x[:, :n] for x in score.sort(descending=True, stable=True))  # (R, n): the earlier wins a tie
     finished = torch.cat([F.pad(state.finished, (0, 1), value=eos), extended], 1)  # (R, n + C, t + 1)
-    final_logprob = torch.cat([state.final_logprob, logprob], 1)  # (R, n + C)
 
     live_logprob, survivors = logprob.masked_fill(ends, -torch.inf).topk(min(beam, logprob.size(1)))  # (R, k)
     first = k * torch.arange(R, device=parent.device)[:, None]  # (R, 1): row of the sentence's first hypothesis
@@ -120,7 +117,6 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
         live=_gather_hypotheses(extended, survivors),
         logprob=live_logprob,
         finished=_gather_hypotheses(finished, rank),
-        final_logprob=final_logprob.gather(1, rank),
         score=score,
     )
 
@@ -156,7 +152,7 @@ def _gather_hypotheses(hypotheses: Tensor, index: Tensor) -> Tensor:
 
 def _collect(state: _State, eos: int) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Yield the index of each sentence in the batch, with its finished hypotheses."""
-    fields = (state.sentence, state.score, state.final_logprob, state.finished)
-    for sentence, scores, logprobs, rows in zip(*(field.tolist() for field in fields), strict=True):
-        hypotheses = zip(scores, logprobs, rows, strict=True)
-        yield sentence, [Hypothesis(s, p, row[1 : row.index(eos, 1)]) for s, p, row in hypotheses if s > -torch.inf]
+    fields = (state.sentence, state.score, state.finished)
+    for sentence, scores, rows in zip(*(field.tolist() for field in fields), strict=True):
+        hypotheses = zip(scores, rows, strict=True)
+        yield sentence, [Hypothesis(s, row[1 : row.index(eos, 1)]) for s, row in hypotheses if s > -torch.inf]

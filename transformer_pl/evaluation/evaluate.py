@@ -21,8 +21,7 @@ from transformer_pl.loss import negative_log_likelihood
 from transformer_pl.model import Cache, Mask, Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
-from transformer_pl.trials.metrics import perplexity
+from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
 from transformer_pl.trials.trial import Trial
 
 EXAMPLES = 20  # validation sentences whose translations W&B shows

@@ -2,20 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
 from transformer_pl.runtime.errors import InputError
-
-
-class Score(NamedTuple):
-    """BLEU and chrF of a whole set, from 0 to 100."""
-
-    bleu: float
-    chrf: float
-    signature: str  # of BLEU
-    statistics: list[list[int]]  # per sentence, see `sentence_statistics`
+from transformer_pl.task import Scores
 
 
 def check_tokeniser(language: str) -> None:
@@ -29,21 +20,16 @@ def check_tokeniser(language: str) -> None:
         ) from None
 
 
-def corpus_score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Score:
-    """Score a whole set.
+def corpus_score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Scores:
+    """BLEU and chrF of a whole set, from 0 to 100; for each sentence the numbers of `sentence_statistics`.
 
     language: of these texts. sacreBLEU splits Chinese (`zh`), Japanese (`ja`) and Korean (`ko`), which have no blanks
     between words, by tokenisers of their own, and all others alike (`13a`).
     """
-    bleu, chrf = BLEU(trg_lang=language), CHRF()
-    scores = [metric.corpus_score(hypotheses, [references]).score for metric in (bleu, chrf)]
+    metrics = {"bleu": BLEU(trg_lang=language), "chrf": CHRF()}
+    scores = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
     statistics = sentence_statistics(hypotheses, references, language)
-    return Score(scores[0], scores[1], str(bleu.get_signature()), statistics)
-
-
-def sentence_bleu(hypothesis: str, reference: str, language: str = "") -> float:
-    """Return BLEU of one sentence, by the n-gram orders that it is long enough for. language: as in `corpus_score`."""
-    return BLEU(effective_order=True, trg_lang=language).sentence_score(hypothesis, [reference]).score
+    return Scores(scores, statistics, str(metrics["bleu"].get_signature()))
 
 
 def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> list[list[int]]:

@@ -10,10 +10,10 @@ from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.trial_queue import Ending, TrialQueue
 from transformer_pl.launchers.local import LocalLauncher, ask_to_end, end, end_all
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import check_writable, why_unwritable
 from transformer_pl.runtime.signals import GRACE_S
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.metrics import main_score
-from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 
 POLL_S = 0.2  # between two looks at the running trials
 Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
@@ -63,7 +63,7 @@ def _fill_free_workers(
             _count(planned, ending, f"{_describe(ending, planned)} (by another command)", queue, view)
             continue
         try:
-            check_writable(planned.trial.folder.parents[1])
+            check_writable(planned.trial.folder.parent)
             process = launcher.start(planned, argv(planned))
         except (InputError, OSError) as error:  # such as a disk that has become full
             _count(planned, "failed", f"could not be started: {error}", queue, view)
@@ -121,6 +121,6 @@ def _describe(ending: Ending, planned: PlannedTrial, exit_code: int | None = Non
     if ending == "done" and result is not None:
         name, score = main_score(result)
         return f"val/ppl {result['metrics']['val/ppl']:.2f}  {name} {score:.2f}"
-    lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parents[1])])]
+    lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parent)])]
     how = "" if exit_code is None else f" with exit code {exit_code}"
     return f"failed{how}; the end of {trial.log}:\n" + "\n".join(f"    | {line}" for line in lines)

@@ -44,29 +44,24 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     corpus = open_corpus(data)
     if not corpus.is_local:
         return f"text: {corpus.description}; it is loaded and counted when it is prepared"
-    splits = select_all(corpus, data, on_progress)
-    train = splits["train"]
-    source, target = (words / train.counts["pairs"] for words in train.words)
-    counts = {name: split.counts for name, split in splits.items()}
-    return _line(data, corpus.description, counts, "words", (source, target))
+    return _counted(corpus.description, {n: s.counts for n, s in select_all(corpus, data, on_progress).items()})
 
 
 def _describe_prepared(data: Data, prepared: Prepared) -> str:
     splits = prepared.meta["splits"]
     check_counts(splits, data, prepared.meta["corpus"])
-    tokens = prepared.mean_length("train", "source"), prepared.mean_length("train", "target")
-    return _line(data, prepared.meta["corpus"], splits, "tokens", tokens)
+    source, target = task_of(data).sides(data)
+    lengths = prepared.mean_length("train", "source"), prepared.mean_length("train", "target")
+    tokens = f"tokens in a sentence: {source} {lengths[0]:.1f}, {target} {lengths[1]:.1f}"
+    return f"{_counted(prepared.meta['corpus'], splits)}; {tokens}"
 
 
-def _line(
-    data: Data, corpus: str, splits: Mapping[str, Mapping[str, int]], unit: str, lengths: tuple[float, float]
-) -> str:
+def _counted(corpus: str, splits: Mapping[str, Mapping[str, int]]) -> str:
+    """A text with the numbers of its pairs."""
     left_out = sum(splits["train"].get(reason, 0) for reason in LEFT_OUT)
     without = f" ({left_out:,} are left out)" if left_out else ""
     train, val, test = (splits[name]["pairs"] for name in SPLITS)
-    counts = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
-    (source, target), sides = lengths, task_of(data).sides(data)
-    return f"text: {corpus}: {counts}; {unit} in a sentence: {sides[0]} {source:.1f}, {sides[1]} {target:.1f}"
+    return f"text: {corpus}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
 
 
 @contextmanager

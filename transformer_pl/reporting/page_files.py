@@ -22,6 +22,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.task import task_of
 from transformer_pl.trials.identity import config_difference
+from transformer_pl.trials.metrics import SCORE_COLUMNS
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ALWAYS_SHOWN = ("p", "seeds", "params")  # columns, beside the score and its difference
@@ -136,18 +137,21 @@ def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
     """A few sentences, each with its translation by every row that was evaluated on the text of the first one."""
     hypotheses: dict[int, list[str]] = {}  # by row
+    numbers: dict[int, np.ndarray] = {}  # of each sentence, by row
+    measure = task_of(sweep.base.data).measure
     text: tuple[list[str], list[str]] = ([], [])
     for one in shown:
         with suppress(InputError):  # the text or the translations are not here
             row_text, row_hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
             text = text if hypotheses else row_text
             if row_text == text and len(row_hypotheses) == len(text[0]):
+                numbers[one.row] = one.trial.sentences("val", measure)[:, SCORE_COLUMNS]
                 hypotheses[one.row] = row_hypotheses
-    task, samples = task_of(sweep.base.data), list[dict[str, Any]]()
+    samples: list[dict[str, Any]] = []
     for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES) if hypotheses else []:
         source, reference = text[0][i], text[1][i]
         rows = [
-            (sweep.rows[row].name, task.score_one(of_row[i], reference, sweep.base), of_row[i])
+            (sweep.rows[row].name, float(measure.of_sums(numbers[row][i])), of_row[i])
             for row, of_row in hypotheses.items()
         ]
         samples.append({"source": source, "reference": reference, "rows": rows})

@@ -76,20 +76,19 @@ def project_version() -> str:
         return "not installed"
 
 
-def code_state() -> dict[str, Any]:
-    """The git commit of this project's code as `commit`, and whether its files were `changed` since.
+def code_state() -> str | None:
+    """The git commit of this project's code, and `-dirty` where its files were changed since.
 
-    Both are None where the code is not in a git repository of its own, or where git does not answer.
+    None where the code is not in a git repository of its own, or where git does not answer.
     """
     root = Path(__file__).parents[2]
-    state: dict[str, Any] = {"commit": None, "changed": None}
     if (root / ".git").exists():
         # Without locks, as other commands do the same at the same time.
         git = ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*"]
         with suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run([*git, "--dirty"], capture_output=True, check=True, timeout=GIT_S, text=True).stdout
-            state = {"commit": said.strip().removesuffix("-dirty"), "changed": said.strip().endswith("-dirty")}
-    return state
+            said = subprocess.run([*git, "--dirty"], capture_output=True, check=True, timeout=GIT_S, text=True)
+            return said.stdout.strip()
+    return None
 
 
 def describe_environment(packages: Iterable[str]) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from transformer_pl.runtime.errors import InputError, warn
 
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
@@ -58,29 +56,37 @@ def reading(path: Path, remedy: str) -> Iterator[Path]:
         raise InputError(f"{path}: must be as it was written, but cannot be read: {reason}; {remedy}") from None
 
 
-def try_writing(folder: Path) -> None:
-    """Write 1 MiB into a folder and remove it. Raises an OSError where that fails, such as on a full disk."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        probe.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
-        probe.flush()
-        os.fsync(probe.fileno())
-
-
-def read_json(path: Path, schema: type[BaseModel], consequence: str) -> dict[str, Any] | None:
-    """The content of a JSON file, or None where there is none. One that does not match gives a warning and None.
-
-    consequence: what the warning says will happen without the file.
-    """
+def why_unwritable(folder: Path) -> str | None:
+    """Why 1 MiB cannot be written into a folder, which is made; None where it can."""
     try:
-        content = json.loads(path.read_bytes())
-        schema.model_validate(content)
-        return content
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return (
+            f"{folder}: must be a folder that can be written, with room on its disk, but: {error.strerror}; make room, "
+            "or choose another folder with --runs"
+        )
+    return None
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder. Raises an InputError with the system's reason where nothing can be written into it."""
+    if reason := why_unwritable(folder):
+        raise InputError(reason)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none, and, with a warning, where it cannot be read."""
+    try:
+        return dict(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        warn(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; {consequence}")
-        return None
+        pass
+    except (OSError, ValueError, TypeError) as error:
+        warn(f"{path}: cannot be read and counts as missing: {getattr(error, 'strerror', None) or error}")
+    return {}
 
 
 def broken_name_rule(name: str, without: str = "") -> str | None:

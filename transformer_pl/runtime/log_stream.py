@@ -23,18 +23,11 @@ class LogStream:
         return getattr(self._stream, name)
 
 
-def prints_to(path: Path) -> bool:
-    """Whether the standard output of this process is that file."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(1), path.stat())
-    return False
-
-
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Append standard output and standard error to a log file, unless standard output is that file already."""
     with path.open("ab", buffering=0) as log:
-        if prints_to(path):
+        if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
             yield
         else:
             out, err = LogStream(sys.stdout, log), LogStream(sys.stderr, log)

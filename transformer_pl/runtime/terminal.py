@@ -6,8 +6,7 @@ import sys
 from contextlib import suppress
 
 from rich.console import Console
-
-from transformer_pl.runtime.signals import Stopped
+from rich.prompt import Confirm
 
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
 
@@ -34,17 +33,11 @@ def say(console: Console, line: object) -> None:
 
 
 def ask(console: Console, question: str) -> bool:
-    """Ask a question and wait for its answer: True for `y` and `yes`. Nothing, and the end of the input, are no."""
-    console.print(f"{question} [y/N] ", end="")
-    try:
-        answer = input()
-    except EOFError:
-        answer = ""
-        console.print()
-    except Stopped:
-        console.print()
-        raise
-    return answer.strip().lower() in ("y", "yes")
+    """Ask a question and wait for its answer. Nothing, and the end of the input, are no."""
+    with suppress(EOFError):
+        return Confirm.ask(question, console=console, default=False)
+    console.print()
+    return False
 
 
 def counted(number: int, noun: str) -> str:

@@ -12,7 +12,7 @@ import optuna
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
-from transformer_pl.command_line import kept_options, make_folder, refuse_options, sweep_folder
+from transformer_pl.command_line import other_table, refuse_options, sweep_folder
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
@@ -24,7 +24,7 @@ from transformer_pl.launchers.local import LocalLauncher
 from transformer_pl.reporting.publish import mention_offline_runs, publish
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.files import check_writable, write_json
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import samplers
@@ -32,7 +32,6 @@ from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search, read_search
-from transformer_pl.trials.runs_folder import check_writable
 
 
 def run_search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
@@ -61,11 +60,11 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         launcher.allot(trainers, search.run_cap)
         _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console, launcher)
         return 0
-    check_writable(options.runs)
+    check_writable(options.runs / "trials")
     if options.storage is None:  # the study lies in the folder
-        make_folder(folder)
+        check_writable(folder)
     study = studies.create_study(search, folder, options.storage)
-    make_folder(folder)
+    check_writable(folder)
     study.sampler, study.pruner = sampler, pruner
     set_wandb_group(search.name, search.project, folder.name)
     prepare_texts([search.base.data], options.runs, console)
@@ -80,7 +79,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
 
     table, trained = results.table(), [record for record in results.records if record["folder"]]  # has a valid config
     plan = {"name": search.name, "scale": search.scale, "trials": trained}
-    write_json(folder / "plan.json", plan | kept_options(options))
+    write_json(folder / "plan.json", plan | {"differs": other_table(options)})
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
     draw_page = partial(plots.write_search_page, results, table, folder)
     exit_code = publish(table, draw_page, folder, console, exit_code)

@@ -20,7 +20,7 @@ import numpy as np
 
 from transformer_pl.config import Config, Data
 from transformer_pl.data.corpus import Corpus, Pair
-from transformer_pl.data.files import digest_of, lines, split_files
+from transformer_pl.data.files import digests, lines, split_files
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.task import Measure, Scores, Task
 
@@ -57,25 +57,21 @@ class Parsing(Task):
         if data.hub is not None and data.path is None:
             raise InputError(f"data.hub = {data.hub}: parsing reads trees from files; give their folder with data.path")
         if data.path is None:
-            return self._synthetic()
+            from transformer_pl.data import synthetic
+
+            place, fingerprint = "the synthetic corpus", {"corpus": "embedded trees", "version": synthetic.VERSION}
+            return Corpus(
+                fingerprint | {"linearising": LINEARISING},
+                f"the trees of {place}, version {synthetic.VERSION}",
+                lambda split: read_trees(synthetic.trees(split), f"{place}, {split}"),
+            )
         described, splits = split_files(data.path, data, [("mrg",), ("trees",)])
-        paths = {split: list(itertools.chain.from_iterable(files.values())) for split, files in splits.items()}
 
         def pairs(split: str) -> Iterator[Pair]:
-            for path in paths[split]:
+            for path in itertools.chain.from_iterable(splits[split].values()):
                 yield from read_trees(lines(path), str(path))
 
-        digests = {split: [digest_of(path) for path in paths[split]] for split in paths}
-        return Corpus({"trees": digests, "linearising": LINEARISING}, f"trees of {described}", pairs)
-
-    def _synthetic(self) -> Corpus:
-        from transformer_pl.data import synthetic
-
-        def pairs(split: str) -> Iterator[Pair]:
-            return read_trees(synthetic.trees(split), f"the synthetic corpus, {split}")
-
-        fingerprint = {"corpus": "embedded trees", "version": synthetic.VERSION, "linearising": LINEARISING}
-        return Corpus(fingerprint, f"the trees of the synthetic corpus, version {synthetic.VERSION}", pairs)
+        return Corpus({"trees": digests(splits), "linearising": LINEARISING}, f"trees of {described}", pairs)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         """Beside F1: precision, recall, and the share of outputs that are no tree of their sentence, in %."""
@@ -89,9 +85,6 @@ class Parsing(Task):
             "malformed": 100 * sum(not is_tree(*pair) for pair in pairs) / len(pairs),
         }
         return Scores(metrics, statistics, SIGNATURE)
-
-    def score_one(self, hypothesis: str, reference: str, config: Config) -> float:
-        return float(f1(np.array(bracket_counts(hypothesis, reference))))
 
     def sides(self, data: Data) -> tuple[str, str]:
         return "sentence", "tree"

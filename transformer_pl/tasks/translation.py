@@ -45,13 +45,7 @@ class Translation(Task):
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         from transformer_pl.evaluation.score import corpus_score, tokenised_bleu  # sacreBLEU takes half a second
 
-        score = corpus_score(hypotheses, references, config.data.target)
-        metrics = {"bleu": score.bleu, "chrf": score.chrf}
+        scores = corpus_score(hypotheses, references, config.data.target)
         if config.trainer.tokenised_bleu:
-            metrics["bleu_tokenised"] = tokenised_bleu(hypotheses, references, config.data.target)
-        return Scores(metrics, score.statistics, score.signature)
-
-    def score_one(self, hypothesis: str, reference: str, config: Config) -> float:
-        from transformer_pl.evaluation.score import sentence_bleu
-
-        return sentence_bleu(hypothesis, reference, config.data.target)
+            scores.metrics["bleu_tokenised"] = tokenised_bleu(hypotheses, references, config.data.target)
+        return scores

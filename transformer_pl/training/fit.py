@@ -29,7 +29,6 @@ from transformer_pl.trials.trial_run import TrialRun
 class TrainingSummary(NamedTuple):
     """What the result says of a training."""
 
-    dropped: int  # sentence pairs that are too long for a batch
     tokens_per_s: float | None  # mean rate of training; None where no step was logged
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
@@ -57,7 +56,7 @@ def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) 
         run.trial.save_weights(checkpoints.averaged() or weights)
     rates = [line["tokens_per_s"] for line in run.trial.metrics() if "tokens_per_s" in line]
     rate = round(sum(rates) / len(rates), 1) if rates else None
-    return TrainingSummary(data.dropped, rate, checkpoints.earlier_s)
+    return TrainingSummary(rate, checkpoints.earlier_s)
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -121,7 +120,7 @@ def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> T
     print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
     run.trial.link(result["folder"], "weights.pt", "metrics.jsonl")
     file.start(run.config.steps)
-    return TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
+    return TrainingSummary(result["tokens_per_s"], 0.0)
 
 
 def accelerator(config: Config) -> str:

@@ -12,8 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.training.wandb_process import SEND_S, WandbRun
-from transformer_pl.trials.divergence import Diverged
-from transformer_pl.trials.metrics import line_kind, metrics_to_json, parse_line
+from transformer_pl.trials.metrics import Diverged, line_kind, metrics_to_json, parse_line
 from transformer_pl.trials.trial_run import TrialRun
 
 PRINT_EVERY_S = 5.0

@@ -21,8 +21,7 @@ from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.schedule import learning_rate
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.trials.divergence import Diverged, diverged_if_not_finite
-from transformer_pl.trials.metrics import perplexity
+from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
 
 
 class TransformerModule(L.LightningModule):

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -18,8 +17,7 @@ from transformer_pl.data.prepare import digest
 from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import ask, counted, say
 from transformer_pl.trials.metrics import main_score
-from transformer_pl.trials.runs_folder import sweep_plan
-from transformer_pl.trials.trial import TRIAL_FOLDER, WRITTEN, Record, Trial, trial_id
+from transformer_pl.trials.trial import TRIAL_FOLDER, WRITTEN, Trial, trial_id
 
 # What lies in the folders that `--clean` may remove: with anything else in it, a folder stays.
 TRIAL_FILES = (*WRITTEN, "log.txt", "checkpoints", "sources", "wandb", "lock*")
@@ -27,36 +25,30 @@ DATA_FILES = ("meta.json", "tokenizer.model", "*.source.*", "*.target.*")
 
 
 def list_runs(runs: Path, console: Console) -> None:
-    """Print every sweep and every trial with state, age, size on disk and score. Other programs' files are left out."""
-    plans = {folder: plan for folder in _folders(runs / "sweeps") if (plan := sweep_plan(folder))}
+    """Print every sweep and every trial with state, last change, size and score. Other programs' files are left out."""
+    plans = {folder: read_json(folder / "plan.json") for folder in _folders(runs / "sweeps")}
+    plans = {folder: plan for folder, plan in plans.items() if "trials" in plan}
     trials = _trials(runs)
     if not trials and not plans:
         console.print(f"{runs}: no sweep and no trial")
         return
     files = {folder: _files(folder) for folder in (*plans, *(trial.folder for trial in trials))}
     states = {trial_id(trial.folder.name): trial.state() for trial in trials}
-    table = _table("sweep", "trials", "age", "differs by")
-    for folder, plan in sorted(plans.items(), key=lambda item: _age(files[item[0]])):
-        counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan.trials)
+    table = _table("sweep", "trials", "changed", "differs by")
+    for folder, plan in sorted(plans.items(), key=lambda item: _changed(files[item[0]]), reverse=True):
+        counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan["trials"])
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        table.add_row(folder.name, told, _ago(files[folder]), plan.differs)
+        table.add_row(folder.name, told, _changed(files[folder]), plan["differs"])
     console.print(table)
     console.print()
-    table = _table("trial", "state", "age", "size", "score")
-    for trial in sorted(trials, key=lambda trial: _age(files[trial.folder])):
+    table = _table("trial", "state", "changed", "size", "score")
+    for trial in sorted(trials, key=lambda trial: _changed(files[trial.folder]), reverse=True):
         name, result = trial.folder.name, trial.result()
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
-        table.add_row(name, states[trial_id(name)], _ago(files[trial.folder]), _size(files[trial.folder]), score)
+        table.add_row(name, states[trial_id(name)], _changed(files[trial.folder]), _size(files[trial.folder]), score)
     console.print(table)
     everything = [file for of_one in (*files.values(), _files(runs / "data")) for file in of_one]
     console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, texts included")
-
-
-class Removable(NamedTuple):
-    """A folder that nobody needs any more."""
-
-    path: Path
-    reason: str  # why nobody needs it
 
 
 def clean(runs: Path, console: Console) -> int:
@@ -65,50 +57,44 @@ def clean(runs: Path, console: Console) -> int:
     if not waste:
         console.print(f"{runs}: nothing to clean")
         return 0
-    table = _table("what", "why", "age", "size")
-    for item in waste:
-        files = _files(item.path)
-        table.add_row(str(item.path.relative_to(runs)), item.reason, _ago(files), _size(files))
+    table = _table("what", "why", "changed", "size")
+    for folder, reason in waste.items():
+        files = _files(folder)
+        table.add_row(str(folder.relative_to(runs)), reason, _changed(files), _size(files))
     console.print(table)
-    if not ask(console, f"Remove all {len(waste)} ({_size(f for item in waste for f in _files(item.path))})?"):
+    if not ask(console, f"Remove all {len(waste)} ({_size(f for folder in waste for f in _files(folder))})?"):
         console.print("nothing was removed")
         return 0
     removed = 0
-    for item in set(waste) & set(find_removable(runs)):  # the user may have taken long to answer
+    for folder in waste.keys() & find_removable(runs).keys():  # the user may have taken long to answer
         try:
-            shutil.rmtree(item.path)
+            shutil.rmtree(folder)
             removed += 1
         except OSError as error:  # such as another user's folder
-            say(console, f"left alone: {item.path}: {error.strerror or error}")
+            say(console, f"left alone: {folder}: {error.strerror or error}")
     console.print(f"removed {removed}")
     return int(removed < len(waste))
 
 
-def find_removable(runs: Path) -> list[Removable]:
-    """The trials without a result that no process holds, and the texts that no other trial names.
+def find_removable(runs: Path) -> dict[Path, str]:
+    """The trials without a result that no process holds, and the texts that no other trial names; each with the reason.
 
     A diverged trial has come to its end: it stays. So does a folder with anything in it that this project has not made;
     and links stay, with what lies behind them.
     """
-    trials = _trials(runs)
-    useless = [
-        trial
-        for trial in trials
-        if trial.diverged_at() is None and not (trial.folder / "result.json").exists() and not trial.locked()
-    ]
-    found = [
-        Removable(trial.folder, f"{trial.state()}, without a result")
-        for trial in useless
-        if _holds_only(trial.folder, TRIAL_FILES)
-    ]
-    texts = _folders(runs / "data")
-    gone = {item.path for item in found}
-    staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in gone]
+    found = {}
+    for trial in _trials(runs):
+        ended = trial.diverged_at() is not None or (trial.folder / "result.json").exists()
+        if not ended and not trial.locked() and _holds_only(trial.folder, TRIAL_FILES):
+            found[trial.folder] = f"{trial.state()}, without a result"
+    staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in found]
     if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which text it uses
         return found
     used = {trial.data() for trial in staying}
-    unused = [text for text in texts if _is_text(text) and text.name not in used and _holds_only(text, DATA_FILES)]
-    return found + [Removable(text, "no trial uses this text") for text in unused]
+    for text in _folders(runs / "data"):
+        if text.name not in used and _is_text(text) and _holds_only(text, DATA_FILES):
+            found[text] = "no trial uses this text"
+    return found
 
 
 def _holds_only(folder: Path, known: tuple[str, ...]) -> bool:
@@ -133,7 +119,7 @@ def _trials(runs: Path) -> list[Trial]:
 
 def _is_text(folder: Path) -> bool:
     """Whether a folder is a prepared text: its name is a hash of what its meta.json says."""
-    meta = read_json(folder / "meta.json", Record, "its folder is left alone") or {}
+    meta = read_json(folder / "meta.json")
     return folder.name == digest(meta.get("fingerprint", {}), meta.get("settings", {}))
 
 
@@ -147,7 +133,7 @@ def _folders(place: Path) -> list[Path]:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading in ("age", "size", "score") else "left")
+        table.add_column(heading, overflow="fold", justify="right" if heading in ("size", "score") else "left")
     return table
 
 
@@ -161,15 +147,10 @@ def _files(folder: Path) -> list[os.stat_result]:
     return statuses
 
 
-def _age(files: Iterable[os.stat_result]) -> float:
-    """Seconds since the newest file was written."""
-    return time.time() - max((file.st_mtime for file in files), default=time.time())
-
-
-def _ago(files: Iterable[os.stat_result]) -> str:
-    seconds = _age(files)
-    unit, size = next(((u, n) for u, n in (("d", 86400), ("h", 3600), ("min", 60)) if seconds >= 2 * n), ("s", 1))
-    return f"{seconds / size:.0f} {unit}"
+def _changed(files: Iterable[os.stat_result]) -> str:
+    """When the newest file was written."""
+    newest = max((file.st_mtime for file in files), default=0.0)
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
 
 
 def _size(files: Iterable[os.stat_result]) -> str:

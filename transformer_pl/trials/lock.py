@@ -8,14 +8,16 @@ this very machine, nobody needs to wait for that. A trial's result follows from 
 import os
 import platform
 import shutil
+import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import SoftReadWriteLock
-from filelock import Timeout as Timeout  # what `hold` raises
+from filelock import SoftReadWriteLock, Timeout
+
+from transformer_pl.runtime.errors import InputError
 
 HEARTBEAT_S, DEAD_S = 10.0, 30.0
 LOOK_S = 1.0  # between two looks at a lock that another process holds
@@ -36,13 +38,13 @@ class TrialLock:
         self._own: SoftReadWriteLock | None = None  # while this process holds it
         self._looked_at = -LOOK_S
 
-    def _lock(self, lost: Callable[[object], None] | None = None) -> SoftReadWriteLock:
+    def _lock(self) -> SoftReadWriteLock:
         return SoftReadWriteLock(
             self.folder / "lock",
             is_singleton=False,
             heartbeat_interval=HEARTBEAT_S,
             stale_threshold=DEAD_S,
-            on_compromise=lost,
+            on_compromise=lambda _: os.kill(os.getpid(), signal.SIGTERM),
         )
 
     def is_held(self) -> bool:
@@ -58,24 +60,30 @@ class TrialLock:
         return True
 
     @contextmanager
-    def hold(self, lost: Callable[[], None]) -> Iterator[None]:
-        """Hold the lock. Raises a Timeout where a living process holds it, after DEAD_S if on another machine.
+    def hold(self) -> Iterator[None]:
+        """Hold the lock. Raises an InputError where a living process holds it, after DEAD_S if on another machine.
 
-        lost: called from a thread if another process takes the trial over; `check` raises Lost from then on.
+        If another process takes the trial over, this one gets SIGTERM, and `check` raises Lost from then on.
         """
         if self._holder_died_here():
             self._remove()
         elsewhere = self._holder.exists() and self._read_holder()[0] != _this_machine()
-        own = self._lock(lambda _: lost())
-        with own.write_lock(timeout=DEAD_S + HEARTBEAT_S if elsewhere else INSTANT_S):
-            self._own = own
-            self._holder.write_text(f"{_this_machine()} {os.getpid()}\n", encoding="utf-8")
-            try:
-                yield
-            finally:
-                if own.compromise is None:
-                    self._holder.unlink(missing_ok=True)
-                self._own = None
+        own = self._lock()
+        try:
+            own.acquire_write(timeout=DEAD_S + HEARTBEAT_S if elsewhere else INSTANT_S)
+        except Timeout:
+            raise InputError(
+                f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
+            ) from None
+        self._own = own
+        self._holder.write_text(f"{_this_machine()} {os.getpid()}\n", encoding="utf-8")
+        try:
+            yield
+        finally:
+            if own.compromise is None:
+                self._holder.unlink(missing_ok=True)
+            self._own = None
+            own.release()
 
     def check(self) -> None:
         """Raise Lost where this process held the lock and another one has taken it."""

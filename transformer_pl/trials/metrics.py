@@ -1,4 +1,4 @@
-"""Perplexity, the score of a result, and the lines of metrics.jsonl: their kinds, and numbers that are not finite.
+"""Perplexity, divergence, the score of a result; the lines of metrics.jsonl with their kinds and infinite numbers.
 
 A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by name, and `time` (seconds since 1970).
 """
@@ -6,7 +6,8 @@ A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by n
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,29 @@ def perplexity(loss: float) -> float:
         return math.exp(loss)
     except OverflowError:
         return math.inf
+
+
+class Diverged(Exception):
+    """The training diverged at this step: its loss, the weights after it, or their outputs are not finite.
+
+    That is the trial's result. It is not trained further.
+    """
+
+    def __init__(self, step: int):
+        super().__init__(f"diverged at step {step}: the loss, the weights or the outputs are not finite")
+        self.step = step
+
+
+@contextmanager
+def diverged_if_not_finite(step: int) -> Iterator[None]:
+    """Raise Diverged in place of beam search's FloatingPointError.
+
+    Weights that are finite, with a finite loss, may still be too large to decode with.
+    """
+    try:
+        yield
+    except FloatingPointError as error:
+        raise Diverged(step) from error
 
 
 def main_score(result: Mapping[str, Any]) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""The runs folder: whether it can be written, and the finished trials and the plans of sweeps in it."""
+"""The runs folder: the names of its folders, and the finished trials in it."""
 
 import hashlib
 import os
@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_json, try_writing
 from transformer_pl.trials.trial import Trial
 
 DEFAULT_RUNS = Path("runs")
@@ -28,25 +25,6 @@ def as_folder(name: str) -> str:
 def sweep_title(name: str, scale: str) -> str:
     """The name of a sweep's folder, such as `table3-A@demo`."""
     return f"{name}@{Path(scale).stem}"
-
-
-def check_writable(runs: Path) -> None:
-    """Raise an InputError with the system's reason where the runs folder cannot be written."""
-    if reason := why_unwritable(runs):
-        raise InputError(reason)
-
-
-def why_unwritable(runs: Path) -> str | None:
-    """Why nothing can be written to the runs folder; None where writing works."""
-    try:
-        try_writing(runs / "trials")
-    except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        return (
-            f"--runs {runs}: must be a folder that can be written, with room on its disk, but: {error.strerror}"
-            f"{place}; make room, or choose another folder with --runs"
-        )
-    return None
 
 
 def trained_config(result: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
@@ -81,18 +59,3 @@ def find(runs: Path, name: str) -> dict[str, Any]:
         f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give a part of its name "
         f"that no other of these has: {', '.join(names[:MOST_LISTED]) or 'none'}{more}"
     )
-
-
-class SweepPlan(BaseModel):
-    """What plan.json says of a sweep, as far as other commands need it."""
-
-    name: str
-    trials: list[dict[str, Any]]  # each with the name of its `folder`
-    differs: str  # the options that the folder's name has a hash of
-    command: str  # that shows the table
-
-
-def sweep_plan(folder: Path) -> SweepPlan | None:
-    """The plan of a sweep's folder; None where it has none, or where it cannot be read."""
-    content = read_json(folder / "plan.json", SweepPlan, "the sweep is not listed")
-    return None if content is None else SweepPlan.model_validate(content)

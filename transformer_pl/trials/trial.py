@@ -4,19 +4,15 @@ import json
 import os
 import re
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, reading, unfinished, write_atomically, write_json
-from transformer_pl.trials.lock import Timeout, TrialLock
+from transformer_pl.trials.lock import TrialLock
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 
 if TYPE_CHECKING:
@@ -31,27 +27,6 @@ WRITTEN = (
     *("config.yaml", "env.json", "identity.json", "status.json", "result.json", "metrics.jsonl", "weights.pt"),
     *("hyp.*.txt", "scores.*.jsonl"),
 )
-
-
-class Result(BaseModel):
-    """result.json, which holds more: see `train`."""
-
-    id: str
-    weights_id: str
-    name: str
-    scale: str
-    seed: int
-    config: dict[str, Any]
-    metrics: dict[str, float | None]  # null: an infinite perplexity
-    score: str  # the metric that rows are compared by, such as bleu
-    params: int
-    steps: int
-    flops: float
-    finished: str
-
-
-class Record(BaseModel):
-    """status.json, env.json, identity.json: any JSON object."""
 
 
 class Trial:
@@ -80,10 +55,9 @@ class Trial:
 
     def result(self) -> dict[str, Any] | None:
         """The content of result.json; None where the trial is not finished, or where the file cannot be read."""
-        consequence = "the trial counts as not finished, and the command that trained it trains it anew"
-        if result := read_json(self.folder / "result.json", Result, consequence):
-            return result | {"metrics": metrics_from_json(result["metrics"])}
-        return None
+        if result := read_json(self.folder / "result.json"):
+            result["metrics"] = metrics_from_json(result.get("metrics", {}))
+        return result or None
 
     def diverged_at(self) -> int | None:
         """The step at which the training diverged; None where it did not."""
@@ -100,8 +74,7 @@ class Trial:
 
         Other keys are for people. A trial that no process trains is done if and only if it has a result.
         """
-        status = read_json(self.folder / "status.json", Record, "only the result tells the state") or {}
-        status = {"state": "new"} | status
+        status = {"state": "new"} | read_json(self.folder / "status.json")
         if status["state"] == "running" and self.locked():
             return status
         if self.result():
@@ -123,12 +96,11 @@ class Trial:
 
     def environment(self) -> dict[str, Any]:
         """The content of env.json; empty where the trial never ran."""
-        consequence = "it is not known where the trial ran, and on which text"
-        return read_json(self.folder / "env.json", Record, consequence) or {}
+        return read_json(self.folder / "env.json")
 
-    def identity_inputs(self) -> dict[str, Any] | None:
-        """The content of identity.json: what the id was made from; None where the trial never ran."""
-        return read_json(self.folder / "identity.json", Record, "it is not compared with other trials")
+    def identity_inputs(self) -> dict[str, Any]:
+        """The content of identity.json: what the id was made from; empty where the trial never ran."""
+        return read_json(self.folder / "identity.json")
 
     def data(self) -> str | None:
         """The name of the folder of its text under runs/data; None where the trial never ran."""
@@ -153,20 +125,10 @@ class Trial:
     def _lock(self) -> TrialLock:
         return TrialLock(self.folder)
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other processes from training this trial. Raises an InputError where one trains it.
-
-        If another process takes the trial over, this one is told to stop, and `check_lock` raises Lost from then on.
-        """
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from training this trial. Raises an InputError where one trains it."""
         self.make()
-        try:
-            with self._lock.hold(lambda: os.kill(os.getpid(), signal.SIGTERM)):
-                yield
-        except Timeout:
-            raise InputError(
-                f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
-            ) from None
+        return self._lock.hold()
 
     def check_lock(self) -> None:
         """Raise Lost where this process trained the trial, and another one has taken it over."""
