@@ -20,7 +20,6 @@ from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.render import Table
-from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
@@ -102,6 +101,8 @@ def make_report(file: Path, options: argparse.Namespace) -> Report:
     if options.retune:
         sweep = _retuned(sweep, content, options)
     planned = plan_trials(sweep, options.runs)
+    from transformer_pl.reporting.table import table_of  # scipy takes half a second
+
     table = table_of(sweep, planned, options.beside)
 
     def write(folder: Path) -> None:
