@@ -211,4 +211,3 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     assert counts == {"train": len(used), "val": 2, "test": 1}
     train = select("train", in_memory(MIXED), Data(**keys))
     assert train.counts == {"pairs": len(used)} | left_out
-    assert train.words == tuple(sum(len(MIXED["train"][i][side].split()) for i in used) for side in (0, 1))

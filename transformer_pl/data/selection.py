@@ -25,7 +25,6 @@ class Selection(NamedTuple):
     """What a split holds, and which of its pairs are used."""
 
     counts: dict[str, int]  # `pairs` that are used, and those that are left out by reason: `blank`, `long`, ...
-    words: tuple[int, int]  # of the used pairs: source, target
     kept: bytearray  # for each pair a 1 where it is used
 
     def used(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
@@ -39,7 +38,7 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
     A pair that is left out counts for the first reason that holds: `blank` (an empty sentence), `long` (over
     data.most_words), `uneven` (over data.most_ratio), `repeated` (data.unique).
     """
-    kept, left_out, words, seen = bytearray(), {"blank": 0}, (0, 0), set[bytes]()
+    kept, left_out, seen = bytearray(), {"blank": 0}, set[bytes]()
     keeps_all = name in EVALUATION
     for number, pair in enumerate(corpus.pairs(name)):
         if number % COUNTED_EVERY == 0:
@@ -48,8 +47,7 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
             raise InputError(
                 f"{name}, pair {number + 1}: must have no newline, but is {shown(pair)}; put a blank for it"
             )
-        lengths = len(pair[0].split()), len(pair[1].split())
-        reason = _reason(*lengths, data)
+        reason = _reason(len(pair[0].split()), len(pair[1].split()), data)
         if keeps_all and reason != "blank":
             reason = None
         if data.unique and not keeps_all and not reason:
@@ -59,8 +57,6 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
         if reason:
             left_out[reason] = left_out.get(reason, 0) + 1
         kept.append(keeps_all or not reason)
-        if kept[-1]:
-            words = words[0] + lengths[0], words[1] + lengths[1]
     counts = {"pairs": sum(kept)} | left_out
     if name == "train" and data.train_pairs and len(kept) < data.train_pairs:
         raise InputError(
@@ -72,7 +68,7 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
             f"{corpus.description}: {name} must hold a pair with text in both languages, but none of its {len(kept)} "
             f"pairs is used; give another text{', or fix data.most_words and data.most_ratio' * (len(left_out) > 1)}"
         )
-    return Selection(counts, words, kept)
+    return Selection(counts, kept)
 
 
 def select_all(corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> dict[str, Selection]:

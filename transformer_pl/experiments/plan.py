@@ -33,6 +33,7 @@ class PlannedTrial(NamedTuple):
     config: Config
     identity: Identity
     trial: Trial  # its folder, which need not exist yet
+    argv: list[str]  # of `python -m transformer_pl.train`: the only way in which it gets its config
     prepared: Prepared  # its text, which need not be prepared yet
 
 
@@ -58,31 +59,31 @@ class Plan(NamedTuple):
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    keys = [_corpus_keys(row.configs[0].data) for row in sweep.rows]
-    corpora = collect_errors(open_corpus, dict.fromkeys(keys))
-    planned: list[PlannedTrial] = []
-    for index, row in enumerate(sweep.rows):
-        first = plan_trial(index, "", row.configs[0], sweep.scale, runs, corpora[keys[index]])
-        for config in row.configs:  # the seeds differ in their identity alone
-            of_seed = first.identity.with_seed(config.seed)
-            trial = _trial_at(runs, sweep.scale, of_seed, config)
-            planned.append(PlannedTrial(index, f"{row.name} s{config.seed}", config, of_seed, trial, first.prepared))
-    return planned
+    corpora = collect_errors(corpus_opener(), dict.fromkeys(config.data for config in sweep.configs))
+    return [
+        plan_trial(index, f"{row.name} s{config.seed}", config, row.keys, sweep.scale, runs, corpora[config.data])
+        for index, row in enumerate(sweep.rows)
+        for config in row.configs
+    ]
 
 
-def plan_trial(row: int, name: str, config: Config, scale: str, runs: Path, corpus: Corpus) -> PlannedTrial:
-    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text."""
-    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
-    trial = _trial_at(runs, scale, trial_identity, config)
-    prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
-    return PlannedTrial(row, name, config, trial_identity, trial, prepared)
+def plan_trial(
+    row: int, name: str, config: Config, keys: Mapping[str, Any], scale: str, runs: Path, corpus: Corpus
+) -> PlannedTrial:
+    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text.
 
+    keys: the arguments of `train`, beside the scale and the seed.
+    """
 
-def _trial_at(runs: Path, scale: str, trial_identity: Identity, config: Config) -> Trial:
     def readable() -> str:
         return f"{Path(scale).stem}-{describe_difference(config, _scale_config(scale))}-s{config.seed}"
 
-    return Trial.at(runs, trial_identity.trial, readable)
+    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
+    trial = Trial.at(runs, trial_identity.trial, readable)
+    prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
+    options = [f"--{key}={value}" for key, value in keys.items()]
+    argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
+    return PlannedTrial(row, name, config, trial_identity, trial, argv, prepared)
 
 
 @cache

@@ -15,7 +15,6 @@ from transformer_pl.data.selection import OnProgress, check_counts, select_all
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
-from transformer_pl.task import task_of
 
 LEFT_OUT = ("blank", "long", "uneven", "repeated")  # why training pairs are left out
 
@@ -45,28 +44,20 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     if not corpus.is_local:
         return f"text: {corpus.description}; it is loaded and counted when it is prepared"
     splits = select_all(corpus, data, on_progress)
-    train = splits["train"]
-    source, target = (words / train.counts["pairs"] for words in train.words)
-    counts = {name: split.counts for name, split in splits.items()}
-    return _line(data, corpus.description, counts, "words", (source, target))
+    return _line(corpus.description, {name: split.counts for name, split in splits.items()})
 
 
 def _describe_prepared(data: Data, prepared: Prepared) -> str:
     splits = prepared.meta["splits"]
     check_counts(splits, data, prepared.meta["corpus"])
-    tokens = prepared.mean_length("train", "source"), prepared.mean_length("train", "target")
-    return _line(data, prepared.meta["corpus"], splits, "tokens", tokens)
+    return _line(prepared.meta["corpus"], splits)
 
 
-def _line(
-    data: Data, corpus: str, splits: Mapping[str, Mapping[str, int]], unit: str, lengths: tuple[float, float]
-) -> str:
+def _line(corpus: str, splits: Mapping[str, Mapping[str, int]]) -> str:
     left_out = sum(splits["train"].get(reason, 0) for reason in LEFT_OUT)
     without = f" ({left_out:,} are left out)" if left_out else ""
     train, val, test = (splits[name]["pairs"] for name in SPLITS)
-    counts = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
-    (source, target), sides = lengths, task_of(data).sides(data)
-    return f"text: {corpus}: {counts}; {unit} in a sentence: {sides[0]} {source:.1f}, {sides[1]} {target:.1f}"
+    return f"text: {corpus}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from transformer_pl.runtime.yaml_file import read_yaml
 SAVE_S = 120  # before its time limit a worker is told to save and end
 MOST_TASKS = 1000  # what clusters usually allow of an array
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
-NOT_A_WORKERS = {"--launcher": 1, "--slurm": 1, "--parallel": 1, "--wait": 0, "--plan": 0, "--measure": 0}  # values
 SCRIPT = """\
 #!/bin/bash
 {options}
@@ -99,7 +98,8 @@ def array_script(folder: Path, options: Mapping[str, str], tasks: int, words: Se
         "--requeue",
         f"--signal=B:USR1@{SAVE_S}",
     ]
-    command = [sys.executable, "-m", "transformer_pl.sweep", *_worker_words(words), "--worker"]
+    words = [word for word in words if word != "--plan"]
+    command = [sys.executable, "-m", "transformer_pl.sweep", *words, "--worker"]
     return SCRIPT.format(
         options="\n".join(f"#SBATCH {line}" for line in lines), save_s=SAVE_S, command=shlex.join(command)
     )
@@ -124,17 +124,3 @@ def submit(folder: Path, script: str, wait: bool) -> str:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
     return done.stdout.strip().partition(";")[0]
-
-
-def _worker_words(words: Sequence[str]) -> list[str]:
-    """The words of a sweep command without the options that are for submitting it."""
-    kept, skip = [], 0
-    for word in words:
-        option, equals, _ = word.partition("=")
-        if skip:
-            skip -= 1
-        elif option in NOT_A_WORKERS:
-            skip = 0 if equals else NOT_A_WORKERS[option]
-        else:
-            kept.append(word)
-    return kept

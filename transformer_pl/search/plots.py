@@ -86,9 +86,9 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     search, open_corpus, planned = results.search, corpus_opener(), list[PlannedTrial]()
     for trial in results.trials:
         if FOLDER in trial.user_attrs:
-            config, _ = search.config(trial.params)
-            corpus = open_corpus(config.data)
-            planned.append(plan_trial(len(planned), trial_name(trial), config, search.scale, results.runs, corpus))
+            config, keys = search.config(trial.params)
+            corpus, name = open_corpus(config.data), trial_name(trial)
+            planned.append(plan_trial(len(planned), name, config, keys, search.scale, results.runs, corpus))
     rows = [Row(one.name, [one.config], {}) for one in planned]
     done = [one for one in planned if one.trial.result()]
     base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best
