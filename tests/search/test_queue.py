@@ -11,7 +11,6 @@ from helpers import a_result
 from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
 from transformer_pl.search.results import SearchResults
@@ -216,14 +215,15 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
 
 
 def test_a_study_is_of_one_search(tmp_path):
-    queue_of(tmp_path)
-    changed = search_of(space=DROPOUT | {"model.h": {"values": [4, 8]}})
-    for open_study in (
-        lambda: create_study(changed, study_folder(tmp_path), None),
-        lambda: find_study(changed, study_folder(tmp_path), None),
+    """Which may have a greater run_cap, and nothing else that is new."""
+    folder, queue = study_folder(tmp_path), queue_of(tmp_path)
+    for same, search in (
+        (True, search_of(run_cap=9)),
+        (False, search_of(space=DROPOUT | {"model.h": {"values": [4, 8]}})),
+        (False, search_of(fixed={"optim.warmup": 7})),
     ):
-        with pytest.raises(InputError, match=r"parameters\.model\.h was "):
-            open_study()
+        assert (find_study(search, folder, None) is not None) == same
+        assert (create_study(search, folder, None).study_name == queue.study.study_name) == same
 
 
 def test_a_stop_while_the_journal_is_written_is_a_stop(tmp_path, monkeypatch):

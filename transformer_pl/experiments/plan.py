@@ -145,12 +145,9 @@ def _of_the_speed(config: Mapping[str, Any]) -> str:
 def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
     """In the order in which they are started, so that no long trial is alone at the end; equal ones as they are.
 
-    estimates: by row. By time where it is known of every row, else by FLOPs, then by heads: the softmax of more heads
-    takes more time, but few FLOPs.
+    estimates: by row. By FLOPs, then by heads: the softmax of more heads takes more time, but few FLOPs.
     """
-    seconds = {row: estimate.seconds for row, estimate in estimates.items() if estimate.seconds is not None}
-    lengths = seconds if len(seconds) == len(estimates) else {row: one.cost.flops for row, one in estimates.items()}
-    return sorted(planned, key=lambda one: (-lengths[one.row], -one.config.model.h))
+    return sorted(planned, key=lambda one: (-estimates[one.row].cost.flops, -one.config.model.h))
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

@@ -55,8 +55,20 @@ def submit_workers(options: argparse.Namespace, folder: Path, console: Console, 
         say(console, f"would submit to sbatch:\n{script}")
         return True
     say(console, f"submitting {counted(tasks, 'worker')} to SLURM")
-    job = submit(folder, script, options.wait)
+    path = folder / "slurm" / "array.sh"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, script)
+    words = ["sbatch", "--parsable", *(["--wait"] if options.wait else []), str(path)]  # --wait: until all tasks end
+    try:
+        done = subprocess.run(words, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise InputError(
+            "--launcher slurm: needs the command sbatch; start this on a login node of a cluster"
+        ) from None
+    if not done.stdout.strip():  # with --wait the exit code is that of the tasks
+        raise InputError(f"--launcher slurm: sbatch must take {path}, but: {done.stderr.strip()}; correct --slurm")
     if not options.wait:
+        job = done.stdout.strip().partition(";")[0]
         say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")
         say(console, "the same command without --launcher slurm prints the table, and trains here what is left")
     return not options.wait
@@ -103,24 +115,3 @@ def array_script(folder: Path, options: Mapping[str, str], tasks: int, words: Se
     return SCRIPT.format(
         options="\n".join(f"#SBATCH {line}" for line in lines), save_s=SAVE_S, command=shlex.join(command)
     )
-
-
-def submit(folder: Path, script: str, wait: bool) -> str:
-    """Submit a script, which is kept in the sweep's folder, and return the number of the job.
-
-    wait: until all of its tasks have ended. Raises an InputError with sbatch's reason where it refuses the job.
-    """
-    path = folder / "slurm" / "array.sh"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, script)
-    words = ["sbatch", "--parsable", *(["--wait"] if wait else []), str(path)]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise InputError(
-            "--launcher slurm: needs the command sbatch; start this on a login node of the cluster, or leave it out"
-        ) from None
-    if not done.stdout.strip():  # with --wait the exit code is that of the tasks
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
-    return done.stdout.strip().partition(";")[0]

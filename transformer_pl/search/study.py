@@ -3,6 +3,8 @@
 It is a journal file beside the table, or a database that several machines share.
 """
 
+import hashlib
+import json
 import time
 import warnings
 from collections.abc import Iterator
@@ -27,7 +29,6 @@ from transformer_pl.trials.trial import Trial as TrialFolder
 from transformer_pl.trials.trial import trial_id
 
 JOURNAL = "study.journal"
-DESCRIPTION = "search"  # user attribute of a study: what all its trials have in common
 BEAT_S, GRACE_S = 15, 60  # in a database: between two heartbeats of a trial; without one until its process is dead
 CONNECT_S = (1, 1, 0)  # after each attempt to open a database
 
@@ -60,18 +61,15 @@ with without_warnings():
 def create_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
     """Create the study of a search with base as its first trial, or load it if it is there.
 
-    Raises an InputError where the database does not answer, or has a study of this name with other settings.
+    Raises an InputError where the database does not answer.
     """
-    storage, directions = _open(url, folder), list(search.goals.values())
+    storage, name = _open(url, folder), _study_name(search, folder)
     try:
-        study = optuna.create_study(study_name=folder.name, storage=storage, directions=directions)
+        study = optuna.create_study(study_name=name, storage=storage, directions=list(search.goals.values()))
     except DuplicatedStudyError:
-        study = optuna.load_study(study_name=folder.name, storage=storage)
-    else:
-        study.enqueue_trial(search.base_draw, user_attrs={BASE: True})
-        study.set_user_attr(DESCRIPTION, _describe(search))
-        study.set_metric_names(list(search.goals))  # for optuna-dashboard
-    _check_search(study, search)
+        return optuna.load_study(study_name=name, storage=storage)
+    study.enqueue_trial(search.base_draw, user_attrs={BASE: True})
+    study.set_metric_names(list(search.goals))  # for optuna-dashboard
     return study
 
 
@@ -81,11 +79,9 @@ def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study | 
     if url is None and not (folder / JOURNAL).exists():
         return None
     try:
-        study = optuna.load_study(study_name=folder.name, storage=_open(url, folder))
+        return optuna.load_study(study_name=_study_name(search, folder), storage=_open(url, folder))
     except KeyError:
         return None
-    _check_search(study, search)
-    return study
 
 
 class _Journal(JournalFileBackend):
@@ -137,22 +133,14 @@ def check_url(url: str | None) -> None:
         )
 
 
-def _check_search(study: optuna.Study, search: Search) -> None:
-    """Raise an InputError where the study was created for another search; a study that was not described is taken."""
-    description = _describe(search)
-    stored = study.user_attrs.get(DESCRIPTION, description)
-    if changed := [f"{key} was {stored.get(key)}" for key, value in description.items() if stored.get(key) != value]:
-        raise InputError(
-            f"{search.path}: must be the search that its study was created for, but {'; '.join(changed)}; undo the "
-            "change, or give the file another `name`"
-        )
+def _study_name(search: Search, folder: Path) -> str:
+    """The name of the folder, and a hash of what all trials have in common: a changed search has a study of its own.
 
-
-def _describe(search: Search) -> dict[str, str]:
-    """Return what all trials of a study have in common. `run_cap` is left out: it may be raised."""
-    space = {f"parameters.{key}": distribution_to_json(distribution) for key, distribution in search.space.items()}
-    common = {"metric": search.goals, "scale": search.scale, "seed": search.seed, "--set": sorted(search.sets.items())}
-    return space | {key: str(value) for key, value in ({"fixed parameters": search.fixed} | common).items()}
+    `run_cap` is left out: it may be raised.
+    """
+    space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
+    common = [space, search.goals, search.scale, search.seed, search.sets, search.fixed]
+    return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
