@@ -36,8 +36,8 @@ from transformer_pl.experiments.plan import (
     estimate_costs,
     longest_first,
     plan_trials,
+    print_plan,
 )
-from transformer_pl.experiments.plan_table import plan_notes, print_plan
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
@@ -156,7 +156,7 @@ class GridCommand:
             estimates = measured(estimates, missing, workers, self.console)
         plan = Plan(sweep, trials, estimates)
         print_plan(plan, missing, self.console, workers.count if workers else 1)
-        for line in [*plan_notes(sweep), *lines]:
+        for line in lines:
             say(self.console, line)
         if self.options.plan and missing and workers:
             say(self.console, workers.describe(missing))

@@ -14,8 +14,18 @@ from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, sear
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.samplers import SAMPLERS, construct, pruner
-from transformer_pl.search.study import BEAT_S, GRACE_S, JOURNAL, counted_trials, create_study, find_study, shown_number
+from transformer_pl.search.study import (
+    BEAT_S,
+    GRACE_S,
+    JOURNAL,
+    SAMPLERS,
+    construct,
+    counted_trials,
+    create_study,
+    find_study,
+    pruner,
+    shown_number,
+)
 
 SECRET = "s3cret"
 

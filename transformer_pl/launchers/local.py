@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_pl.config import Trainer
 from transformer_pl.runtime import children
@@ -109,16 +109,13 @@ def divide_machine(
         )
     gpu_ids, cores = gpu_ids[:devices], all_cores[: None if gpu_ids else devices]
     count = min(parallel or max(1, len(gpu_ids or cores) // each) * (per_device or 1), max(1, trial_count))
-    gpus_by_worker, cores_by_worker = [], []
-    if gpu_ids:
-        for worker in range(count):
-            share = (gpu_ids[(worker * each + device) % len(gpu_ids)] for device in range(each))
-            gpus_by_worker.append(",".join(share))
-    if per_device or (devices and not gpu_ids):  # pinned
-        own = max(1, len(cores) // count)
-        cores_by_worker = [
-            [cores[(worker * own + core) % len(cores)] for core in range(own)] for worker in range(count)
-        ]
+
+    def shares(ids: list[Any], size: int) -> list[list[Any]]:
+        return [[ids[(worker * size + i) % len(ids)] for i in range(size)] for worker in range(count)]
+
+    gpus_by_worker = [",".join(share) for share in shares(gpu_ids, each)] if gpu_ids else []
+    is_pinned = per_device or (devices and not gpu_ids)
+    cores_by_worker = shares(cores, max(1, len(cores) // count)) if is_pinned else []
     return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
 
 

@@ -66,7 +66,8 @@ def submit_workers(options: argparse.Namespace, folder: Path, console: Console, 
             "--launcher slurm: needs the command sbatch; start this on a login node of a cluster"
         ) from None
     if not done.stdout.strip():  # with --wait the exit code is that of the tasks
-        raise InputError(f"--launcher slurm: sbatch must take {path}, but: {done.stderr.strip()}; correct --slurm")
+        reason = " ".join(done.stderr.split())
+        raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
     if not options.wait:
         job = done.stdout.strip().partition(";")[0]
         say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")

@@ -26,7 +26,6 @@ from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.search import samplers
 from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
 from transformer_pl.search.results import SearchResults
@@ -43,8 +42,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     grids = ["beside", "measure", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     by_method = ["random" if search.method == "random" else "tpe"]
-    sampler = samplers.construct(samplers.SAMPLERS, options.sampler or by_method, "--sampler")
-    pruner = samplers.pruner(search, options.pruner)
+    sampler = studies.construct(studies.SAMPLERS, options.sampler or by_method, "--sampler")
+    pruner = studies.pruner(search, options.pruner)
     folder = sweep_folder(search, options)
     configs = search.single_changes()
 

@@ -1,4 +1,4 @@
-"""The study of a search: where Optuna keeps it, and the states of its trials.
+"""The study of a search: where Optuna keeps it, its sampler and pruner, and the states of its trials.
 
 It is a journal file beside the table, or a database that several machines share.
 """
@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import optuna
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
+from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
@@ -22,15 +23,32 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from transformer_pl.config import without_section
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.levels import parse_scalar
+from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search
+from transformer_pl.task import LOSSES
 from transformer_pl.trials.trial import Trial as TrialFolder
 from transformer_pl.trials.trial import trial_id
 
 JOURNAL = "study.journal"
 BEAT_S, GRACE_S = 15, 60  # in a database: between two heartbeats of a trial; without one until its process is dead
 CONNECT_S = (1, 1, 0)  # after each attempt to open a database
+
+SAMPLERS = {
+    "tpe": optuna.samplers.TPESampler,
+    "random": optuna.samplers.RandomSampler,
+    "qmc": optuna.samplers.QMCSampler,
+    "cma-es": optuna.samplers.CmaEsSampler,
+    "gp": optuna.samplers.GPSampler,
+    "nsga-ii": optuna.samplers.NSGAIISampler,
+}
+PRUNERS = {
+    "none": optuna.pruners.NopPruner,
+    "median": optuna.pruners.MedianPruner,
+    "halving": optuna.pruners.SuccessiveHalvingPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+}
 
 # User attributes of a trial.
 BASE = "base"  # True: this is the base, enqueued when the study is created
@@ -141,6 +159,44 @@ def _study_name(search: Search, folder: Path) -> str:
     space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
     common = [space, search.goals, search.scale, search.seed, search.sets, search.fixed]
     return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What draws its trials, and what ends them early
+
+
+def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
+    """Return the pruner of `--pruner NAME [key=value ...]`, or by default that of the file's `early_terminate`.
+
+    Raises an InputError where no goal is measured during training.
+    """
+    prunes = words[0] != "none" if words else search.early is not None
+    is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
+    if prunes and not is_scheduled:
+        raise InputError(
+            f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one goal that every validation "
+            f"measures, such as val/ppl, but the search is for {', '.join(search.goals)}; change it, or leave it out"
+        )
+    if words or search.early is None:
+        return construct(PRUNERS, words or ["none"], "--pruner")
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
+
+
+def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
+    """Construct one of SAMPLERS or PRUNERS from its name and options: `tpe n_startup_trials=5`.
+
+    Raises an InputError that begins with the flag.
+    """
+    name, *options = words
+    if name not in kinds:
+        raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
+    pairs = {key: value for key, _, value in (option.partition("=") for option in options)}
+    if len(pairs) < len(options) or not all(pairs.values()):
+        raise InputError(f"{flag} {' '.join(words)}: must be a name and key=value pairs, each key once; correct it")
+    try:
+        return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
+    except (TypeError, ValueError, ImportError) as error:
+        raise InputError(f"{flag} {' '.join(words)}: {error}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
