@@ -45,9 +45,17 @@ def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
 
 
 def resolve(levels: Iterable[Level]) -> Config:
-    """Merge levels, lowest first, over the defaults.
+    """Merge levels, lowest first, over the defaults. Raises an InputError that lists every mistake of `read_levels`."""
+    config, mistakes = read_levels(levels)
+    if mistakes:
+        raise InputError(*mistakes)
+    return config
 
-    Raises an InputError that lists every unknown key, every value of a wrong type and every broken constraint.
+
+def read_levels(levels: Iterable[Level]) -> tuple[Config, list[str]]:
+    """Merge levels, lowest first, over the defaults: the config of all keys that can be read, and the mistakes.
+
+    These are every unknown key, every value of a wrong type and every broken constraint.
     """
     merged = merge(levels)
     config, wrong = _read_by_type(merged)
@@ -57,9 +65,7 @@ def resolve(levels: Iterable[Level]) -> Config:
             places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
             values = ", ".join(f"{key} = {shown(config.flat()[key])}" for key in keys)
             messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {constraint}")
-    if messages:
-        raise InputError(*messages)
-    return config
+    return config, messages
 
 
 def type_errors(level: Level) -> list[str]:

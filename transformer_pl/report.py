@@ -18,7 +18,6 @@ from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.reporting.render import Table
-from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import command_console
@@ -114,6 +113,8 @@ def _grid_report(file: Path, content: dict[str, Any], options: argparse.Namespac
     if options.retune:
         sweep = _retuned(sweep, content, options)
     planned = plan_trials(sweep, options.runs)
+    from transformer_pl.reporting.table import table_of  # scipy takes half a second
+
     table = table_of(sweep, planned, options.beside)
     if folder := _page_folder(sweep, options):
         from transformer_pl.reporting.page_files import write_page  # matplotlib and torch take seconds

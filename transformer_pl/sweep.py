@@ -8,7 +8,6 @@ The same command again resumes interrupted trials and tries failed ones again. A
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from rich.console import Console
 from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
     CommandParser,
-    Options,
     add_beside_option,
     add_sweep_options,
     complete_retune_options,
@@ -28,8 +26,8 @@ from transformer_pl.command_line import (
     sweep_folder,
     whole_number,
 )
-from transformer_pl.experiments import measure
-from transformer_pl.experiments.launch import launch
+from transformer_pl.experiments.launch import Launch
+from transformer_pl.experiments.measure import measured
 from transformer_pl.experiments.plan import (
     Plan,
     PlannedTrial,
@@ -37,31 +35,25 @@ from transformer_pl.experiments.plan import (
     estimate_costs,
     longest_first,
     plan_trials,
+    print_plan,
 )
-from transformer_pl.experiments.plan_table import plan_notes, print_plan
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.retune import plan_retuning
 from transformer_pl.experiments.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.launchers import slurm
-from transformer_pl.launchers.local import LocalLauncher
+from transformer_pl.launchers.local import Workers, divide_machine
 from transformer_pl.reporting.publish import mention_offline_runs, publish
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_writable, write_json
-from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import command_console, counted, say
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials import cleaning
 from transformer_pl.trials.runs_folder import finished_results
 
 LAUNCHERS = ("local", "slurm")
-# Options that are for a sweep file.
-OF_A_FILE = (
-    *("scale", "seeds", "set", "retune", "plan", "measure", "parallel", "rerun", "beside"),
-    *("sampler", "pruner", "storage", "launcher", "devices", "per_device", "slurm", "wait", "worker"),
-)
 EXAMPLES = """\
 examples:
   python -m transformer_pl.sweep sweeps/table3_A.yaml                     train, and print the table
@@ -106,8 +98,7 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content)
     folder = sweep_folder(sweep, options)
-    launcher = LocalLauncher(options.parallel, options.devices, options.per_device)
-    command = GridCommand(options, folder, console, launcher)
+    command = GridCommand(options, folder, console)
     retuning = None
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
@@ -146,49 +137,34 @@ class GridCommand:
     options: argparse.Namespace
     folder: Path
     console: Console
-    launcher: LocalLauncher
 
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
         trials = plan_trials(sweep, self.options.runs)
         missing = self.trials_to_train(trials)
-        here = self.options.launcher == "local"
-        if here:
-            self.launcher.check([planned.config.trainer for planned in missing])
+        workers = self._workers(missing) if self.options.launcher == "local" else None
         check_models((row.configs[0] for row in sweep.rows), self.options.runs)
-        self.launcher.allot([one.config.trainer for one in missing], len(missing))
         texts = [(planned.config.data, planned.prepared) for planned in missing]
         lines: list[str] = []  # of texts that are not prepared here; else `train` prepares them
         if self.options.measure:
-            measure.check_measurable(missing)
             prepare_texts([data for data, _ in texts], self.options.runs, self.console)
         elif self.options.plan:
             lines = survey_texts(texts, self.console)
         estimates = estimate_costs(trials, finished_results(self.options.runs))
-        if self.options.measure:
-            estimates = measure.measured(
-                estimates,
-                missing,
-                lambda planned, runs: self.argv(sweep, planned, runs),
-                self.launcher.workers.threads_of,
-                lambda line: say(self.console, line),
-            )
+        if self.options.measure and workers:
+            estimates = measured(estimates, missing, workers, self.console)
         plan = Plan(sweep, trials, estimates)
-        print_plan(plan, missing, self.console, self.launcher.workers.count if here else 1)
-        for line in [*plan_notes(sweep), *lines]:
+        print_plan(plan, missing, self.console, workers.count if workers else 1)
+        for line in lines:
             say(self.console, line)
-        if self.options.plan and missing and here:
-            say(self.console, self.launcher.workers.describe(missing))
+        if self.options.plan and missing and workers:
+            say(self.console, workers.describe(missing))
         return plan
 
-    def argv(self, sweep: Sweep, planned: PlannedTrial, runs: Path) -> list[str]:
-        """The arguments of `python -m transformer_pl.train` for a trial: the only way in which it gets its config."""
-        keys = [f"--{key}={value}" for key, value in sweep.rows[planned.row].keys.items()]
-        rerun = ["--rerun"] if self.options.rerun else []
-        return [f"--scale={sweep.scale}", *keys, f"--seed={planned.config.seed}", f"--runs={runs}", *rerun]
-
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-        return [planned for planned in trials if self.options.rerun or planned.trial.needs_training()]
+        if self.options.rerun:
+            return [planned._replace(argv=[*planned.argv, "--rerun"]) for planned in trials]
+        return [planned for planned in trials if planned.trial.needs_training()]
 
     def others_train(self, plan: Plan) -> bool:
         """Of a worker, which does not wait for them: whether other commands still train some of the trials."""
@@ -197,18 +173,23 @@ class GridCommand:
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
-        queue = GridQueue(missing)
+        queue = GridQueue(missing, plan.estimates)
         prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
         check_writable(self.folder)
         write_json(self.folder / "plan.json", as_json(plan) | {"differs": other_table(self.options)})
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
-        try:
-            if missing:
-                self._launch(plan, missing, queue)
-        except Stopped as stopped:
-            self.console.print(stopped)
-            return stopped.exit_code
-        self._name_unfinished(plan, queue.failed)
+        if missing:
+            workers = self._workers(missing)
+            say(self.console, workers.describe(missing))
+            view = ProgressView(self.console, queue, len(plan.trials) - len(missing))
+            if stopped := Launch(queue, workers, view, waits=not self.options.worker).run():
+                return stopped
+        for planned in queue.failed:
+            say(self.console, f"failed: {planned.name}, see {planned.trial.log}; run the same command again to retry")
+        for planned in plan.trials:
+            if (step := planned.trial.diverged_at()) is not None:
+                where = f"at step {step}, see {planned.trial.log}"
+                say(self.console, f"diverged: {planned.name} {where}; --rerun trains it again")
         return 1 if queue.failed else 0
 
     def publish(self, plan: Plan, exit_code: int) -> int:
@@ -226,22 +207,9 @@ class GridCommand:
 
         return publish(table, draw_page, self.folder, self.console, exit_code)
 
-    def _launch(self, plan: Plan, missing: list[PlannedTrial], queue: GridQueue) -> None:
-        self.launcher.allot([one.config.trainer for one in missing], len(missing))
-        workers = self.launcher.workers
-        say(self.console, workers.describe(missing))
-        cached = len(plan.trials) - len(missing)
-        with ProgressView(self.console, missing, cached, plan.estimates) as view:
-            argv = partial(self.argv, plan.sweep, runs=self.options.runs)
-            launch(queue, argv, self.launcher, view, waits=not self.options.worker)
-
-    def _name_unfinished(self, plan: Plan, failed: list[PlannedTrial]) -> None:
-        for planned in failed:
-            say(self.console, f"failed: {planned.name}, see {planned.trial.log}; run the same command again to retry")
-        for planned in plan.trials:
-            if (step := planned.trial.diverged_at()) is not None:
-                where = f"at step {step}, see {planned.trial.log}"
-                say(self.console, f"diverged: {planned.name} {where}; --rerun trains it again")
+    def _workers(self, missing: Sequence[PlannedTrial]) -> Workers:
+        options, trainers = self.options, [planned.config.trainer for planned in missing]
+        return divide_machine(trainers, len(missing), options.parallel, options.devices, options.per_device)
 
 
 def read_options(words: list[str]) -> argparse.Namespace:
@@ -274,7 +242,25 @@ def read_options(words: list[str]) -> argparse.Namespace:
         action="store_true",
         help="train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
     )
-    _add_launcher_options(run)
+    run.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where trials are trained (%(default)s)")
+    run.add_argument(
+        "--devices",
+        type=whole_number(),
+        metavar="N",
+        help="use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)",
+    )
+    run.add_argument(
+        "--per-device",
+        type=whole_number(),
+        metavar="K",
+        help="run K trials on each GPU, each pinned to its own CPU cores",
+    )
+    sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
+    run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
+    run.add_argument("--wait", action="store_true", help="for --launcher slurm: wait for the job, print the table")
+    run.add_argument(
+        "--worker", action="store_true", help="end when nothing is left that no other command trains; no table"
+    )
     table = parser.add_argument_group("what is printed")
     add_beside_option(table)
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
@@ -296,45 +282,16 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
     complete_retune_options(options)
-    modes = {"FILE": options.file, "--list": options.list, "--clean": options.clean, "--schema": options.schema}
-    given = [name for name, value in modes.items() if value]
-    if not given:
-        parser.error("one of FILE, --list, --clean and --schema must be given")
-    if len(given) > 1:
-        parser.error(f"give {given[0]} or {given[1]}, not both")
-    if not options.file:
-        refuse_options(options, OF_A_FILE, f"is for a sweep file, not for {given[0]}")
-    options.launcher = options.launcher or LAUNCHERS[0]
-    if options.launcher == "slurm":
-        here = ["devices", "per_device", "measure", "rerun", "worker"]
+    if sum(map(bool, (options.file, options.list, options.clean, options.schema))) != 1:
+        parser.error("give one of FILE, --list, --clean and --schema")
+    if options.launcher == "slurm" and options.worker:  # one that was submitted
+        options.launcher, options.parallel, options.slurm, options.wait = "local", None, None, False
+    elif options.launcher == "slurm":
+        here = ["devices", "per_device", "measure", "rerun"]
         refuse_options(options, here, "is for the machine that trains, but --launcher slurm only submits workers")
     else:
         refuse_options(options, ["slurm", "wait"], "is for --launcher slurm")
     return options
-
-
-def _add_launcher_options(group: Options) -> None:
-    """Add --launcher, and the options of one launcher."""
-    group.add_argument("--launcher", choices=LAUNCHERS, help="where trials are trained (local: this machine)")
-    group.add_argument(
-        "--devices",
-        type=whole_number(),
-        metavar="N",
-        help="use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)",
-    )
-    group.add_argument(
-        "--per-device",
-        type=whole_number(),
-        metavar="K",
-        help="run K trials on each GPU, each pinned to its own CPU cores",
-    )
-    group.add_argument(
-        "--slurm", type=Path, metavar="FILE", help="for --launcher slurm: YAML file of sbatch options for one worker"
-    )
-    group.add_argument("--wait", action="store_true", help="for --launcher slurm: wait for the job, print the table")
-    group.add_argument(
-        "--worker", action="store_true", help="end when nothing is left that no other command trains; no table"
-    )
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from rich.console import Console
 
 from transformer_pl.experiments.cost import Cost
 from transformer_pl.experiments.plan import CostEstimate, plan_trials
-from transformer_pl.experiments.progress import PRINT_EVERY_S, ProgressView, SearchCounts
+from transformer_pl.experiments.progress import PRINT_EVERY_S, ProgressView
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.experiments.trial_queue import GridQueue
 from transformer_pl.runtime.terminal import format_duration
 
 TABLE = ROOT / "sweeps" / "table3_A.yaml"
@@ -75,14 +76,14 @@ def shown(view, clock):
 
 def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
     """Row i costs i + 1 times as much as row 0, one trial of which took ten seconds."""
-    view = ProgressView(plain(clock), planned, 3, estimates(planned, lambda row: (row + 1) * 1e12))
-    view.started(planned[0])
+    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned, lambda row: (row + 1) * 1e12)), 3)
+    view.started(view.queue.next(set()))
     clock(10)
     view.ended(planned[0], "done", "val/ppl 2.00")
     (line,) = shown(view, clock)
     assert LEFT.search(line)[1] == format_duration((10 + PRINT_EVERY_S) * (2 + 3 * (2 + 3 + 4 + 5)))
     assert "1 done, 3 cached, 14 waiting" in line
-    view.started(planned[1])
+    view.started(view.queue.next(set()))
     train(planned[1], 750)  # half of it
     trial, line = shown(view, clock)
     assert "750/1500" in trial and "loss 4.250" in trial
@@ -90,34 +91,26 @@ def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
 
 
 def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
-    view = ProgressView(plain(clock), planned, 0, estimates(planned))
+    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned)), 0)
     for one, ending in zip(planned, ("diverged", "failed", "pruned"), strict=False):
-        view.started(one)
+        view.started(view.queue.next(set()))
         clock(1)
         view.ended(one, ending, ending)
     (line,) = shown(view, clock)
     assert all(words in line for words in ("1 diverged", "1 failed", "12 waiting")) and not LEFT.search(line)
-    view.started(planned[4])
-    view.waits_again(planned[4], "another command trains it")
+    one = view.queue.next(set())
+    view.started(one)
+    view.queue.hold(one)
+    view.waits_again(one, "another command trains it")
     assert "12 waiting" in shown(view, clock)[-1]
-
-
-def test_a_search_counts_towards_its_cap_and_ends_when_all_of_it_is_drawn(planned, clock):
-    """Two of twelve trials ended before; the others cost as much as the first that ends here."""
-    view = ProgressView(plain(clock), [], 0, estimates(planned[:1]), lambda: SearchCounts(12, 3, 9))
-    view.started(planned[0])
-    clock(10)
-    view.ended(planned[0], "done", "")
-    (line,) = shown(view, clock)
-    assert "3 of 12 ended" in line and LEFT.search(line)[1] == format_duration(9 * (10 + PRINT_EVERY_S))
 
 
 def test_a_resumed_trial_is_timed_from_where_it_continues(planned, clock):
     one = planned[0]
     train(one, 1000)
     clock(1)
-    view = ProgressView(plain(clock), planned[:1], 0, estimates(planned))
-    view.started(one)
+    view = ProgressView(plain(clock), GridQueue(planned[:1], estimates(planned)), 0)
+    view.started(view.queue.next(set()))
     assert "1000" not in shown(view, clock)[0]  # that was an earlier command
     train(one, 1250)
     trial, line = shown(view, clock)

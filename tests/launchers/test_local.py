@@ -8,8 +8,8 @@ from helpers import ROOT
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.launchers import workers
-from transformer_pl.launchers.local import LocalLauncher, end
+from transformer_pl.launchers import local
+from transformer_pl.launchers.local import Workers, divide_machine, end
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 
@@ -19,8 +19,8 @@ def machine(monkeypatch):
     """A machine with eight cores and so many GPUs."""
 
     def has(gpu_count):
-        monkeypatch.setattr(workers, "gpus", lambda: [str(number) for number in range(gpu_count)])
-        monkeypatch.setattr(workers, "cpu_cores", lambda: list(range(8)))
+        monkeypatch.setattr(local, "gpus", lambda: [str(number) for number in range(gpu_count)])
+        monkeypatch.setattr(local, "cpu_cores", lambda: list(range(8)))
 
     return has
 
@@ -42,17 +42,17 @@ def trainer(**keys):
 )
 def test_each_worker_gets_as_many_gpus_as_its_trials_need(machine, trainers, parallel, gpus):
     machine(4)
-    shares = workers.available_workers(parallel, [trainer(**keys) for keys in trainers], 9)
+    shares = divide_machine([trainer(**keys) for keys in trainers], 9, parallel)
     assert shares.gpus == gpus and shares.count == (parallel or len(gpus))
 
 
 def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
     machine(0)
-    assert workers.available_workers(None, [trainer()], 9) == workers.Workers(8, 1, [])
-    assert workers.available_workers(None, [trainer(), trainer(devices=2)], 9) == workers.Workers(4, 1, [])
-    assert workers.available_workers(2, [trainer(devices=2)], 9) == workers.Workers(2, 2, [])
-    assert workers.available_workers(None, [trainer()], 1) == workers.Workers(1, 8, [])
-    assert workers.available_workers(10**12, [trainer()], 2) == workers.Workers(2, 4, [])
+    assert divide_machine([trainer()], 9) == Workers(8, 1, [])
+    assert divide_machine([trainer(), trainer(devices=2)], 9) == Workers(4, 1, [])
+    assert divide_machine([trainer(devices=2)], 9, 2) == Workers(2, 2, [])
+    assert divide_machine([trainer()], 1) == Workers(1, 8, [])
+    assert divide_machine([trainer()], 2, 10**12) == Workers(2, 4, [])
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
 )
 def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, per_device, parallel, each, gpus, cores):
     machine(4)
-    found = workers.available_workers(parallel, [trainer(devices=each)], 9, devices, per_device)
+    found = divide_machine([trainer(devices=each)], 9, parallel, devices, per_device)
     assert (found.gpus, found.cores, found.count) == (gpus, cores, len(gpus))
     assert found.threads == max(1, 8 // (len(gpus) * each))
 
 
 def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
     machine(0)
-    assert workers.available_workers(None, [trainer()], 9, devices=3).cores == [[0], [1], [2]]
-    assert workers.available_workers(1, [trainer()], 9, devices=3) == workers.Workers(1, 3, [], [[0, 1, 2]])
-    assert workers.available_workers(4, [trainer()], 9, devices=2).cores == [[0], [1], [0], [1]]
+    assert divide_machine([trainer()], 9, devices=3).cores == [[0], [1], [2]]
+    assert divide_machine([trainer()], 9, 1, devices=3) == Workers(1, 3, [], [[0, 1, 2]])
+    assert divide_machine([trainer()], 9, 4, devices=2).cores == [[0], [1], [0], [1]]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_a_machine_lacks_is_refused(machine, monkeypatch, gpu_count, device
     machine(gpu_count)
     monkeypatch.setenv("SLURM_NTASKS", "2")  # of a sweep that is a task of SLURM's: its trials do not get it
     with pytest.raises(InputError) as refused:
-        workers.check_machine([trainer(**keys)], devices, per_device)
+        divide_machine([trainer(**keys)], 9, None, devices, per_device)
     assert place in str(refused.value)
 
 
@@ -114,9 +114,8 @@ def test_a_trial_has_a_session_of_its_own_its_cores_and_no_variable_of_slurm(tmp
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")  # of NVIDIA's MPS, which its clients must be told
     (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
     core = sorted(os.sched_getaffinity(0))[-1]
-    launcher = LocalLauncher()
-    launcher.workers = workers.Workers(1, 3, ["0,1"], [[core]])
-    process = launcher.start(planned, ["--model.position=stranger.Sees"])
+    workers = Workers(1, 3, ["0,1"], [[core]])
+    process = workers.start(planned._replace(argv=["--model.position=stranger.Sees"]), 0)
     process.join(60)
     assert process.exitcode == 2, planned.trial.log.read_text()  # the component cannot be called
     environment, cores, leads_session = json.loads(planned.trial.log.read_text().splitlines()[0])

@@ -11,6 +11,7 @@ from helpers import ROOT, wait_for
 
 from transformer_pl.experiments.plan import plan_trials
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.sweep import read_options
 from transformer_pl.trials.trial import Trial
 
 SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "trainer__val_every": 20}
@@ -39,7 +40,9 @@ def test_the_plan_shows_the_script_and_submits_nothing(tmp_path):
     (line,) = [line for line in printed.splitlines() if " -m transformer_pl.sweep " in line]
     words = line.split()
     assert str(grid) in words and "--worker" in words and "model.h=4" in words
-    assert not {"--launcher", "--slurm", "--plan", "--parallel", "8"} & set(words)
+    assert "--plan" not in words
+    options = read_options(words[words.index("transformer_pl.sweep") + 1 : -1])  # as the worker reads them, without `&`
+    assert (options.launcher, options.worker, options.parallel) == ("local", True, None)
     assert not (tmp_path / "r").exists()
 
 

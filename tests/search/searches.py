@@ -52,7 +52,7 @@ def queue_of(folder, clock=time.monotonic, sampler=None, url=None, **keys):
 def study_of(folder):
     """The study of a search that was run in `folder`."""
     backend = optuna.storages.journal.JournalFileBackend(str(study_folder(folder) / JOURNAL))
-    return optuna.load_study(study_name="try@demo", storage=optuna.storages.JournalStorage(backend))
+    return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
 
 
 def finish(queue, planned, **metrics):

@@ -11,12 +11,21 @@ from helpers import a_result
 from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.samplers import SAMPLERS, construct, pruner
-from transformer_pl.search.study import BEAT_S, GRACE_S, JOURNAL, counted_trials, create_study, find_study, shown_number
+from transformer_pl.search.study import (
+    BEAT_S,
+    GRACE_S,
+    JOURNAL,
+    SAMPLERS,
+    construct,
+    counted_trials,
+    create_study,
+    find_study,
+    pruner,
+    shown_number,
+)
 
 SECRET = "s3cret"
 
@@ -49,7 +58,7 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path
             planned.trial.make()
             planned.trial.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
             queue.ended(planned, ending)
-        assert queue.counts() == (5, index + 1, 5 - (index + 1))
+        assert (queue.ended_count(), queue.left().trials) == (index + 1, 5 - (index + 1))
     queue.next(set())
     trials = queue.study.get_trials()
     assert [t.user_attrs.get("diverged") for t in trials] == [1, None, None, 4, None]
@@ -216,14 +225,15 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
 
 
 def test_a_study_is_of_one_search(tmp_path):
-    queue_of(tmp_path)
-    changed = search_of(space=DROPOUT | {"model.h": {"values": [4, 8]}})
-    for open_study in (
-        lambda: create_study(changed, study_folder(tmp_path), None),
-        lambda: find_study(changed, study_folder(tmp_path), None),
+    """Which may have a greater run_cap, and nothing else that is new."""
+    folder, queue = study_folder(tmp_path), queue_of(tmp_path)
+    for same, search in (
+        (True, search_of(run_cap=9)),
+        (False, search_of(space=DROPOUT | {"model.h": {"values": [4, 8]}})),
+        (False, search_of(fixed={"optim.warmup": 7})),
     ):
-        with pytest.raises(InputError, match=r"parameters\.model\.h was "):
-            open_study()
+        assert (find_study(search, folder, None) is not None) == same
+        assert (create_study(search, folder, None).study_name == queue.study.study_name) == same
 
 
 def test_a_stop_while_the_journal_is_written_is_a_stop(tmp_path, monkeypatch):

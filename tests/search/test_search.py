@@ -179,7 +179,7 @@ def test_workers_share_a_study_and_one_is_killed(kind, tmp_path, request, monkey
             log.close()
     if url:
         storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # nothing stays open
-        study = optuna.load_study(study_name="try@demo", storage=storage)
+        study = optuna.load_study(study_name=None, storage=storage)
     else:
         study = study_of(tmp_path)
     counted = counted_trials(study)

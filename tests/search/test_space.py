@@ -8,8 +8,8 @@ from tests.search.searches import search_file, search_of
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.plan import plan_trial
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.search.distributions import distribution
-from transformer_pl.search.samplers import SAMPLERS, construct, pruner
+from transformer_pl.search.space import distribution
+from transformer_pl.search.study import SAMPLERS, construct, pruner
 
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 
@@ -105,7 +105,8 @@ def test_options_and_widths_of_heads_can_be_drawn(window, tmp_path):
     assert search.base_draw == {"model.attention.window": 16, "model.d_k": 64, "optim.duration": 1.0}
     assert search.config(search.base_draw)[0].model.attention == search.base.model.attention
     corpus = open_corpus(search.base.data)
-    drawn = [plan_trial(0, "", search.config(draw)[0], "demo", tmp_path, corpus) for draw in ({}, search.base_draw)]
+    draws = [search.config(draw) for draw in ({}, search.base_draw)]
+    drawn = [plan_trial(0, "", config, keys, "demo", tmp_path, corpus) for config, keys in draws]
     assert drawn[0].identity == drawn[1].identity
 
 

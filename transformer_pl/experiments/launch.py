@@ -1,22 +1,21 @@
 """Trains what a queue gives out: several trials at once on this machine."""
 
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.trial_queue import Ending, TrialQueue
-from transformer_pl.launchers.local import LocalLauncher, ask_to_end, end, end_all
+from transformer_pl.launchers.local import Workers, ask_to_end, end, end_all
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_writable, why_unwritable
-from transformer_pl.runtime.signals import GRACE_S
+from transformer_pl.runtime.signals import GRACE_S, Stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.trials.metrics import main_score
 
 POLL_S = 0.2  # between two looks at the running trials
-Argv = Callable[[PlannedTrial], list[str]]  # the arguments of `python -m transformer_pl.train` for a trial
 
 
 class RunningTrial(NamedTuple):
@@ -27,79 +26,87 @@ class RunningTrial(NamedTuple):
     deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
 
 
-def launch(queue: TrialQueue, argv: Argv, launcher: LocalLauncher, view: ProgressView, waits: bool = True) -> None:
-    """Train everything that the queue gives out.
+@dataclass
+class Launch:
+    """Trains everything that a queue gives out, and shows it."""
 
-    waits: whether to wait for trials that other commands train. launcher: allotted. A signal raises `Stopped`, once all
-    trials have saved and ended.
-    """
-    running: dict[str, RunningTrial] = {}  # by the trial's id
-    try:
-        while True:
-            _fill_free_workers(running, queue, argv, launcher, view)
-            view.waits = None if running else queue.waits()
-            if not running and not (waits and view.waits):
-                return
-            view.refresh()
-            time.sleep(POLL_S)
-            queue.give_heartbeat()
-            _look_at(running, queue, view)
-    finally:
-        if running:
-            trials = counted(len(running), "trial")
-            view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
-            end_all([one.process for one in running.values()])
+    queue: TrialQueue
+    workers: Workers
+    view: ProgressView
+    waits: bool  # for trials that other commands train
+    running: dict[int, RunningTrial] = field(default_factory=dict)  # by worker, 0 to workers.count - 1
 
-
-def _fill_free_workers(
-    running: dict[str, RunningTrial], queue: TrialQueue, argv: Argv, launcher: LocalLauncher, view: ProgressView
-) -> None:
-    """Start a trial on every free worker, as far as the queue has any."""
-    while len(running) < launcher.workers.count:
-        planned = queue.next({one.planned.identity.weights for one in running.values()})
-        if planned is None:
-            return
-        if ending := queue.ended_elsewhere(planned):
-            _count(planned, ending, f"{_describe(ending, planned)} (by another command)", queue, view)
-            continue
+    def run(self) -> int:
+        """Train; return 0, or the exit code of the signal that stopped it, once all trials have saved and ended."""
         try:
-            check_writable(planned.trial.folder.parent)
-            process = launcher.start(planned, argv(planned))
-        except (InputError, OSError) as error:  # such as a disk that has become full
-            _count(planned, "failed", f"could not be started: {error}", queue, view)
-            continue
-        running[planned.identity.trial] = RunningTrial(process, planned)
-        view.started(planned)
+            with self.view:
+                self._train()
+        except Stopped as stopped:
+            self.queue.stopped()
+            self.view.say(str(stopped))
+            return stopped.exit_code
+        return 0
 
+    def _train(self) -> None:
+        try:
+            while True:
+                self._fill_free_workers()
+                self.view.waits = None if self.running else self.queue.waits()
+                if not self.running and not (self.waits and self.view.waits):
+                    return
+                self.view.refresh()
+                time.sleep(POLL_S)
+                self.queue.give_heartbeat()
+                for worker in list(self.running):
+                    self._look_at(worker)
+        finally:
+            if self.running:
+                trials = counted(len(self.running), "trial")
+                self.view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
+                end_all([one.process for one in self.running.values()])
 
-def _look_at(running: dict[str, RunningTrial], queue: TrialQueue, view: ProgressView) -> None:
-    """Look at every running trial: has it ended, is it to end early, has it taken too long to do so?"""
-    for trial_id, (process, planned, deadline) in list(running.items()):
+    def _fill_free_workers(self) -> None:
+        """Start a trial on every free worker, as far as the queue has any."""
+        while free := set(range(self.workers.count)) - self.running.keys():
+            planned = self.queue.next({one.planned.identity.weights for one in self.running.values()})
+            if planned is None:
+                return
+            if ending := self.queue.ended_elsewhere(planned):
+                self.view.started(planned)
+                self._ended(planned, ending, f"{_describe(ending, planned)} (by another command)")
+                continue
+            self.view.started(planned)
+            try:
+                check_writable(planned.trial.folder.parent)
+                worker = min(free)
+                self.running[worker] = RunningTrial(self.workers.start(planned, worker), planned)
+            except (InputError, OSError) as error:  # such as a disk that has become full
+                self._ended(planned, "failed", f"could not be started: {error}")
+
+    def _look_at(self, worker: int) -> None:
+        """Look at a running trial: has it ended, is it to end early, has it taken too long to do so?"""
+        process, planned, deadline = self.running[worker]
         if process.exitcode is not None:
-            del running[trial_id]
+            del self.running[worker]
             end(process)
             ending = _ending(process, planned, asked=deadline is not None)
             if ending == "failed":  # or dropped, as this command stood still and another one has taken the trial over
-                ending = queue.ended_elsewhere(planned) or ending
+                ending = self.queue.ended_elsewhere(planned) or ending
             if ending == "failed" and planned.trial.locked():
-                queue.hold(planned)
-                view.waits_again(planned, "another command trains it")
+                self.queue.hold(planned)
+                self.view.waits_again(planned, "another command trains it")
             else:
-                queue.ended(planned, ending)
-                view.ended(planned, ending, _describe(ending, planned, process.exitcode))
+                self._ended(planned, ending, _describe(ending, planned, process.exitcode))
         elif deadline is not None:
             if time.monotonic() > deadline:
                 end(process)
-        elif queue.watch(planned):
-            running[trial_id] = RunningTrial(process, planned, time.monotonic() + GRACE_S)
+        elif self.queue.watch(planned):
+            self.running[worker] = RunningTrial(process, planned, time.monotonic() + GRACE_S)
             ask_to_end(process)
 
-
-def _count(planned: PlannedTrial, ending: Ending, description: str, queue: TrialQueue, view: ProgressView) -> None:
-    """Tell the queue and the view of a trial that was not started here."""
-    queue.ended(planned, ending)
-    view.started(planned)
-    view.ended(planned, ending, description)
+    def _ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
+        self.queue.ended(planned, ending)
+        self.view.ended(planned, ending, description)
 
 
 def _ending(process: BaseProcess, planned: PlannedTrial, asked: bool) -> Ending:

@@ -1,26 +1,32 @@
 """The plan of a sweep: every trial, its cost, and what has been done of it. Needs no torch for the paper's components.
 
-`plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time.
+`plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time; `print_plan` prints them.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.table import Table
+
 from transformer_pl.component_sources import is_own_task, source_digests, task_digest
-from transformer_pl.config import KEYS, SLOTS, Config, Data, effective_sizes, sizes
+from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, Data, effective_sizes, nominal_sizes, sizes
 from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, training_cost
+from transformer_pl.experiments.cost import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_cost
 from transformer_pl.experiments.sweep_file import Sweep
 from transformer_pl.levels import resolve, scale_level
 from transformer_pl.runtime.errors import collect_errors
+from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.trials.identity import Identity, describe_difference, identity
 from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.why_new import reasons_by_names
 
 SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of others
 
@@ -33,6 +39,7 @@ class PlannedTrial(NamedTuple):
     config: Config
     identity: Identity
     trial: Trial  # its folder, which need not exist yet
+    argv: list[str]  # of `python -m transformer_pl.train`: the only way in which it gets its config
     prepared: Prepared  # its text, which need not be prepared yet
 
 
@@ -58,31 +65,31 @@ class Plan(NamedTuple):
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    keys = [_corpus_keys(row.configs[0].data) for row in sweep.rows]
-    corpora = collect_errors(open_corpus, dict.fromkeys(keys))
-    planned: list[PlannedTrial] = []
-    for index, row in enumerate(sweep.rows):
-        first = plan_trial(index, "", row.configs[0], sweep.scale, runs, corpora[keys[index]])
-        for config in row.configs:  # the seeds differ in their identity alone
-            of_seed = first.identity.with_seed(config.seed)
-            trial = _trial_at(runs, sweep.scale, of_seed, config)
-            planned.append(PlannedTrial(index, f"{row.name} s{config.seed}", config, of_seed, trial, first.prepared))
-    return planned
+    corpora = collect_errors(corpus_opener(), dict.fromkeys(config.data for config in sweep.configs))
+    return [
+        plan_trial(index, f"{row.name} s{config.seed}", config, row.keys, sweep.scale, runs, corpora[config.data])
+        for index, row in enumerate(sweep.rows)
+        for config in row.configs
+    ]
 
 
-def plan_trial(row: int, name: str, config: Config, scale: str, runs: Path, corpus: Corpus) -> PlannedTrial:
-    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text."""
-    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
-    trial = _trial_at(runs, scale, trial_identity, config)
-    prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
-    return PlannedTrial(row, name, config, trial_identity, trial, prepared)
+def plan_trial(
+    row: int, name: str, config: Config, keys: Mapping[str, Any], scale: str, runs: Path, corpus: Corpus
+) -> PlannedTrial:
+    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text.
 
+    keys: the arguments of `train`, beside the scale and the seed.
+    """
 
-def _trial_at(runs: Path, scale: str, trial_identity: Identity, config: Config) -> Trial:
     def readable() -> str:
         return f"{Path(scale).stem}-{describe_difference(config, _scale_config(scale))}-s{config.seed}"
 
-    return Trial.at(runs, trial_identity.trial, readable)
+    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
+    trial = Trial.at(runs, trial_identity.trial, readable)
+    prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
+    options = [f"--{key}={value}" for key, value in keys.items()]
+    argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
+    return PlannedTrial(row, name, config, trial_identity, trial, argv, prepared)
 
 
 @cache
@@ -144,12 +151,9 @@ def _of_the_speed(config: Mapping[str, Any]) -> str:
 def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
     """In the order in which they are started, so that no long trial is alone at the end; equal ones as they are.
 
-    estimates: by row. By time where it is known of every row, else by FLOPs, then by heads: the softmax of more heads
-    takes more time, but few FLOPs.
+    estimates: by row. By FLOPs, then by heads: the softmax of more heads takes more time, but few FLOPs.
     """
-    seconds = {row: estimate.seconds for row, estimate in estimates.items() if estimate.seconds is not None}
-    lengths = seconds if len(seconds) == len(estimates) else {row: one.cost.flops for row, one in estimates.items()}
-    return sorted(planned, key=lambda one: (-lengths[one.row], -one.config.model.h))
+    return sorted(planned, key=lambda one: (-estimates[one.row].cost.flops, -one.config.model.h))
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -166,3 +170,73 @@ def as_json(plan: Plan) -> dict[str, Any]:
         for planned in plan.trials
     ]
     return {"name": plan.sweep.name, "scale": plan.sweep.scale, "trials": trials}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# As it is printed
+
+
+def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:
+    """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
+
+    missing: the trials that are to be trained, so many of them at once.
+    """
+    sweep, trials, estimates = plan
+    states = [planned.trial.state() for planned in trials]
+    say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
+    base = _sizes(sweep.base)
+    say(console, f"base: {' '.join(base)}")
+    console.print(_table(plan, states, base))
+    if ">" in "".join(base):
+        say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
+    if any(estimate.assumed for estimate in estimates.values()):
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
+    if missing:
+        say(console, _describe_work_left([estimates[planned.row] for planned in missing], at_once))
+    new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}
+    runs = trials[0].trial.folder.parents[1]
+    for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
+        say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
+    if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
+        say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
+
+
+def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
+    """estimates: of each trial that is to be trained."""
+    seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
+    if len(seconds) < len(estimates):
+        return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
+    left = max(sum(seconds) / at_once, *seconds) if at_once > 1 else sum(seconds)
+    return f"about {format_duration(left)} of training left to do, {at_once} at a time"
+
+
+def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
+    """states: of the trials. base: its sizes, of which a row shows those that differ."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    differing = [" ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
+    for heading, cells in (("row", [row.name for row in plan.sweep.rows]), ("sizes", differing)):
+        longest = max(len(word) for cell in cells for word in (cell or heading).split())  # is not broken
+        table.add_column(heading, min_width=longest)
+    for heading in ("params", "FLOPs", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("trials", no_wrap=True)
+    counts = [Counter[str]() for _ in plan.sweep.rows]
+    for planned, state in zip(plan.trials, states, strict=True):
+        counts[planned.row][state] += 1
+    estimates = [plan.estimates[index] for index in range(len(plan.sweep.rows))]
+    params = short_numbers([one.cost.params for one in estimates])
+    for index, (row, one) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
+        time = "unknown" if one.seconds is None else f"~{format_duration(one.seconds)}"
+        trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
+        table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
+    return table
+
+
+def _sizes(config: Config) -> list[str]:
+    """`N=6>2`: as the file says it, and as it is at this scale's width and depth; `h=8` where they are equal."""
+    nominal = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
+    effective, words = effective_sizes(config), []
+    for name in (*SIZE_NAMES, "max_steps"):
+        written, built = nominal[f"model.{name}"], effective[f"effective.{name}"]
+        words.append(f"{name}={written}" if written == built else f"{name}={written}>{built}")
+    return words

@@ -1,29 +1,21 @@
 """What a sweep shows while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import mean
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, Task
 from rich.text import Text
 
-from transformer_pl.experiments.plan import CostEstimate, PlannedTrial
+from transformer_pl.experiments.plan import PlannedTrial
+from transformer_pl.experiments.trial_queue import Ending, TrialQueue
 from transformer_pl.runtime.terminal import format_duration, say
 from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
 RECENT = 20  # lines of metrics, in which the last line of training is looked for
-
-
-class SearchCounts(NamedTuple):
-    """How far a search is, whichever process trained its trials."""
-
-    run_cap: int
-    ended: int  # trials that count against run_cap, however they ended
-    undrawn: int  # trials that are still to be drawn
 
 
 class _Bars(Progress):
@@ -37,26 +29,16 @@ class _Bars(Progress):
 
 
 class ProgressView:
-    """Shows the running trials, counts the others, and prints a line for each that ended. Use it in `with`.
+    """Shows the running trials of a queue, counts the others, and prints a line for each that ended. Use it in `with`.
 
-    trials: those to train; empty for a search, which draws them one by one.
     cached: how many trials of the sweep needed no training.
-    estimates: by row.
-    search: asks for the counts of a search; None for a grid.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        trials: Sequence[PlannedTrial],
-        cached: int,
-        estimates: Mapping[int, CostEstimate],
-        search: Callable[[], SearchCounts] | None = None,
-    ):
-        self.console, self.cached, self.estimates, self.search = console, cached, estimates, search
-        self.waiting, self.running = list(trials), dict[str, Task]()  # by the trial's id
+    def __init__(self, console: Console, queue: TrialQueue, cached: int):
+        self.console, self.queue, self.cached = console, queue, cached
+        self.running = dict[str, Task]()  # by the trial's id
         self.counts = dict.fromkeys(("done", "pruned", "diverged", "failed"), 0)  # of those that ended here
-        self.waits: str | None = None  # what the queue waits for while nothing runs, or the launcher
+        self.waits: str | None = None  # what the queue waits for while nothing runs
         self._trained = 0.0  # FLOPs of the trials that ended here
         self._started_s = self._shown_s = time.monotonic()
         columns = "{task.description}", BarColumn(bar_width=None), "{task.fields[state]}"
@@ -72,31 +54,25 @@ class ProgressView:
         self.bars.stop()
 
     def started(self, planned: PlannedTrial) -> None:
-        if planned in self.waiting:
-            self.waiting.remove(planned)
         lines = planned.trial.metrics(last=RECENT)
         first = max((line["step"] for line in lines if line_kind(line) == "train"), default=0)
-        steps, flops = planned.config.steps, self.estimates[planned.row].cost.flops
-        bar = self.bars.add_task(planned.name, total=steps, completed=first, state="starting")
-        self.bars.update(bar, planned=planned, started_at=time.time(), begun=first / steps, flops=flops)
-        self.running[planned.identity.trial] = next(task for task in self.bars.tasks if task.id == bar)
+        bar = self.bars.add_task(planned.name, total=planned.config.steps, completed=first, state="starting")
+        self.bars.update(bar, planned=planned, started_at=time.time(), begun=first)
+        self.running[planned.identity.trial] = self.bars.tasks[-1]
 
-    def ended(self, planned: PlannedTrial, ending: str, description: str) -> None:
-        """Count a trial that ended and print its line. ending: as in trial_queue.py; description: for people."""
+    def ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
+        """Count a trial that ended and print its line. description: for people."""
         task = self._drop(planned)
         self.counts[ending] += 1
-        seconds, ended = task.elapsed or 0.0, sum(self.counts.values())
         if ending == "done":
-            self._trained += task.fields["flops"] * (1 - task.fields["begun"])
-        total = ended + len(self.running) + len(self.waiting)
-        if self.search:
-            total, ended, _ = self.search()
-        self.say(f"[{ended}/{total}] {planned.name}  {format_duration(seconds)}  {description}")
+            self._trained += self._flops(task, planned.config.steps - task.fields["begun"])
+        ended = self.cached + sum(self.counts.values())
+        total = ended + len(self.running) + self.queue.left().trials
+        self.say(f"[{ended}/{total}] {planned.name}  {format_duration(task.elapsed or 0.0)}  {description}")
 
     def waits_again(self, planned: PlannedTrial, why: str) -> None:
         """A trial that ran here has not ended, and waits. why: for people."""
         self._drop(planned)
-        self.waiting.append(planned)
         self.say(f"{planned.name}  {why}")
 
     def say(self, line: str) -> None:
@@ -111,7 +87,7 @@ class ProgressView:
         self._shown_s = now
         for task in self.running.values():
             self._look_at(task)
-        self.bars.summary = f"{self._summary()}{self._time_left()}"
+        self.bars.summary = self._summary()
         if draws:
             self.bars.refresh()
             return
@@ -133,26 +109,22 @@ class ProgressView:
         state = f"{last['step']}/{steps}  loss {last['train/loss']:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
         self.bars.update(task.id, state=state.rstrip())
 
-    def _time_left(self) -> str:
-        """`, about 2:30 left`, at the FLOPs per second until now; empty where nothing is known."""
-        to_do, trained = sum(self.estimates[planned.row].cost.flops for planned in self.waiting), self._trained
-        if self.search and self.estimates:
-            to_do += self.search().undrawn * mean(estimate.cost.flops for estimate in self.estimates.values())
-        for task in self.running.values():
-            to_do += task.fields["flops"] * (1 - task.percentage / 100)
-            trained += task.fields["flops"] * (task.percentage / 100 - task.fields["begun"])
-        seconds = to_do * (time.monotonic() - self._started_s) / trained if trained else 0.0
-        return f", about {format_duration(seconds)} left" if seconds else ""
-
     def _summary(self) -> str:
-        """`2 done, 1 running, 3 waiting; 1:20 so far`; of a search `2 of 12 ended, 1 running; 1:20 so far`."""
-        counts = self.counts | {"cached": self.cached}
-        if self.search:
-            run_cap, ended, _ = self.search()
-            counts = {f"of {run_cap} ended": ended} | {state: self.counts[state] for state in ("diverged", "failed")}
-        counts |= {"running": len(self.running), "waiting": len(self.waiting)}
+        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`, at the FLOPs per second until now."""
+        (waiting, to_do), trained = self.queue.left(), self._trained
+        for task in self.running.values():
+            to_do += self._flops(task, task.remaining or 0)
+            trained += self._flops(task, task.completed - task.fields["begun"])
+        counts = self.counts | {"cached": self.cached, "running": len(self.running), "waiting": waiting}
         parts = [*(f"{count} {state}" for state, count in counts.items() if count), self.waits]
-        return f"{', '.join(filter(None, parts))}; {format_duration(time.monotonic() - self._started_s)} so far"
+        elapsed = time.monotonic() - self._started_s
+        left = f", about {format_duration(to_do * elapsed / trained)} left" if to_do and trained else ""
+        return f"{', '.join(filter(None, parts))}; {format_duration(elapsed)} so far{left}"
+
+    def _flops(self, task: Task, steps: float) -> float:
+        """The FLOPs of so many steps of a running trial."""
+        planned: PlannedTrial = task.fields["planned"]
+        return self.queue.estimates[planned.row].cost.flops * steps / planned.config.steps
 
     def _drop(self, planned: PlannedTrial) -> Task:
         task = self.running.pop(planned.identity.trial)

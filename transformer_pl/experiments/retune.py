@@ -15,7 +15,7 @@ from transformer_pl.config import KEYS, without_section
 from transformer_pl.experiments.plan import PlannedTrial
 from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import Level, scale_level, type_errors
+from transformer_pl.levels import Level, scale_level
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
 
@@ -101,8 +101,6 @@ def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
         return f"--retune {key}: must be a key of model or optim; leave it out"
     if isinstance(value, bool) or not isinstance(value, int | float) or not value:
         return f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out"
-    if beyond := type_errors(Level("a try", {key: value * REACH})):
-        return f"--retune {key}: is tried from a third to three times base's {value}, but {beyond[0]}; leave it out"
     if varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
         return f"--retune {key}: must be the same in all rows, but row `{varying[0]}` changes it; leave it out"
     return None

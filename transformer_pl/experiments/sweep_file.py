@@ -2,17 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from transformer_pl import components
-from transformer_pl.config import KEYS, SLOTS, Config, is_known_key, unknown_key
-from transformer_pl.experiments.trial_config import as_trained, trial_config
-from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, resolve, scale_level
+from transformer_pl.config import KEYS, Config, is_known_key, unknown_key
+from transformer_pl.experiments.trial_config import as_trained
+from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.runtime.environment import PROJECT
-from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule
 from transformer_pl.runtime.yaml_file import read_yaml
 from transformer_pl.trials.identity import describe_difference, row_identity, same_row
@@ -27,8 +27,6 @@ SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of 
 OF_THE_BUDGET = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
 OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
 MOST_TRIALS = 10_000  # of a grid
-
-T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -80,7 +78,11 @@ def read_sweep(
     if scale is None and len(scales) > 1:
         errors.append(f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each")
     scale = str(scales[0]) if scale is None else scale
-    scale_keys = _attempt(errors, scale_level, scale)
+    scale_keys = None
+    try:
+        scale_keys = scale_level(scale)
+    except InputError as error:
+        errors += error.messages
     seeds = seeds or parameters.get("seed", [1])
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
@@ -177,49 +179,47 @@ class _RowReader:
         """The base and the rows. Raises one InputError for the errors of all."""
         shared = {k: values[0] for k, values in parameters.items() if len(values) == 1 and k not in OUR_PARAMETERS}
         varied = [key for key in parameters if key != "seed" and key not in shared]
-        base_levels = _attempt(self.errors, row_levels, self.path, shared, self.sets) or []
-        base = _attempt(self.errors, resolve, [self.scale, *base_levels])
-        seeds, rows = self._read_seeds(), list[Row]()
+        (base, _), seeds, rows = self._read(shared), self._read_seeds(), list[Row]()
         written: list[str] = []  # what the file says of each row alone
         for values in itertools.product(*(parameters[key] for key in varied)):
             own = dict(zip(varied, values, strict=True))
-            if row := self._read(shared | own, base, seeds):
-                rows.append(row)
-                written.append(
-                    " ".join(f"{value}" if key == "variant" else f"{key}={value}" for key, value in own.items())
-                )
-        if base is not None and not self.errors:
+            config, keys = self._read(shared | own)
+            if base and config and seeds:
+                configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
+                rows.append(Row(describe_difference(config, base), configs, keys))
+                words = (f"{value}" if key == "variant" else f"{key}={value}" for key, value in own.items())
+                written.append(" ".join(words))
+        if not self.errors:
             self.errors += self._mixed(rows)
-            rows = [_attempt(self.errors, self._match_budget, row) or row for row in rows]
+        if base and not self.errors:
+            matched = collect_errors(lambda index: self._match_budget(rows[index]), range(len(rows)))
+            base, rows = as_trained(base), list(matched.values())
         self.errors += self._equal(rows, written)
-        if self.errors:
+        if self.errors or not base:
             raise InputError(*self.errors)
-        return trial_config([self.scale, *base_levels]), rows
+        return base, rows
 
     def _read_seeds(self) -> list[int]:
         """The seeds; none of them where one has an error."""
-        levels = (Level(f"{self.path}: parameters", {"seed": seed}) for seed in self.seeds)
-        configs = [_attempt(self.errors, resolve, [level]) for level in levels]
-        seeds = [config.seed for config in configs if config]
+        read = [read_levels([Level(f"{self.path}: parameters", {"seed": seed})]) for seed in self.seeds]
+        mistakes = [mistake for _, of_one in read for mistake in of_one]
+        seeds = [config.seed for config, of_one in read if not of_one]
         if len(set(seeds)) < len(seeds):
-            self.errors.append(f"{self.path}: seed = {seeds}: must differ from each other")
-        return seeds if all(configs) else []
+            mistakes.append(f"{self.path}: seed = {seeds}: must differ from each other")
+        self.errors += mistakes
+        return [] if mistakes else seeds
 
-    def _read(self, keys: Mapping[str, Any], base: Config | None, seeds: Sequence[int]) -> Row | None:
-        """The row with these keys of the file; None where it, base or a seed has errors."""
-        levels = _attempt(self.errors, row_levels, self.path, keys, self.sets)
-        if levels is None:
-            return None
-        config = _attempt(self.errors, resolve, [self.scale, *levels])
-        named = config or _attempt([], resolve, _component_keys([self.scale, *levels]))  # the components of a wrong row
-        if named is not None:
-            mistakes = components.check_components(named.model)
-            self.errors += [f"{self.path}: {mistake}" for mistake in mistakes]
-        if base is None or config is None or not seeds:
-            return None
-        configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
-        merged = {key: value for key, (value, _) in merge(levels).items()}
-        return Row(describe_difference(configs[0], base), configs, merged)
+    def _read(self, keys: Mapping[str, Any]) -> tuple[Config | None, dict[str, Any]]:
+        """The config of a row with these keys of the file, None where it has errors; and its arguments of `train`."""
+        try:
+            levels = row_levels(self.path, keys, self.sets)
+        except InputError as error:
+            self.errors += error.messages
+            return None, {}
+        config, mistakes = read_levels([self.scale, *levels])
+        mistakes += [f"{self.path}: {mistake}" for mistake in components.check_components(config.model)]
+        self.errors += mistakes
+        return None if mistakes else config, {key: value for key, (value, _) in merge(levels).items()}
 
     def _mixed(self, rows: Sequence[Row]) -> Iterator[str]:
         """Error messages for rows that one table cannot hold, or with which FLOPs cannot be matched."""
@@ -248,21 +248,3 @@ class _RowReader:
         """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
         trained = as_trained(row.configs[0])  # matched once for all seeds
         return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])
-
-
-def _component_keys(levels: Sequence[Level]) -> list[Level]:
-    """The levels with nothing but the keys of components and of their options."""
-    prefixes = tuple(f"model.{slot}" for slot in SLOTS)
-    return [
-        Level(place, {key: value for key, value in values.items() if is_known_key(key) and key.startswith(prefixes)})
-        for place, values in levels
-    ]
-
-
-def _attempt(errors: list[str], make: Callable[..., T], *arguments: Any) -> T | None:
-    """What `make` returns; None where it raises an InputError, whose messages are added to `errors`."""
-    try:
-        return make(*arguments)
-    except InputError as error:
-        errors += error.messages
-        return None

@@ -1,6 +1,6 @@
 """The texts of a sweep, as its command shows them: their size, their mistakes, the progress of their preparation."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from transformer_pl.data.selection import OnProgress, check_counts, select_all
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say
-from transformer_pl.task import task_of
 
 LEFT_OUT = ("blank", "long", "uneven", "repeated")  # why training pairs are left out
 
@@ -24,7 +23,7 @@ def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
     """Prepare what is not prepared yet, show the progress, and print a line for each text. Raises an InputError."""
     with shown_stages(console) as on_progress:
         prepared = collect_errors(lambda data: prepare(data, runs, on_progress=on_progress), dict.fromkeys(texts))
-    for line in dict.fromkeys(_describe_prepared(data, folder) for data, folder in prepared.items()):
+    for line in survey_texts(prepared.items(), console):
         say(console, line)
 
 
@@ -40,28 +39,18 @@ def survey_texts(texts: Iterable[tuple[Data, Prepared]], console: Console) -> li
 
 def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     if prepared.is_counted():
-        return _describe_prepared(data, prepared)
-    corpus = open_corpus(data)
-    if not corpus.is_local:
-        return f"text: {corpus.description}; it is loaded and counted when it is prepared"
-    return _counted(corpus.description, {n: s.counts for n, s in select_all(corpus, data, on_progress).items()})
-
-
-def _describe_prepared(data: Data, prepared: Prepared) -> str:
-    splits = prepared.meta["splits"]
-    check_counts(splits, data, prepared.meta["corpus"])
-    source, target = task_of(data).sides(data)
-    lengths = prepared.mean_length("train", "source"), prepared.mean_length("train", "target")
-    tokens = f"tokens in a sentence: {source} {lengths[0]:.1f}, {target} {lengths[1]:.1f}"
-    return f"{_counted(prepared.meta['corpus'], splits)}; {tokens}"
-
-
-def _counted(corpus: str, splits: Mapping[str, Mapping[str, int]]) -> str:
-    """A text with the numbers of its pairs."""
-    left_out = sum(splits["train"].get(reason, 0) for reason in LEFT_OUT)
+        description, counts = prepared.meta["corpus"], prepared.meta["splits"]
+        check_counts(counts, data, description)
+    else:
+        corpus = open_corpus(data)
+        description = corpus.description
+        if not corpus.is_local:
+            return f"text: {description}; it is loaded and counted when it is prepared"
+        counts = {name: split.counts for name, split in select_all(corpus, data, on_progress).items()}
+    left_out = sum(counts["train"].get(reason, 0) for reason in LEFT_OUT)
     without = f" ({left_out:,} are left out)" if left_out else ""
-    train, val, test = (splits[name]["pairs"] for name in SPLITS)
-    return f"text: {corpus}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
+    train, val, test = (counts[name]["pairs"] for name in SPLITS)
+    return f"text: {description}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from transformer_pl.runtime.yaml_file import read_yaml
 SAVE_S = 120  # before its time limit a worker is told to save and end
 MOST_TASKS = 1000  # what clusters usually allow of an array
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
-NOT_A_WORKERS = {"--launcher": 1, "--slurm": 1, "--parallel": 1, "--wait": 0, "--plan": 0, "--measure": 0}  # values
 SCRIPT = """\
 #!/bin/bash
 {options}
@@ -56,8 +55,21 @@ def submit_workers(options: argparse.Namespace, folder: Path, console: Console, 
         say(console, f"would submit to sbatch:\n{script}")
         return True
     say(console, f"submitting {counted(tasks, 'worker')} to SLURM")
-    job = submit(folder, script, options.wait)
+    path = folder / "slurm" / "array.sh"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, script)
+    words = ["sbatch", "--parsable", *(["--wait"] if options.wait else []), str(path)]  # --wait: until all tasks end
+    try:
+        done = subprocess.run(words, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise InputError(
+            "--launcher slurm: needs the command sbatch; start this on a login node of a cluster"
+        ) from None
+    if not done.stdout.strip():  # with --wait the exit code is that of the tasks
+        reason = " ".join(done.stderr.split())
+        raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
     if not options.wait:
+        job = done.stdout.strip().partition(";")[0]
         say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")
         say(console, "the same command without --launcher slurm prints the table, and trains here what is left")
     return not options.wait
@@ -99,42 +111,8 @@ def array_script(folder: Path, options: Mapping[str, str], tasks: int, words: Se
         "--requeue",
         f"--signal=B:USR1@{SAVE_S}",
     ]
-    command = [sys.executable, "-m", "transformer_pl.sweep", *_worker_words(words), "--worker"]
+    words = [word for word in words if word != "--plan"]
+    command = [sys.executable, "-m", "transformer_pl.sweep", *words, "--worker"]
     return SCRIPT.format(
         options="\n".join(f"#SBATCH {line}" for line in lines), save_s=SAVE_S, command=shlex.join(command)
     )
-
-
-def submit(folder: Path, script: str, wait: bool) -> str:
-    """Submit a script, which is kept in the sweep's folder, and return the number of the job.
-
-    wait: until all of its tasks have ended. Raises an InputError with sbatch's reason where it refuses the job.
-    """
-    path = folder / "slurm" / "array.sh"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, script)
-    words = ["sbatch", "--parsable", *(["--wait"] if wait else []), str(path)]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise InputError(
-            "--launcher slurm: needs the command sbatch; start this on a login node of the cluster, or leave it out"
-        ) from None
-    if not done.stdout.strip():  # with --wait the exit code is that of the tasks
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
-    return done.stdout.strip().partition(";")[0]
-
-
-def _worker_words(words: Sequence[str]) -> list[str]:
-    """The words of a sweep command without the options that are for submitting it."""
-    kept, skip = [], 0
-    for word in words:
-        option, equals, _ = word.partition("=")
-        if skip:
-            skip -= 1
-        elif option in NOT_A_WORKERS:
-            skip = 0 if equals else NOT_A_WORKERS[option]
-        else:
-            kept.append(word)
-    return kept

@@ -16,18 +16,16 @@ from transformer_pl.command_line import other_table, refuse_options, sweep_folde
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.launch import launch
+from transformer_pl.experiments.launch import Launch
 from transformer_pl.experiments.progress import ProgressView
 from transformer_pl.experiments.texts import prepare_texts, survey_texts
 from transformer_pl.launchers import slurm
-from transformer_pl.launchers.local import LocalLauncher
+from transformer_pl.launchers.local import Workers, divide_machine
 from transformer_pl.reporting.publish import mention_offline_runs, publish
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import check_writable, write_json
-from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.search import samplers
 from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
 from transformer_pl.search.results import SearchResults
@@ -43,22 +41,25 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     grids = ["beside", "measure", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     by_method = ["random" if search.method == "random" else "tpe"]
-    sampler = samplers.construct(samplers.SAMPLERS, options.sampler or by_method, "--sampler")
-    pruner = samplers.pruner(search, options.pruner)
+    sampler = studies.construct(studies.SAMPLERS, options.sampler or by_method, "--sampler")
+    pruner = studies.pruner(search, options.pruner)
     folder = sweep_folder(search, options)
-    launcher = LocalLauncher(options.parallel, options.devices, options.per_device)
     configs = search.single_changes()
-    trainers = [config.trainer for config in configs]
+
+    def workers(left: int) -> Workers:
+        trainers = [config.trainer for config in configs]
+        return divide_machine(trainers, left, options.parallel, options.devices, options.per_device)
+
     if options.launcher == "local":
-        launcher.check(trainers)
+        workers(search.run_cap)  # raises an InputError for what this machine lacks
     check_models(configs, options.runs)
     if options.launcher == "slurm" and slurm.submit_workers(options, folder, console, search.run_cap):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
     if options.plan:
-        launcher.allot(trainers, search.run_cap)
-        _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console, launcher)
+        if left := _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console):
+            say(console, workers(left).describe([], left))
         return 0
     check_writable(options.runs / "trials")
     if options.storage is None:  # the study lies in the folder
@@ -69,9 +70,12 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     set_wandb_group(search.name, search.project, folder.name)
     prepare_texts([search.base.data], options.runs, console)
     queue = SearchQueue(search, study, options.runs)
-    left = search.run_cap - queue.counts().ended
-    launcher.allot(trainers, left)
-    exit_code = _train(queue, left, options, console, launcher)
+    ended = queue.ended_count()
+    left = search.run_cap - ended
+    if left > 0:
+        say(console, workers(left).describe([], left))
+    view = ProgressView(console, queue, ended)
+    exit_code = Launch(queue, workers(left), view, waits=not options.worker).run()
     results = SearchResults(search, study, options.runs)
     if not results.records or options.worker:
         return exit_code
@@ -98,10 +102,8 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
     return read_search(file, content, options.scale, options.seeds, options.set)
 
 
-def _print_plan(
-    search: Search, study: optuna.Study | None, runs: Path, console: Console, launcher: LocalLauncher
-) -> None:
-    """Print what has been drawn already, what is to be prepared, and how many trials run at once.
+def _print_plan(search: Search, study: optuna.Study | None, runs: Path, console: Console) -> int:
+    """Print what has been drawn already, and what is to be prepared; return how many trials the search lacks.
 
     study: None where nothing has been drawn.
     """
@@ -110,24 +112,4 @@ def _print_plan(
         say(console, f"{studies.trial_name(trial)}: {studies.state_of(trial)}")
     for line in survey_texts([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console):
         say(console, line)
-    if left := max(0, search.run_cap - sum(studies.state_of(one) not in ("running", "failed") for one in trials)):
-        say(console, launcher.workers.describe([], left))
-
-
-def _train(
-    queue: SearchQueue, left: int, options: argparse.Namespace, console: Console, launcher: LocalLauncher
-) -> int:
-    """Train until the study is complete; return 0, or the exit code of the signal that stopped it.
-
-    left: how many trials the study lacks. launcher: allotted.
-    """
-    if left > 0:
-        say(console, launcher.workers.describe([], left))
-    try:
-        with ProgressView(console, [], 0, queue.estimates, queue.counts) as view:
-            launch(queue, lambda planned: queue.argv(planned, options.runs), launcher, view, waits=not options.worker)
-    except Stopped as stopped:
-        queue.stopped()
-        console.print(stopped)
-        return stopped.exit_code
-    return 0
+    return max(0, search.run_cap - sum(studies.state_of(one) not in ("running", "failed") for one in trials))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.visualization import matplotlib as optuna_plots
 
 from transformer_pl.experiments.plan import PlannedTrial, corpus_opener, plan_trial
@@ -12,11 +13,13 @@ from transformer_pl.experiments.sweep_file import Row, Sweep
 from transformer_pl.reporting.page_files import write_page_files
 from transformer_pl.reporting.plots import Drawing, Figure, drawing_by_pyplot, plain_log
 from transformer_pl.reporting.render import Table
-from transformer_pl.search.results import BY_RANK, SearchResults
+from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import OF_MODEL
 from transformer_pl.search.study import FOLDER, trial_name, without_warnings
 from transformer_pl.trials.identity import same_row
 
+FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostly noise
+BY_RANK = PedAnovaImportanceEvaluator(target_quantile=0.25)  # arXiv:2304.10255: the best quarter against all trials
 SHOWN_TRIALS = 5  # whose translations and attention the page shows: base and the best
 
 
@@ -26,9 +29,9 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     Empty where no trial has a finite value.
     """
     goals, figures = list(results.search.goals), dict[str, Drawing]()
-    if not any(math.isfinite(value) for trial in results.complete.trials for value in trial.values):
+    finite = sum(all(map(math.isfinite, trial.values)) for trial in results.complete.trials)
+    if not finite:
         return figures
-    importances = results.importances()
     for index, goal in enumerate(goals):
         if goal in OF_MODEL:
             continue
@@ -46,7 +49,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
             "Each line is a finished trial. It crosses the axis of each setting at the value that the search drew. The "
             "darker the line, the better the trial.",
         )
-        if goal in importances:
+        if finite >= FEWEST_FOR_IMPORTANCES and len(results.search.space) > 1:
             by_rank = {"evaluator": BY_RANK, "target": results.target(goal), "target_name": goal}
             figures[f"importances{suffix}"] = Drawing(
                 f"Importance of each key for being in the best quarter by {goal}",
@@ -86,9 +89,9 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     search, open_corpus, planned = results.search, corpus_opener(), list[PlannedTrial]()
     for trial in results.trials:
         if FOLDER in trial.user_attrs:
-            config, _ = search.config(trial.params)
-            corpus = open_corpus(config.data)
-            planned.append(plan_trial(len(planned), trial_name(trial), config, search.scale, results.runs, corpus))
+            config, keys = search.config(trial.params)
+            corpus, name = open_corpus(config.data), trial_name(trial)
+            planned.append(plan_trial(len(planned), name, config, keys, search.scale, results.runs, corpus))
     rows = [Row(one.name, [one.config], {}) for one in planned]
     done = [one for one in planned if one.trial.result()]
     base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best

@@ -1,4 +1,4 @@
-"""The queue of a search: it draws trials, gives them to `launch`, and tells the study how they end.
+"""The queue of a search: it draws trials, gives them to `Launch`, and tells the study how they end.
 
 Several processes may share a study. Optuna is told that a diverged trial is complete, with infinity as the worst value
 of every goal: its samplers learn from that, while most of them leave out failed and pruned trials.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import optuna
@@ -18,8 +19,7 @@ from optuna.storages import JournalStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, corpus_opener, estimate_costs, plan_trial
-from transformer_pl.experiments.progress import SearchCounts
-from transformer_pl.experiments.trial_queue import Ending
+from transformer_pl.experiments.trial_queue import Ending, Left, TrialQueue
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import study as studies
@@ -40,13 +40,12 @@ class DrawnTrial:
 
     trial: Trial
     planned: PlannedTrial
-    keys: dict[str, Any]  # for the command line of `train`
     reported: int = 0  # validations that Optuna was told of
     metrics_bytes: int = 0  # size of metrics.jsonl when it was last read
 
 
-class SearchQueue:
-    """A `TrialQueue` that draws trials from an Optuna study. clock: seconds that only increase."""
+class SearchQueue(TrialQueue):
+    """Draws trials from an Optuna study. clock: seconds that only increase."""
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path, clock: Callable[[], float] = time.monotonic):
         self.search, self.study, self.runs, self._clock = search, study, runs, clock
@@ -64,7 +63,7 @@ class SearchQueue:
                 studies.try_again(study, trial)
 
     # -----------------------------------------------------------------------------------------------------------------
-    # What `launch` calls
+    # What `Launch` calls
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
         """Return a trial to train now, or None if there is none now. taken: ids of weights that are being trained."""
@@ -86,10 +85,6 @@ class SearchQueue:
     def hold(self, planned: PlannedTrial) -> None:
         """Hold a trial that another process has begun to train, until that is over."""
         self.held.append(self.draws.pop(planned.trial.folder.name))
-
-    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
-        """None: `next` has looked, and the trial's process looks again."""
-        return None
 
     def waits(self) -> str | None:
         """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
@@ -146,16 +141,15 @@ class SearchQueue:
                 studies.try_again(self.study, self._frozen(draw.trial))
         self.draws, self.held = {}, []
 
-    def argv(self, planned: PlannedTrial, runs: Path) -> list[str]:
-        """Return the command line of `train` for a trial."""
-        keys = [f"--{key}={value}" for key, value in self.draws[planned.trial.folder.name].keys.items()]
-        return [f"--scale={self.search.scale}", *keys, f"--seed={self.search.seed}", f"--runs={runs}"]
+    def left(self) -> Left:
+        """The trials that wait or are still to be drawn: the mean cost of those that were drawn."""
+        undrawn = max(0, self.search.run_cap - len(counted_trials(self.study))) + len(self.held)
+        flops = [estimate.cost.flops for estimate in self.estimates.values()]
+        return Left(undrawn, undrawn * mean(flops) if flops else 0.0)
 
-    def counts(self) -> SearchCounts:
-        """How far the study is."""
-        known = counted_trials(self.study)
-        ended = sum(trial.state != TrialState.RUNNING for trial in known)
-        return SearchCounts(self.search.run_cap, ended, max(0, self.search.run_cap - len(known)))
+    def ended_count(self) -> int:
+        """How many trials have ended, whichever process trained them."""
+        return sum(trial.state != TrialState.RUNNING for trial in counted_trials(self.study))
 
     # -----------------------------------------------------------------------------------------------------------------
     # Drawing
@@ -176,7 +170,8 @@ class SearchQueue:
             try:
                 config, keys = self.search.config(trial.params)
                 corpus = self._open_corpus(config.data)
-                planned = plan_trial(trial.number, trial_name(drawn), config, self.search.scale, self.runs, corpus)
+                name, scale = trial_name(drawn), self.search.scale
+                planned = plan_trial(trial.number, name, config, keys, scale, self.runs, corpus)
             except InputError as error:
                 trial.set_constraint(VALID_CONFIG, 1.0)
                 self._tell(trial, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})
@@ -185,7 +180,7 @@ class SearchQueue:
             trial.set_user_attr(studies.FOLDER, planned.trial.folder.name)
             self.estimates |= estimate_costs([planned], self._past_results)
             self._next_beat = -math.inf
-            return DrawnTrial(trial, planned, keys)
+            return DrawnTrial(trial, planned)
         return None
 
     def _has_more(self) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from transformer_pl.config import without_section
@@ -19,8 +18,6 @@ from transformer_pl.search.study import counted_trials, short_value, shown_numbe
 
 BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
 ORDER = (BEST, "done", "pruned", "diverged")  # of the states in the table, before the others
-FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostly noise
-BY_RANK = PedAnovaImportanceEvaluator(target_quantile=0.25)  # arXiv:2304.10255: the best quarter against all trials
 
 
 class SearchResults:
@@ -78,18 +75,11 @@ class SearchResults:
         counts = Counter(record["state"] for record in self.records)
         described = ", ".join(f"{count} {state}" for state, count in counts.items())
         total, cap = len(self.records), self.search.run_cap
-        notes = [
+        return [
             f"{total} of {cap} trials: {described}. Scale {self.search.scale}.",
             f"All have seed {self.search.seed}. The best of many looks better than it is, because it was chosen: "
             "train it with other seeds to confirm it.",
         ]
-        shares = [
-            f"by {goal} " + ", ".join(f"{key} {share:.0%}" for key, share in shares_by_key.items())
-            for goal, shares_by_key in self.importances().items()
-        ]
-        if shares:
-            notes.append(f"Importance of each key for being in the best quarter (PED-ANOVA): {'; '.join(shares)}.")
-        return notes
 
     def target(self, goal: str) -> Callable[[FrozenTrial], float]:
         """Return what Optuna ranks trials by, less being better. A diverged one is the worst; Optuna would drop it."""
@@ -97,20 +87,6 @@ class SearchResults:
         costs = [self._cost(trial, index) for trial in self.complete.get_trials(deepcopy=False)]
         worst = max((cost for cost in costs if math.isfinite(cost)), default=0.0) + 1
         return lambda trial: min(self._cost(trial, index), worst)
-
-    @studies.without_warnings()
-    def importances(self) -> dict[str, dict[str, float]]:
-        """Return the share of each key in which trials are among the best quarter, by goal that training decides.
-
-        Nothing below FEWEST_FOR_IMPORTANCES trials, or of a single key.
-        """
-        done = sum(record["state"] in (BEST, "done") for record in self.records)
-        if done < FEWEST_FOR_IMPORTANCES or len(self.search.space) < 2:
-            return {}
-        trained = [goal for goal in self.search.goals if goal not in OF_MODEL]
-        return {
-            goal: get_param_importances(self.complete, evaluator=BY_RANK, target=self.target(goal)) for goal in trained
-        }
 
 
 def _cell(name: str, value: Any) -> str:

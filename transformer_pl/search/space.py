@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
 from pydantic import BaseModel, Field, ValidationError
 
@@ -17,11 +17,11 @@ from transformer_pl.key_types import Count, NoBool, constraint_of
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_scalar, resolve, scale_level, type_errors
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.search.distributions import Distribution, choices_or_ends, distribution
 from transformer_pl.task import LOSSES, best_goal, task_of
 
 OF_MODEL = ("params", "flops")  # what a model costs
 Direction = Literal["minimize", "maximize"]
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
 class Goal(BaseModel):
@@ -90,7 +90,7 @@ class Search(NamedTuple):
         """The base, and the configs that one choice, or one end of a range, makes of it."""
         configs = [self.base]
         for key, values in self.space.items():
-            for value in choices_or_ends(values):
+            for value in _choices_or_ends(values):
                 with suppress(InputError):  # an invalid config, which is not trained
                     configs.append(resolve(self._levels(self._changes({key: value}))))
         return configs
@@ -133,7 +133,7 @@ def read_search(
         except (ValueError, TypeError) as error:
             mistakes.append(f"{path}: parameters.{key} = {shown(parameter)}: {error}")
         else:
-            choices = choices_or_ends(values)
+            choices = _choices_or_ends(values)
             space |= {key: values} if len(choices) > 1 else {}
             fixed |= {key: choices[0]} if len(choices) == 1 else {}
     if not space and not mistakes:
@@ -185,7 +185,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
             for name, value in parameter.items()
         }
     values = distribution(parameter)
-    choices = choices_or_ends(values)
+    choices = _choices_or_ends(values)
     is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
     if len(choices) > 1 and (key in ("scale", "seed") or is_text):
         raise ValueError("must be one value in a search")
@@ -196,6 +196,46 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         if mistakes := [mistake for level in levels for mistake in type_errors(level)]:
             raise InputError(*dict.fromkeys(mistakes))
     return values
+
+
+def distribution(parameter: Mapping[str, Any]) -> Distribution:
+    """Return the distribution that W&B's own Optuna engine makes of a parameter.
+
+    Raises a ValueError or TypeError with the constraint that the parameter breaks.
+    """
+    if unknown := parameter.keys() - {"distribution", "min", "max", "q", "value", "values"}:
+        raise ValueError(f"{', '.join(sorted(unknown))}: Optuna has nothing like it; use min, max and q, or values")
+    name = parameter.get("distribution")
+    if "value" in parameter or ("values" in parameter and name in (None, "categorical", "constant")):
+        values = [parameter["value"]] if "value" in parameter else list(parameter["values"])
+        if any(not isinstance(value, str | int | float | None) for value in values):
+            raise ValueError("each value must be a number, text, true, false or null")
+        return CategoricalDistribution(values)
+    low, high, q = parameter.get("min", ""), parameter.get("max", ""), parameter.get("q", 1)
+    if not all(type(number) in (int, float) for number in (low, high, q)):
+        raise ValueError("must have value, values, or numbers as min and max")
+    are_whole = isinstance(low, int) and isinstance(high, int)
+    match name or ("int_uniform" if are_whole else "uniform"):
+        case "int_uniform":
+            return IntDistribution(int(low), int(high))
+        case "q_uniform" if are_whole and isinstance(q, int):
+            return IntDistribution(low, high, step=q)
+        case "uniform":
+            return FloatDistribution(low, high)
+        case "q_uniform":
+            return FloatDistribution(low, high, step=q)
+        case "q_log_uniform_values" if q == 1 and low >= 1:  # on a logarithmic scale Optuna has no steps but 1
+            return IntDistribution(int(low), int(high), log=True)
+        case "log_uniform_values" | "q_log_uniform_values":
+            return FloatDistribution(low, high, log=True)
+    raise ValueError(f"distribution {name}: Optuna has nothing like it; use uniform or log_uniform_values")
+
+
+def _choices_or_ends(distribution: Distribution) -> tuple[Any, ...]:
+    """Return all choices, or the two ends of a range."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    return distribution.low, distribution.high
 
 
 def _mistakes_of_base(search: Search) -> list[str]:

@@ -1,11 +1,13 @@
-"""The study of a search: where Optuna keeps it, and the states of its trials.
+"""The study of a search: where Optuna keeps it, its sampler and pruner, and the states of its trials.
 
 It is a journal file beside the table, or a database that several machines share.
 """
 
+import hashlib
+import json
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import optuna
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
+from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
@@ -20,16 +23,32 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from transformer_pl.config import without_section
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.levels import parse_scalar
+from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search
+from transformer_pl.task import LOSSES
 from transformer_pl.trials.trial import Trial as TrialFolder
 from transformer_pl.trials.trial import trial_id
 
 JOURNAL = "study.journal"
-DESCRIPTION = "search"  # user attribute of a study: what all its trials have in common
 BEAT_S, GRACE_S = 15, 60  # in a database: between two heartbeats of a trial; without one until its process is dead
 CONNECT_S = (1, 1, 0)  # after each attempt to open a database
+
+SAMPLERS = {
+    "tpe": optuna.samplers.TPESampler,
+    "random": optuna.samplers.RandomSampler,
+    "qmc": optuna.samplers.QMCSampler,
+    "cma-es": optuna.samplers.CmaEsSampler,
+    "gp": optuna.samplers.GPSampler,
+    "nsga-ii": optuna.samplers.NSGAIISampler,
+}
+PRUNERS = {
+    "none": optuna.pruners.NopPruner,
+    "median": optuna.pruners.MedianPruner,
+    "halving": optuna.pruners.SuccessiveHalvingPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+}
 
 # User attributes of a trial.
 BASE = "base"  # True: this is the base, enqueued when the study is created
@@ -60,18 +79,15 @@ with without_warnings():
 def create_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
     """Create the study of a search with base as its first trial, or load it if it is there.
 
-    Raises an InputError where the database does not answer, or has a study of this name with other settings.
+    Raises an InputError where the database does not answer.
     """
-    storage, directions = _open(url, folder), list(search.goals.values())
+    storage, name = _open(url, folder), _study_name(search, folder)
     try:
-        study = optuna.create_study(study_name=folder.name, storage=storage, directions=directions)
+        study = optuna.create_study(study_name=name, storage=storage, directions=list(search.goals.values()))
     except DuplicatedStudyError:
-        study = optuna.load_study(study_name=folder.name, storage=storage)
-    else:
-        study.enqueue_trial(search.base_draw, user_attrs={BASE: True})
-        study.set_user_attr(DESCRIPTION, _describe(search))
-        study.set_metric_names(list(search.goals))  # for optuna-dashboard
-    _check_search(study, search)
+        return optuna.load_study(study_name=name, storage=storage)
+    study.enqueue_trial(search.base_draw, user_attrs={BASE: True})
+    study.set_metric_names(list(search.goals))  # for optuna-dashboard
     return study
 
 
@@ -81,11 +97,9 @@ def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study | 
     if url is None and not (folder / JOURNAL).exists():
         return None
     try:
-        study = optuna.load_study(study_name=folder.name, storage=_open(url, folder))
+        return optuna.load_study(study_name=_study_name(search, folder), storage=_open(url, folder))
     except KeyError:
         return None
-    _check_search(study, search)
-    return study
 
 
 class _Journal(JournalFileBackend):
@@ -137,22 +151,52 @@ def check_url(url: str | None) -> None:
         )
 
 
-def _check_search(study: optuna.Study, search: Search) -> None:
-    """Raise an InputError where the study was created for another search; a study that was not described is taken."""
-    description = _describe(search)
-    stored = study.user_attrs.get(DESCRIPTION, description)
-    if changed := [f"{key} was {stored.get(key)}" for key, value in description.items() if stored.get(key) != value]:
+def _study_name(search: Search, folder: Path) -> str:
+    """The name of the folder, and a hash of what all trials have in common: a changed search has a study of its own.
+
+    `run_cap` is left out: it may be raised.
+    """
+    space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
+    common = [space, search.goals, search.scale, search.seed, search.sets, search.fixed]
+    return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What draws its trials, and what ends them early
+
+
+def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
+    """Return the pruner of `--pruner NAME [key=value ...]`, or by default that of the file's `early_terminate`.
+
+    Raises an InputError where no goal is measured during training.
+    """
+    prunes = words[0] != "none" if words else search.early is not None
+    is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
+    if prunes and not is_scheduled:
         raise InputError(
-            f"{search.path}: must be the search that its study was created for, but {'; '.join(changed)}; undo the "
-            "change, or give the file another `name`"
+            f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one goal that every validation "
+            f"measures, such as val/ppl, but the search is for {', '.join(search.goals)}; change it, or leave it out"
         )
+    if words or search.early is None:
+        return construct(PRUNERS, words or ["none"], "--pruner")
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
 
 
-def _describe(search: Search) -> dict[str, str]:
-    """Return what all trials of a study have in common. `run_cap` is left out: it may be raised."""
-    space = {f"parameters.{key}": distribution_to_json(distribution) for key, distribution in search.space.items()}
-    common = {"metric": search.goals, "scale": search.scale, "seed": search.seed, "--set": sorted(search.sets.items())}
-    return space | {key: str(value) for key, value in ({"fixed parameters": search.fixed} | common).items()}
+def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
+    """Construct one of SAMPLERS or PRUNERS from its name and options: `tpe n_startup_trials=5`.
+
+    Raises an InputError that begins with the flag.
+    """
+    name, *options = words
+    if name not in kinds:
+        raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
+    pairs = {key: value for key, _, value in (option.partition("=") for option in options)}
+    if len(pairs) < len(options) or not all(pairs.values()):
+        raise InputError(f"{flag} {' '.join(words)}: must be a name and key=value pairs, each key once; correct it")
+    try:
+        return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
+    except (TypeError, ValueError, ImportError) as error:
+        raise InputError(f"{flag} {' '.join(words)}: {error}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

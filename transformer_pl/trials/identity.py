@@ -59,10 +59,6 @@ class Identity:
         """The same without the keys that only decoding reads."""
         return _digest({key: value for key, value in self.inputs.items() if key not in _OF_DECODING})
 
-    def with_seed(self, seed: int) -> "Identity":
-        """That of the same trial with another seed."""
-        return Identity({**self.inputs, "seed": seed})
-
 
 # The fingerprint of the data identifies the text better than these keys do.
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
