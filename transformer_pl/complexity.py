@@ -14,7 +14,6 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
     CommandParser,
     add_row_options,
-    make_folder,
     run_command,
     sweep_file,
     whole_numbers,
@@ -22,6 +21,7 @@ from transformer_pl.command_line import (
 from transformer_pl.components import build
 from transformer_pl.config import Config, sizes
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import read_pairs
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment
@@ -53,11 +53,12 @@ def main(argv: list[str]) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch must find a GPU, but there is none; leave it out")
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    sweep = read_sweep(options.file, options.scale or SCALE, sets=options.set)
+    sets = read_pairs(options.set, "--set").values
+    sweep = read_sweep(options.file, options.scale or SCALE, sets=sets)
     check_writable(options.runs)
     check_models((row.configs[0] for row in sweep.rows), options.runs)
     folder = options.runs / "complexity" / as_folder(sweep.name)
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = [measure(row.name, row.configs[0], sorted(options.n), device) for row in sweep.rows]
     base, cpu = sizes(sweep.base.model, 1), f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"
@@ -84,7 +85,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     add_row_options(parser.add_argument_group("which layers"), SCALE)
     group = parser.add_argument_group("what is measured")
     lengths = "lengths in tokens (powers of two from 32 to 4096)"
-    group.add_argument("--n", type=whole_numbers(1, "32,64"), default=LENGTHS, metavar="32,64", help=lengths)
+    group.add_argument("--n", type=whole_numbers, default=LENGTHS, metavar="32,64", help=lengths)
     group.add_argument("--device", choices=("cpu", "cuda"), help="where to time (cuda where there is a GPU, else cpu)")
     return parser.parse_args(argv)
 

@@ -73,16 +73,15 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
     for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
         wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key, value, KEYS)}"
-    known = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
-    try:
-        return Config.model_validate(_nest(known)), wrong
-    except ValidationError as error:
-        for mistake in error.errors():
-            key = ".".join(str(name) for name in mistake["loc"][:2])
-            value, place = merged[key]
-            wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}"
-    right = {key: value_and_place for key, value_and_place in known.items() if key not in wrong}
-    return Config.model_validate(_nest(right)), wrong
+    while True:
+        right = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
+        try:
+            return Config.model_validate(_nest(right)), wrong
+        except ValidationError as error:
+            for mistake in error.errors():
+                key = ".".join(str(name) for name in mistake["loc"][:2])
+                value, place = merged[key]
+                wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}"
 
 
 def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
@@ -146,16 +145,17 @@ def scale_level(scale: str) -> Level:
 
 
 def parse_variant(variant: str, place: str) -> Level:
-    """Read a variant: `base`, or `key=value` pairs. It is split at blanks, then at the first `=`."""
+    """Read a variant: `base`, or `key=value` pairs separated by blanks."""
+    words = [] if variant.strip() == "base" else variant.split()
+    return read_pairs(words, f"{place} variant {shown(repr(variant))}")
+
+
+def read_pairs(words: Iterable[str], place: str) -> Level:
+    """Read words such as `model.h=4`, each split at its first `=`."""
     values: dict[str, str] = {}
-    for word in [] if variant.strip() == "base" else variant.split():
+    for word in words:
         key, equals, value = word.partition("=")
-        if not equals or not value:
-            raise InputError(
-                f"{place} variant {shown(repr(variant))}: must be `base` or key=value separated by blanks, not "
-                f"{shown(repr(word))}"
-            )
-        if key in values:
-            raise InputError(f"{place} variant {shown(repr(variant))}: {key} is set twice")
+        if not equals or key in values:
+            raise InputError(f"{place}: {shown(repr(word))}: must be key=value, such as model.h=4, and each key once")
         values[key] = value
-    return Level(f"{place} variant {shown(repr(variant))}", values)
+    return Level(place, values)

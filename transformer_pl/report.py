@@ -9,8 +9,7 @@ from transformer_pl.command_line import (
     CommandParser,
     add_beside_option,
     add_sweep_options,
-    complete_retune_options,
-    make_folder,
+    complete_sweep_options,
     refuse_options,
     run_command,
     sweep_file,
@@ -24,6 +23,7 @@ from transformer_pl.reporting.table import table_of
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.terminal import command_console
 from transformer_pl.runtime.yaml_file import read_yaml
+from transformer_pl.trials.runs_folder import check_writable
 
 if TYPE_CHECKING:
     from transformer_pl.search.space import Search
@@ -72,7 +72,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table.add_argument("--format", choices=formats, default="terminal", help=page)
     add_beside_option(table)
     options = parser.parse_args(argv)
-    complete_retune_options(options)
+    complete_sweep_options(options)
     if not options.runs.is_dir():
         raise InputError(f"--runs {options.runs}: must be a runs folder of the sweep, but there is no such folder")
     if options.format in ("json", "csv") and len(options.files) > 1:
@@ -119,7 +119,8 @@ def _report(
     title, folder = f"{sweep.name} at scale {Path(sweep.scale).stem}", sweep_folder(sweep, options)
     if options.format != "html":
         return Report(title, table)
-    make_folder(folder)
+    check_writable(options.runs)
+    folder.mkdir(parents=True, exist_ok=True)
     write(folder)
     return Report(title, table, folder / "report.html")
 

@@ -20,9 +20,8 @@ from transformer_pl.command_line import (
     Options,
     add_beside_option,
     add_sweep_options,
-    complete_retune_options,
+    complete_sweep_options,
     kept_options,
-    make_folder,
     refuse_options,
     run_command,
     sweep_file,
@@ -200,7 +199,7 @@ class GridCommand:
         missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
         queue = GridQueue(missing)
         prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
-        make_folder(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "plan.json", as_json(plan) | kept_options(self.options))
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         try:
@@ -296,7 +295,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
     folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
-    complete_retune_options(options)
+    complete_sweep_options(options)
     modes = {"FILE": options.file, "--list": options.list, "--clean": options.clean, "--schema": options.schema}
     given = [name for name, value in modes.items() if value]
     if not given:

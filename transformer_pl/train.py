@@ -5,6 +5,7 @@ its last checkpoint. One that diverged keeps its last good checkpoint and is not
 """
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ import yaml
 
 from transformer_pl import components
 from transformer_pl.checks.run import check_model
-from transformer_pl.command_line import CommandParser, folder_name, run_command, text
+from transformer_pl.command_line import CommandParser, add_runs_option, run_command, text
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
 from transformer_pl.config_help import help_text
@@ -28,7 +29,7 @@ from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import training_cost
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, scale_level, scale_names
+from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, read_pairs, resolve, scale_level, scale_names
 from transformer_pl.runtime.environment import (
     TRIAL,
     avoid_spinning_threads,
@@ -37,7 +38,7 @@ from transformer_pl.runtime.environment import (
     project_version,
     under_wandb_agent,
 )
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged
 from transformer_pl.runtime.signals import Stopped, component_code
@@ -47,7 +48,7 @@ from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.divergence import Diverged
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.lock import Lost
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, check_writable, why_unwritable
+from transformer_pl.trials.runs_folder import check_writable, why_unwritable
 from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
@@ -93,40 +94,27 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         "in parentheses.",
         epilog=f"{EXAMPLES}\n{help_text()}",
     )
-    parser.add_argument(
-        "--scale",
-        type=text,
-        default=DEFAULT_SCALE,
-        metavar="S",
-        help=f"{', '.join(scale_names())} or your own YAML ({DEFAULT_SCALE})",
-    )
-    parser.add_argument(
-        "--variant",
-        metavar="KEY=VALUE ...",
-        help="a row of a sweep: `base`, or what differs from it; wins over --key=value",
-    )
-    parser.add_argument(
-        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
-    )
+    known = f"{', '.join(scale_names())} or your own YAML (%(default)s)"
+    parser.add_argument("--scale", type=text, default=DEFAULT_SCALE, metavar="S", help=known)
+    row = "a row of a sweep: `base`, or what differs from it; wins over --key=value"
+    parser.add_argument("--variant", metavar="KEY=VALUE ...", help=row)
+    add_runs_option(parser)
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
     options, rest = parser.parse_known_args(argv)
-    levels = [scale_level(options.scale), Level("command line", _read_keys(rest))]
+    levels = [scale_level(options.scale), _read_keys(rest)]
     if options.variant is not None:
         levels.append(parse_variant(options.variant, "command line"))
     return options, levels
 
 
-def _read_keys(argv: list[str]) -> dict[str, str]:
+def _read_keys(argv: list[str]) -> Level:
     """The keys of the config on a command line, as `--key=value` or `--key value`."""
-    keys: dict[str, str] = {}
-    words = iter(argv)
+    words, pairs = iter(argv), []
     for word in words:
-        key, equals, after = word.removeprefix("--").partition("=")
-        value = after if equals else next(words, None)
-        if value is None or key in keys or not word.startswith("--"):
-            raise InputError(f"command line: {word}: must be --key=value, with one value for each key")
-        keys[key] = value
-    return keys
+        if not word.startswith("--"):
+            raise InputError(f"command line: {shown(word)}: must be --key=value, or --key value")
+        pairs.append(word[2:] if "=" in word else "=".join([word[2:], *itertools.islice(words, 1)]))
+    return read_pairs(pairs, "command line")
 
 
 def _report_ended(run: TrialRun) -> int | None:
@@ -246,7 +234,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         converged = convergence(trial.metrics(), config.steps)
         for logger in (file, wandb):
             logger.log_metrics(metrics, config.steps)
-        wandb.run.tell(tables={"translations": evaluation.examples})
+        wandb.tell(tables={"translations": evaluation.examples})
         result = {
             "version": project_version(),
             "id": run.identity.trial,
@@ -272,7 +260,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         }
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
-        wandb.run.tell(summary=wandb_summary(result))
+        wandb.tell(summary=wandb_summary(result))
     return result
 
 

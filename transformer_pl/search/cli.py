@@ -12,7 +12,7 @@ import optuna
 from rich.console import Console
 
 from transformer_pl.checks.run import check_models
-from transformer_pl.command_line import kept_options, make_folder, refuse_options, sweep_folder
+from transformer_pl.command_line import kept_options, refuse_options, sweep_folder
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
@@ -62,10 +62,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console, launcher)
         return 0
     check_writable(options.runs)
-    if options.storage is None:  # the study lies in the folder
-        make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     study = studies.create_study(search, folder, options.storage)
-    make_folder(folder)
     study.sampler, study.pruner = sampler, pruner
     set_wandb_group(search.name, search.project, folder.name)
     prepare_texts([search.base.data], options.runs, console)

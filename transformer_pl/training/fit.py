@@ -8,7 +8,6 @@ import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
-from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
@@ -47,8 +46,7 @@ def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) 
     data = TranslationDataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
-    dropout = LambdaCallback(on_train_start=_draw_dropout_by_rank)
-    trainer = build_trainer(config, [file, *loggers], [checkpoints, dropout])
+    trainer = build_trainer(config, [file, *loggers], [checkpoints])
     newest, step = checkpoints.newest()
     file.start(step)
     trainer.fit(module, data, ckpt_path=newest, weights_only=True)
@@ -94,12 +92,6 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-
-
-def _draw_dropout_by_rank(trainer: L.Trainer, module: L.LightningModule) -> None:
-    """Seed each rank differently, after Lightning has seeded all alike and every rank has built the same weights."""
-    if trainer.global_rank and isinstance(module, TransformerModule):
-        torch.manual_seed(module.config.seed + trainer.global_rank)
 
 
 def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:

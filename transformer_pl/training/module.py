@@ -108,6 +108,8 @@ class TransformerModule(L.LightningModule):
         loss.backward()
 
     def on_train_start(self) -> None:
+        if self.global_rank:  # dropout differs from rank to rank, after all have built the same weights
+            torch.manual_seed(self.config.seed + self.global_rank)
         self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
         self._log_started = time.perf_counter() - self._earlier_s
 
