@@ -32,7 +32,7 @@ from transformer_pl.key_types import (
     Text,
     TextOrNone,
 )
-from transformer_pl.runtime.errors import shown, suggestion
+from transformer_pl.runtime.errors import suggestion
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
@@ -270,24 +270,19 @@ class Config(Section):
         """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
         flat: dict[str, Any] = {}
         for name, value in vars(self).items():  # much faster than pydantic's own ways
-            if name == "model":
-                flat |= _flat_model(value)
-            elif name == "seed":
-                flat[name] = value
-            else:
-                flat |= {f"{name}.{key}": v for key, v in vars(value).items()}
+            flat |= _flat(name, value) if isinstance(value, Section) else {name: value}
         return flat
 
 
-def _flat_model(model: Model) -> dict[str, Any]:
-    """The dotted keys of a model with their values."""
+def _flat(name: str, section: Section) -> dict[str, Any]:
+    """The dotted keys of a section with their values."""
     flat: dict[str, Any] = {}
-    for name, value in vars(model).items():
-        if name in SLOTS:
-            flat[f"model.{name}"] = value.path
-            flat |= {f"model.{name}.{option}": v for option, v in value.options.items()}
+    for key, value in vars(section).items():
+        if isinstance(value, Component):
+            flat[f"{name}.{key}"] = value.path
+            flat |= {f"{name}.{key}.{option}": v for option, v in value.options.items()}
         else:
-            flat[f"model.{name}"] = value
+            flat[f"{name}.{key}"] = value
     return flat
 
 
@@ -345,7 +340,7 @@ def effective_sizes(config: Config) -> dict[str, int]:
 
 def nominal_sizes(model: Model) -> dict[str, Any]:
     """The model's keys in the paper's numbers: d_k and d_v filled in, the multipliers left out."""
-    values = _flat_model(model)
+    values = _flat("model", model)
     for key in ("model.d_k", "model.d_v"):
         values[key] = values[key] or model.d_model // model.h
     return {key: value for key, value in values.items() if key not in ("model.width", "model.depth")}
@@ -372,16 +367,11 @@ def is_known_key(key: str) -> bool:
     return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
 
 
-def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
+def unknown_key(key: str, known: Iterable[str]) -> str:
     """What is wrong with a key that does not exist, and the remedy."""
     if key == "scale":
-        return f"no such key; use --scale {shown(value)}, or parameters.scale of a sweep file"
-    inner = value.get("parameters", value) if isinstance(value, dict) else None  # W&B nests keys under `parameters`
-    is_section = key in Config.model_fields and key not in KEYS
-    if not is_section or not isinstance(inner, dict) or not inner:
-        return f"no such key{suggestion(key, known)}"
-    name, inner = next(iter(inner.items()))
-    return f"keys are flat, not nested; write them as `{key}.{shown(name)}: {shown(inner)}`"
+        return "no such key; use --scale, or parameters.scale of a sweep file"
+    return f"no such key{suggestion(key, known)}"
 
 
 def without_section(key: str) -> str:

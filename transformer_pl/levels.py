@@ -3,7 +3,9 @@
 Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
 
+import ast
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +74,7 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
     wrong = {}
     for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key, value, KEYS)}"
+        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key, KEYS)}"
     while True:
         right = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
         try:
@@ -106,15 +108,10 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
 
 def parse_scalar(value: object) -> object:
     """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
-    if not isinstance(value, str) or not value.isascii():  # Python reads the digits of every script
-        return value
-    if value in ("None", "True", "False"):
-        return {"None": None, "True": True, "False": False}[value]
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
+    if isinstance(value, str):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            read = ast.literal_eval(value)
+            return read if isinstance(read, int | float | None) else value
     return value
 
 
@@ -126,15 +123,12 @@ def scale_names() -> list[str]:
 def scale_level(scale: str) -> Level:
     """The keys of a scale, by its name or by the path of a YAML file of one's own."""
     names = scale_names()
-    if scale in names:
-        path = SCALES / f"{scale}.yaml"
-    elif scale.endswith((".yaml", ".yml")):
-        path = Path(scale)
-    else:
+    if scale not in names and not scale.endswith((".yaml", ".yml")):
         raise InputError(
             f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}; or give the path of a YAML file, such "
             "as my_scale.yaml"
         )
+    path = SCALES / f"{scale}.yaml" if scale in names else Path(scale)
     values = {str(key): value for key, value in read_yaml(path).items()}
     if "seed" in values:
         raise InputError(

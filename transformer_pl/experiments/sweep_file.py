@@ -144,7 +144,7 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     values_by_key, unknown = {}, []
     for key, entry in parameters.items():
         if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
-            unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key), entry, [*KEYS, *OUR_PARAMETERS])}")
+            unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key), [*KEYS, *OUR_PARAMETERS])}")
         elif not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
             form = "{value: ...} or {values: [...]} in a grid"
             errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")

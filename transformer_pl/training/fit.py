@@ -131,7 +131,7 @@ def gpu_names(config: Config) -> list[str]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether the layers are compiled for training: `auto` means on a GPU, where torch can compile them."""
+    """Whether the layers are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
     if config.trainer.compile == "auto":
         whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
         return whole and accelerator(config) == "cuda"
