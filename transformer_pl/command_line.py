@@ -160,7 +160,7 @@ def add_runs_option(group: Options | CommandParser) -> None:
 
 
 def add_sweep_options(parser: CommandParser) -> None:
-    """Add the options that choose the trials of a sweep file, the runs folder, and where a search keeps its study."""
+    """Add the options that choose the trials of a sweep file, their table, and where a search keeps its study."""
     group = parser.add_argument_group("which trials")
     add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
     group.add_argument("--seeds", type=_seeds, metavar="1,2", help="the seeds of each row (the file's, or 1)")
@@ -169,6 +169,8 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
     group.add_argument("--storage", type=text, metavar="URL", help=study)
+    beside = "whether the table shows the paper's numbers (paper, unless the text is your own)"
+    group.add_argument("--beside", choices=("none", "paper"), help=beside)
 
 
 def complete_sweep_options(options: argparse.Namespace) -> None:
@@ -177,12 +179,6 @@ def complete_sweep_options(options: argparse.Namespace) -> None:
     if not options.retune:
         refuse_options(options, ["budget"], "is for --retune, which is not given")
     options.budget = options.budget or BUDGET
-
-
-def add_beside_option(group: Options) -> None:
-    """Add the option that says what a table stands beside."""
-    help = "whether the table shows the paper's numbers (paper, unless the text is your own)"
-    group.add_argument("--beside", choices=("none", "paper"), help=help)
 
 
 def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:

@@ -4,7 +4,6 @@ Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file
 """
 
 import os
-from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
@@ -367,11 +366,11 @@ def is_known_key(key: str) -> bool:
     return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
+def unknown_key(key: str) -> str:
     """What is wrong with a key that does not exist, and the remedy."""
     if key == "scale":
         return "no such key; use --scale, or parameters.scale of a sweep file"
-    return f"no such key{suggestion(key, known)}"
+    return f"no such key{suggestion(key, [*KEYS, 'variant'])}"
 
 
 def without_section(key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COUNTS, KEYS, SLOTS, Config, Model, is_known_key, unknown_key
+from transformer_pl.config import COUNTS, SLOTS, Config, Model, is_known_key, unknown_key
 from transformer_pl.constraints import broken_constraints
 from transformer_pl.key_types import constraint_of
 from transformer_pl.runtime.errors import InputError, shown
@@ -74,7 +74,7 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
     wrong = {}
     for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key, KEYS)}"
+        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key)}"
     while True:
         right = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
         try:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_pl.command_line import (
     CommandParser,
-    add_beside_option,
     add_sweep_options,
     complete_sweep_options,
     refuse_options,
@@ -70,7 +69,6 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table = parser.add_argument_group("what is printed")
     formats, page = ("terminal", *TEXT_FORMATS, "html"), "html writes the page and prints its path (%(default)s)"
     table.add_argument("--format", choices=formats, default="terminal", help=page)
-    add_beside_option(table)
     options = parser.parse_args(argv)
     complete_sweep_options(options)
     if not options.runs.is_dir():

@@ -18,7 +18,6 @@ from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
     CommandParser,
     Options,
-    add_beside_option,
     add_sweep_options,
     complete_sweep_options,
     kept_options,
@@ -275,8 +274,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
         help="train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
     )
     _add_launcher_options(run)
-    table = parser.add_argument_group("what is printed")
-    add_beside_option(table)
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
     search.add_argument(
         "--sampler",

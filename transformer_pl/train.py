@@ -22,11 +22,11 @@ from transformer_pl.checks.run import check_model
 from transformer_pl.command_line import CommandParser, add_runs_option, run_command, text
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
-from transformer_pl.config_help import help_text
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import training_cost
+from transformer_pl.experiments.schema import help_text
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
 from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, read_pairs, resolve, scale_level, scale_names
@@ -226,12 +226,13 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     cost = training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
     earlier = trained_elsewhere(run, rerun)
     with trial_loggers(run) as (file, wandb):
-        training = reuse_weights(run, earlier, file) if earlier else fit(run, prepared, file, wandb)
+        dropped, earlier_s = reuse_weights(run, earlier, file) if earlier else fit(run, prepared, file, wandb)
         evaluation = evaluate_trial(config, trial, prepared)
         metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
         if sampled := [line[sample] for line in trial.metrics() if sample in line]:
             metrics[sample] = sampled[-1]
         converged = convergence(trial.metrics(), config.steps)
+        rates = [line["tokens_per_s"] for line in trial.metrics() if "tokens_per_s" in line]
         for logger in (file, wandb):
             logger.log_metrics(metrics, config.steps)
         wandb.tell(tables={"translations": evaluation.examples})
@@ -251,9 +252,9 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "params": evaluation.params,
             "steps": config.steps,
             "flops": cost.flops,
-            "dropped": training.dropped,
-            "tokens_per_s": training.tokens_per_s,
-            "wall_s": round(training.earlier_s + time.perf_counter() - started, 1),
+            "dropped": dropped,
+            "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
+            "wall_s": round(earlier_s + time.perf_counter() - started, 1),
             "exempt": exempt,
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),

@@ -61,8 +61,7 @@ def _run(config: Sizes, device: str) -> None:
             shape = (*ids.shape, config.d_model)
             _check("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
         for slot, component in _components(model):
-            if isinstance(component, nn.Module):
-                component.register_forward_hook(partial(_check_slot, slot))
+            component.register_forward_hook(partial(_check_slot, slot))
         logits = model(source, target)
         _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
         logits.square().mean().backward()

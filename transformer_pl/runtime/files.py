@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,15 +55,6 @@ def reading(path: Path, remedy: str) -> Iterator[Path]:
     except (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or repr(error)
         raise InputError(f"{path}: must be as it was written, but cannot be read: {reason}; {remedy}") from None
-
-
-def try_writing(folder: Path) -> None:
-    """Write 1 MiB into a folder and remove it. Raises an OSError where that fails, such as on a full disk."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        probe.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
-        probe.flush()
-        os.fsync(probe.fileno())
 
 
 def read_json(path: Path, schema: type[BaseModel], consequence: str) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
@@ -25,18 +25,11 @@ from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import TrialRun
 
 
-class TrainingSummary(NamedTuple):
-    """What the result says of a training."""
-
-    dropped: int  # sentence pairs that are too long for a batch
-    tokens_per_s: float | None  # mean rate of training; None where no step was logged
-    earlier_s: float  # seconds that earlier processes trained, before an interruption
-
-
-def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) -> TrainingSummary:
+def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) -> tuple[int, float]:
     """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
 
-    file: of the metrics, which is opened here. Raises Diverged or Stopped.
+    file: of the metrics, which is opened here. Returns how many sentence pairs are too long for a batch, and the
+    seconds that earlier processes trained, before an interruption. Raises Diverged or Stopped.
     """
     config = run.config
     L.seed_everything(config.seed, verbose=False)
@@ -53,9 +46,7 @@ def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) 
     weights = module.weights()
     if trainer.is_global_zero:
         run.trial.save_weights(checkpoints.averaged() or weights)
-    rates = [line["tokens_per_s"] for line in run.trial.metrics() if "tokens_per_s" in line]
-    rate = round(sum(rates) / len(rates), 1) if rates else None
-    return TrainingSummary(data.dropped, rate, checkpoints.earlier_s)
+    return data.dropped, checkpoints.earlier_s
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -108,12 +99,12 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
     return None
 
 
-def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> TrainingSummary:
-    """Hard-link the weights of the trial of a result that `trained_elsewhere` has found."""
+def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> tuple[int, float]:
+    """Hard-link the weights of the trial of a result that `trained_elsewhere` has found. Returns what `fit` returns."""
     print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
     run.trial.link(result["folder"], "weights.pt", "metrics.jsonl")
     file.start(run.config.steps)
-    return TrainingSummary(result["dropped"], result["tokens_per_s"], 0.0)
+    return result["dropped"], 0.0
 
 
 def accelerator(config: Config) -> str:

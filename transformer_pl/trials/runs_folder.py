@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_json, try_writing
+from transformer_pl.runtime.files import read_json
 from transformer_pl.trials.trial import Trial
 
 DEFAULT_RUNS = Path("runs")
@@ -39,7 +40,11 @@ def check_writable(runs: Path) -> None:
 def why_unwritable(runs: Path) -> str | None:
     """Why nothing can be written to the runs folder; None where writing works."""
     try:
-        try_writing(runs / "trials")
+        (runs / "trials").mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=runs / "trials") as probe:
+            probe.write(bytes(1 << 20))  # a full disk accepts an empty file, but not this
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         return (
