@@ -148,8 +148,8 @@ CASES = {
             ("gpu", "train", ["--trainer.accelerator=gpu", "--optim.max_steps=1"], ["accelerator = gpu"]),
         )
     },
-    "train-twice": Case("train", ["--model.h=4", "--model.h", "8"], ["command line: --model.h"]),
-    "train-variant": Case("train", ["--variant=bad"], ["variant 'bad'", "not 'bad'"]),
+    "train-twice": Case("train", ["--model.h=4", "--model.h", "8"], ["command line: 'model.h=8'"]),
+    "train-variant": Case("train", ["--variant=bad"], ["variant 'bad'"]),
     # the text
     "texts": Case("sweep", ["HERE/texts.yaml"], ["train.en", "train.de", "test.de line 2"]),
     "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),

@@ -6,8 +6,7 @@ import shlex
 import pytest
 import tiny_trials
 
-from transformer_pl.check import main
-from transformer_pl.checks.calls import slot_of
+from transformer_pl.check import main, slot_of
 from transformer_pl.checks.properties import PROPERTIES
 from transformer_pl.checks.run import check_model
 from transformer_pl.components import import_component

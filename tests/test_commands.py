@@ -13,7 +13,7 @@ from helpers import ROOT, SHIPPED
 
 from transformer_pl import __main__ as console
 from transformer_pl import check, complexity, report, sweep, train, translate
-from transformer_pl.command_line import HelpShown, sweep_file
+from transformer_pl.command_line import sweep_file
 from transformer_pl.runtime.errors import InputError
 
 MODULES = {
@@ -23,7 +23,7 @@ SLOW = ("torch", "lightning", "scipy", "matplotlib", "optuna", "sqlalchemy", "wa
 
 
 def help_of(name, capsys):
-    with pytest.raises(HelpShown):
+    with pytest.raises(SystemExit):
         MODULES[name].main(["--help"])
     return capsys.readouterr().out
 
@@ -32,10 +32,9 @@ def test_the_help_imports_nothing_slow():
     """It takes a few tenths of a second, where torch alone takes seconds."""
     program = (
         "import importlib, sys\n"
-        "from transformer_pl.command_line import HelpShown\n"
         f"for name in {list(MODULES)}:\n"
         "    try: importlib.import_module(f'transformer_pl.{name}').main(['--help'])\n"
-        "    except HelpShown: pass\n"
+        "    except SystemExit: pass\n"
         f"print('imported:', *[name for name in {SLOW} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
@@ -45,7 +44,7 @@ def test_the_help_imports_nothing_slow():
 @pytest.mark.parametrize("name", MODULES)
 def test_every_command_tells_the_version(name, capsys):
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    with pytest.raises(HelpShown):
+    with pytest.raises(SystemExit):
         MODULES[name].main(["--version"])
     assert capsys.readouterr().out == f"transformer-pl {version}\n"
 
@@ -56,12 +55,12 @@ def test_every_command_tells_the_version(name, capsys):
 
 def test_the_console_command_explains_every_command(capsys):
     assert console.COMMANDS.keys() == MODULES.keys()
-    with pytest.raises(HelpShown):
-        console.explain("--help")
+    with pytest.raises(SystemExit):
+        console.explain(["--help"])
     printed = capsys.readouterr().out
     assert all(f"  {name} " in printed for name in MODULES)
-    with pytest.raises(InputError, match=r"'repotr'.* report\?"):
-        console.explain("repotr")
+    with pytest.raises(InputError, match="repotr"):
+        console.explain(["repotr"])
 
 
 @pytest.mark.slow
@@ -98,7 +97,6 @@ WORDS = [  # of the sweep command, and what its error names
     (["table3_Z", "--plan"], "table3_Z"),
     (["table3_A", "table3_B"], "table3_B"),
     (["table3_A", "--plam"], "--plam.* --plan"),
-    (["table3_A", "--seeds", "1", "--seeds", "2"], "--seeds"),
     (["table3_A", "--seeds", "1,1"], "--seeds"),
     (["table3_A", "--set", "model.h"], "--set"),
     (["table3_A", "--set", "model.h=4", "--set", "model.h=1"], "model.h"),

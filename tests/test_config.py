@@ -5,7 +5,7 @@ import yaml
 from pydantic import ValidationError
 
 from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
-from transformer_pl.config_help import help_text
+from transformer_pl.experiments.schema import help_text
 from transformer_pl.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 

@@ -31,8 +31,8 @@ TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
 }
 
 
-class NoRun:
-    """In place of a W&B run, whose process takes longer to start than a trial takes here."""
+class NoRun(logger.WandbLogger):
+    """Without W&B's process, which takes longer to start than a trial takes here."""
 
     def __init__(self, **about: Any):
         pass
@@ -49,7 +49,7 @@ def in_a_command() -> Iterator[None]:
     """As in a command's own process: its signal handlers. No W&B. What a command changes is as before afterwards."""
     threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
-        patch.setattr(logger, "WandbRun", NoRun)
+        patch.setattr(logger, "WandbLogger", NoRun)
         signals.install_handler(signals.raise_stopped)
         try:
             yield

@@ -31,24 +31,22 @@ def main() -> NoReturn:
         os.execv(sys.executable, [sys.executable, "-m", f"transformer_pl.{name}", *words])
     from transformer_pl.command_line import run_command
 
-    run_command(lambda _: explain(name))
+    run_command(explain)
 
 
-def explain(word: str) -> int:
+def explain(argv: list[str]) -> int:
     """Print the help or the version. Raises an InputError for a word that is no command."""
     from transformer_pl.command_line import CommandParser
-    from transformer_pl.runtime.errors import InputError, shown, suggestion
 
-    commands = "\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())
     parser = CommandParser(
         prog="transformer-pl",
         usage="%(prog)s COMMAND ...",
         description="Ablation studies of the Transformer, from a sweep file to a table beside the paper's.",
-        epilog=HELP.format(commands=commands),
+        epilog=HELP.format(commands="\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())),
     )
-    if word.startswith("-"):
-        parser.parse_args([word])
-    raise InputError(f"command line: {shown(repr(word))}: no such command{suggestion(word, COMMANDS)}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.parse_args(argv[:1] or ["--help"])
+    return 0
 
 
 if __name__ == "__main__":

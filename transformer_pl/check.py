@@ -9,16 +9,17 @@ import inspect
 import textwrap
 from typing import Any
 
-from transformer_pl.checks.calls import slot_of
 from transformer_pl.checks.run import exempt, measured_properties
 from transformer_pl.command_line import CommandParser, run_command, text
 from transformer_pl.components import check_components, component_names, import_component
 from transformer_pl.config import SLOTS, not_papers
-from transformer_pl.levels import DEFAULT_SCALE, Level, resolve, scale_level
+from transformer_pl.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.isolated import isolated
 
 LINE = 100  # characters
+BY_METHOD = {"embed": "embedding", "logits": "embedding", "final_norm": "residual"}  # of the slots
+BY_ARGUMENTS = {1: "ffn", 2: "position", 4: "self_attention", 5: "attention"}  # by how many `forward` takes
 
 EXAMPLES = """\
 examples:
@@ -80,14 +81,21 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
 
 def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
     """The keys of the config that the command line sets."""
-    keys = {f"model.{slot}": options.component}
-    for word in options.settings:
-        key, equals, value = word.partition("=")
-        if not equals or not value:
-            raise InputError(f"command line: {word}: must be key=value: an option of the component, or model.h=4")
-        key = key if key.startswith("model.") else f"model.{slot}.{key}"
-        keys[key] = value
-    return keys
+    pairs = read_pairs(options.settings, "command line").values.items()
+    of_slot = f"model.{slot}"
+    return {of_slot: options.component} | {
+        key if key.startswith("model.") else f"{of_slot}.{key}": value for key, value in pairs
+    }
+
+
+def slot_of(path: str, component: type) -> str:
+    """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
+    slots = [slot for method, slot in BY_METHOD.items() if hasattr(component, method)]
+    forward = getattr(component, "forward", component.__call__)
+    arguments = len(inspect.signature(forward).parameters) - 1  # without self
+    if not slots and arguments not in BY_ARGUMENTS:
+        raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
+    return slots[0] if slots else BY_ARGUMENTS[arguments]
 
 
 def _print(state: str, name: str, paragraphs: str) -> None:

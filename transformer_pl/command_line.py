@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformer_pl.levels import DEFAULT_SCALE, scale_names
+from transformer_pl.levels import DEFAULT_SCALE, read_pairs, scale_names
 from transformer_pl.runtime import signals
 from transformer_pl.runtime.environment import NAME, project_version
 from transformer_pl.runtime.errors import InputError, shown, suggestion
@@ -26,50 +26,33 @@ Options = argparse._ArgumentGroup  # a group of options in the help, to which mo
 # The parser
 
 
-class HelpShown(Exception):
-    """The parser has printed what `--help` or `--version` asks for. The command has nothing else to do."""
-
-
 _help_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=22)  # what options mean begins early
 
 
 class CommandParser(argparse.ArgumentParser):
     """An argument parser that reports a wrong command line as an InputError.
 
-    Options must be spelled in full. Setting an option twice is an error. The texts of the help keep their lines.
+    Options must be spelled in full. The texts of the help keep their lines.
     """
 
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, formatter_class=_help_formatter, **options)
-        self.register("action", None, _StoreOnce)  # the default action, also of groups
         version = f"{NAME} {project_version()}"
         self.add_argument("-V", "--version", action="version", version=version, help="show the version and exit")
 
     def parse_args(self, argv: Any, namespace: Any = None) -> Any:  # type: ignore[override]  # argv is required here
         """The options of a command line. Raises an InputError."""
         options, unknown = self.parse_known_intermixed_args(argv, namespace)
-        if wrong := next((word for word in unknown if word.startswith("-")), None):
+        for word in unknown:
             known = [name for name in self._option_string_actions if name.startswith("--")]
-            self.error(f"{shown(wrong)}: no such option{suggestion(wrong.partition('=')[0], known)}")
-        if unknown:
-            last = self._get_positional_actions()[-1].metavar
-            self.error(f"{shown(' '.join(unknown))}: one {last} at a time; leave it out")
+            is_option = word.startswith("-")
+            remedy = f"no such option{suggestion(word.partition('=')[0], known)}" if is_option else "one word too many"
+            self.error(f"{shown(word)}: {remedy}")
         return options
-
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """argparse calls this after it has printed the help or the version."""
-        raise HelpShown
 
     def error(self, message: str) -> NoReturn:
         end = " " if message.endswith("?") else "; "
         raise InputError(f"command line: {message}{end}see {self.prog} --help")
-
-
-class _StoreOnce(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
-        if getattr(namespace, self.dest) is not self.default:
-            raise argparse.ArgumentError(self, "is set twice; set it once")
-        setattr(namespace, self.dest, value)
 
 
 def run_command(main: Callable[[list[str]], int]) -> NoReturn:
@@ -80,11 +63,8 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     """
     signals.install_handler(signals.raise_stopped)
     try:
-        with signals.component_code():  # a component that calls sys.exit must not look like a finished command
-            code = main(sys.argv[1:])
+        code = main(sys.argv[1:])
         sys.stdout.flush()
-    except HelpShown:
-        code = 0
     except InputError as error:
         sys.stdout.flush()
         for message in error.messages:
@@ -114,18 +94,6 @@ def whole_number(at_least: int = 1) -> Callable[[str], int]:
     return read
 
 
-def whole_numbers(at_least: int = 0, example: str = "1,2") -> Callable[[str], list[int]]:
-    """A reader of different whole numbers with commas between them."""
-
-    def read(word: str) -> list[int]:
-        numbers = [whole_number(at_least)(one) for one in word.split(",")]
-        if len(set(numbers)) < len(numbers):
-            raise _must(word, f"be different whole numbers with commas between, such as {example}")
-        return numbers
-
-    return read
-
-
 def text(word: str) -> str:
     """Read a text that is not empty."""
     if not word:
@@ -137,8 +105,13 @@ def names(word: str) -> list[str]:
     """Read different names with commas between them."""
     words = word.split(",")
     if not all(words) or len(set(words)) < len(words):
-        raise _must(word, "be different keys with commas between")
+        raise _must(word, "be different values with commas between")
     return words
+
+
+def whole_numbers(word: str, at_least: int = 1) -> list[int]:
+    """Read different whole numbers with commas between them."""
+    return [whole_number(at_least)(one) for one in names(word)]
 
 
 def folder_name(word: str) -> Path:
@@ -161,14 +134,7 @@ def sweep_file(word: str) -> Path:
 
 
 def _seeds(word: str) -> list[str]:
-    return [str(seed) for seed in whole_numbers()(word)]
-
-
-def _setting(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals or not value:
-        raise _must(word, "be KEY=VALUE, such as model.h=4")
-    return key, value
+    return [str(seed) for seed in whole_numbers(word, 0)]
 
 
 def _must(word: str, constraint: str) -> argparse.ArgumentTypeError:
@@ -182,22 +148,19 @@ def _must(word: str, constraint: str) -> argparse.ArgumentTypeError:
 def add_row_options(group: Options, scale: str) -> None:
     """Add the options that choose the rows of a sweep file, and the runs folder. scale: --scale's default, in words."""
     group.add_argument("--scale", type=text, metavar="S", help=f"{', '.join(scale_names())} or your own YAML ({scale})")
-    group.add_argument(
-        "--set",
-        type=_setting,
-        nargs="+",
-        action=_Settings,
-        default={},
-        metavar="KEY=VALUE",
-        help="values that win over the file's; for all keys: python -m transformer_pl.train --help",
-    )
-    group.add_argument(
-        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
-    )
+    keys = "values that win over the file's; for all keys: python -m transformer_pl.train --help"
+    group.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=keys)
+    add_runs_option(group)
+
+
+def add_runs_option(group: Options | CommandParser) -> None:
+    """Add the option that names the runs folder."""
+    help = "the folder of all results (%(default)s)"
+    group.add_argument("--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help=help)
 
 
 def add_sweep_options(parser: CommandParser) -> None:
-    """Add the options that choose the trials of a sweep file, the runs folder, and where a search keeps its study."""
+    """Add the options that choose the trials of a sweep file, their table, and where a search keeps its study."""
     group = parser.add_argument_group("which trials")
     add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
     group.add_argument("--seeds", type=_seeds, metavar="1,2", help="the seeds of each row (the file's, or 1)")
@@ -206,19 +169,16 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
     group.add_argument("--storage", type=text, metavar="URL", help=study)
+    beside = "whether the table shows the paper's numbers (paper, unless the text is your own)"
+    group.add_argument("--beside", choices=("none", "paper"), help=beside)
 
 
-def complete_retune_options(options: argparse.Namespace) -> None:
-    """Fill in the default of --budget. Raises an InputError where it is given without --retune."""
+def complete_sweep_options(options: argparse.Namespace) -> None:
+    """Read --set into a mapping, and fill in the default of --budget, which is an error without --retune."""
+    options.set = read_pairs(options.set, "--set").values
     if not options.retune:
         refuse_options(options, ["budget"], "is for --retune, which is not given")
     options.budget = options.budget or BUDGET
-
-
-def add_beside_option(group: Options) -> None:
-    """Add the option that says what a table stands beside."""
-    help = "whether the table shows the paper's numbers (paper, unless the text is your own)"
-    group.add_argument("--beside", choices=("none", "paper"), help=help)
 
 
 def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
@@ -226,18 +186,6 @@ def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) 
     for flag in flags:
         if getattr(options, flag):
             raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")
-
-
-class _Settings(argparse.Action):
-    """Collects KEY=VALUE pairs in a mapping. --set may be given several times, each key once."""
-
-    def __call__(self, parser: Any, namespace: Any, pairs: Any, option_string: str | None = None) -> None:
-        settings = dict(getattr(namespace, self.dest))
-        for key, value in pairs:
-            if key in settings:
-                raise argparse.ArgumentError(self, f"{key} is set twice; set it once")
-            settings[key] = value
-        setattr(namespace, self.dest, settings)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

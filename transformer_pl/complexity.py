@@ -20,6 +20,7 @@ from transformer_pl.command_line import (
 from transformer_pl.components import build
 from transformer_pl.config import Config, sizes
 from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.levels import read_pairs
 from transformer_pl.reporting.render import Column, Table
 from transformer_pl.runtime import memory
 from transformer_pl.runtime.environment import describe_environment
@@ -39,7 +40,8 @@ def main(argv: list[str]) -> int:
 
     from transformer_pl.reporting import plots
 
-    sweep, lengths = read_sweep(options.file, options.scale or SCALE, sets=options.set), sorted(options.n)
+    sets, lengths = read_pairs(options.set, "--set").values, sorted(options.n)
+    sweep = read_sweep(options.file, options.scale or SCALE, sets=sets)
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / as_folder(sweep.name)
     check_writable(folder)
@@ -70,7 +72,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     add_row_options(parser.add_argument_group("which layers"), SCALE)
     group = parser.add_argument_group("what is measured")
     lengths = "lengths in tokens (powers of two from 32 to 4096)"
-    group.add_argument("--n", type=whole_numbers(1, "32,64"), default=LENGTHS, metavar="32,64", help=lengths)
+    group.add_argument("--n", type=whole_numbers, default=LENGTHS, metavar="32,64", help=lengths)
     return parser.parse_args(argv)
 
 

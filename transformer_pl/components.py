@@ -5,15 +5,13 @@ A component is built as `Class(config, site, **options)`; its constructor's sign
 
 import importlib
 import inspect
-import sys
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component, Model, Sizes, not_papers
 from transformer_pl.key_types import constraint_of
-from transformer_pl.runtime.errors import InputError, described, error_place, shown, suggestion
-from transformer_pl.runtime.isolated import isolated
+from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
@@ -27,25 +25,10 @@ def build(component: Component, config: Sizes, site: str | None) -> Any:
 
 
 def import_component(path: str) -> type:
-    """Import the class at a path. Raises an InputError that names the file and line where the import fails.
-
-    A module that is new to this process is imported in a child first, where it may hang, crash or exit without harm.
-    """
-    module_name = path.rpartition(".")[0]
+    """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
+    module_name, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")) or not module_name:
         raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
-    if module_name not in sys.modules and not is_core(path):
-        isolated(path, _try_import, path)
-    return _import(path)
-
-
-def _try_import(path: str) -> None:
-    """Import a class and return nothing, as a class would have to be imported to be received."""
-    _import(path)
-
-
-def _import(path: str) -> type:
-    module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, name, None)  # a module may have a __getattr__ of its own
@@ -55,8 +38,8 @@ def _import(path: str) -> type:
                 f"{path}: no module {error.name}; it must be importable from here: start the command in the folder "
                 f"that holds {error.name.replace('.', '/')}.py, or add that folder to PYTHONPATH"
             ) from None
-        raise InputError(f"{path}: {error_place(error)}: {error}") from None
-    except Exception as error:
+        raise InputError(f"{path}: {described(error)}") from None
+    except (Exception, SystemExit) as error:
         raise InputError(f"{path}: {described(error)}") from None
     if not inspect.isclass(found):
         classes = [

@@ -4,7 +4,6 @@ Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file
 """
 
 import os
-from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
@@ -13,12 +12,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from transformer_pl.key_types import (
+    DATASET,
     LARGEST,
+    PLAIN_NAME,
+    REVISION,
     ClassPath,
     Count,
+    CountOrNone,
     Flag,
     Multiplier,
-    Name,
     Natural,
     NoBool,
     OrNone,
@@ -26,9 +28,10 @@ from transformer_pl.key_types import (
     Processes,
     Rate,
     Ratio,
-    plain_names,
+    Text,
+    TextOrNone,
 )
-from transformer_pl.runtime.errors import shown, suggestion
+from transformer_pl.runtime.errors import suggestion
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
@@ -68,10 +71,10 @@ class Model(Section):
     d_model: Count = Field(default=512, description="width of the embeddings and of every layer's output (Section 3.1)")
     d_ff: Count = Field(default=2048, description="inner width of the feed-forward network (Section 3.3)")
     h: Count = Field(default=8, description="attention heads (Section 3.2.2)")
-    d_k: Annotated[Count | None, OrNone] = Field(
+    d_k: CountOrNone = Field(
         default=None, description="width of the queries and keys of a head (Section 3.2.2); unset: d_model / h"
     )
-    d_v: Annotated[Count | None, OrNone] = Field(
+    d_v: CountOrNone = Field(
         default=None, description="width of the values of a head (Section 3.2.2); unset: d_model / h"
     )
     p_drop: Rate = Field(default=0.1, description="dropout probability (Section 5.4)")
@@ -114,35 +117,34 @@ class Data(Section):
         default="transformer_pl.tasks.translation.Translation",
         description="import path of the task: what is read and what is scored",
     )
-    path: Annotated[Name | None, OrNone] = Field(default=None, description="folder that holds the text")
-    hub: Annotated[Name | None, OrNone, plain_names("NAME or OWNER/NAME", maximum=2)] = Field(
-        default=None, description="dataset of the Hugging Face hub, NAME or OWNER/NAME; unused where path is set"
-    )
-    subset: Annotated[Name | None, OrNone, plain_names("NAME", maximum=1)] = Field(
-        default=None, description="configuration of the hub's dataset, such as de-en"
-    )
-    revision: Annotated[Name | None, OrNone, plain_names("a branch, a tag or a commit")] = Field(
-        default=None, description="branch, tag or commit of the hub's dataset"
-    )
-    name: Annotated[Name | None, OrNone, plain_names("a short name without /", maximum=1)] = Field(
+    path: TextOrNone = Field(default=None, description="folder that holds the text")
+    hub: TextOrNone = Field(
         default=None,
+        pattern=DATASET,
+        description="dataset of the Hugging Face hub, NAME or OWNER/NAME; unused where path is set",
+    )
+    subset: TextOrNone = Field(
+        default=None, pattern=PLAIN_NAME, description="configuration of the hub's dataset, such as de-en"
+    )
+    revision: TextOrNone = Field(
+        default=None, pattern=REVISION, description="branch, tag or commit of the hub's dataset"
+    )
+    name: TextOrNone = Field(
+        default=None,
+        pattern=PLAIN_NAME,
         description="what names of trials and rows call the text; unset: the last part of path, or of hub",
     )
-    source: Name = Field(default="en", description="language to translate from, as the files or columns name it")
-    target: Name = Field(default="de", description="language to translate to, as the files or columns name it")
-    train: Annotated[Name | None, OrNone] = Field(
+    source: Text = Field(default="en", description="language to translate from, as the files or columns name it")
+    target: Text = Field(default="de", description="language to translate to, as the files or columns name it")
+    train: TextOrNone = Field(
         default=None, description="name of the training split; unset: the split whose name begins with train"
     )
-    val: Annotated[Name | None, OrNone] = Field(
-        default=None, description="name of the validation split; unset: as for train"
-    )
-    test: Annotated[Name | None, OrNone] = Field(
-        default=None, description="name of the test split; unset: as for train"
-    )
-    train_pairs: Annotated[Count | None, OrNone] = Field(
+    val: TextOrNone = Field(default=None, description="name of the validation split; unset: as for train")
+    test: TextOrNone = Field(default=None, description="name of the test split; unset: as for train")
+    train_pairs: CountOrNone = Field(
         default=None, description="use only this many pairs, the first of the training split; unset: all"
     )
-    most_words: Annotated[Count | None, OrNone] = Field(
+    most_words: CountOrNone = Field(
         default=None, description="most words in a sentence; longer training pairs are left out; unset: no limit"
     )
     most_ratio: Annotated[Ratio | None, OrNone] = Field(
@@ -150,10 +152,10 @@ class Data(Section):
         description="most words of one sentence per word of the other; pairs with more are left out; unset: no limit",
     )
     unique: Flag = Field(default=False, description="keep only the first of equal training pairs")
-    val_count: Annotated[Count | None, OrNone] = Field(
+    val_count: CountOrNone = Field(
         default=None, description="number of validation pairs expected, an error if it differs; unset: any number"
     )
-    test_count: Annotated[Count | None, OrNone] = Field(
+    test_count: CountOrNone = Field(
         default=None, description="number of test pairs expected, an error if it differs; unset: any number"
     )
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
@@ -216,7 +218,8 @@ class Trainer(Section):
     )
     compile: Literal["auto", "on", "off"] = Field(
         default="off",
-        description="compile the layers with torch.compile for training; auto: on a GPU, where there is a C++ compiler",
+        description="compile the layers with torch.compile for training; auto: on a GPU, "
+        "but not with fsdp2 or bf16-master",
     )
     threads: Annotated[Processes | None, OrNone] = Field(
         default=None,
@@ -266,24 +269,19 @@ class Config(Section):
         """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
         flat: dict[str, Any] = {}
         for name, value in vars(self).items():  # much faster than pydantic's own ways
-            if name == "model":
-                flat |= _flat_model(value)
-            elif name == "seed":
-                flat[name] = value
-            else:
-                flat |= {f"{name}.{key}": v for key, v in vars(value).items()}
+            flat |= _flat(name, value) if isinstance(value, Section) else {name: value}
         return flat
 
 
-def _flat_model(model: Model) -> dict[str, Any]:
-    """The dotted keys of a model with their values."""
+def _flat(name: str, section: Section) -> dict[str, Any]:
+    """The dotted keys of a section with their values."""
     flat: dict[str, Any] = {}
-    for name, value in vars(model).items():
-        if name in SLOTS:
-            flat[f"model.{name}"] = value.path
-            flat |= {f"model.{name}.{option}": v for option, v in value.options.items()}
+    for key, value in vars(section).items():
+        if isinstance(value, Component):
+            flat[f"{name}.{key}"] = value.path
+            flat |= {f"{name}.{key}.{option}": v for option, v in value.options.items()}
         else:
-            flat[f"model.{name}"] = value
+            flat[f"{name}.{key}"] = value
     return flat
 
 
@@ -341,7 +339,7 @@ def effective_sizes(config: Config) -> dict[str, int]:
 
 def nominal_sizes(model: Model) -> dict[str, Any]:
     """The model's keys in the paper's numbers: d_k and d_v filled in, the multipliers left out."""
-    values = _flat_model(model)
+    values = _flat("model", model)
     for key in ("model.d_k", "model.d_v"):
         values[key] = values[key] or model.d_model // model.h
     return {key: value for key, value in values.items() if key not in ("model.width", "model.depth")}
@@ -368,16 +366,11 @@ def is_known_key(key: str) -> bool:
     return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
 
 
-def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
+def unknown_key(key: str) -> str:
     """What is wrong with a key that does not exist, and the remedy."""
     if key == "scale":
-        return f"no such key; use --scale {shown(value)}, or parameters.scale of a sweep file"
-    inner = value.get("parameters", value) if isinstance(value, dict) else None  # W&B nests keys under `parameters`
-    is_section = key in Config.model_fields and key not in KEYS
-    if not is_section or not isinstance(inner, dict) or not inner:
-        return f"no such key{suggestion(key, known)}"
-    name, inner = next(iter(inner.items()))
-    return f"keys are flat, not nested; write them as `{key}.{shown(name)}: {shown(inner)}`"
+        return "no such key; use --scale, or parameters.scale of a sweep file"
+    return f"no such key{suggestion(key, [*KEYS, 'variant'])}"
 
 
 def without_section(key: str) -> str:

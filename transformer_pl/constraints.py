@@ -1,40 +1,29 @@
 """The constraints between keys of the configuration: what no type of a single key can say."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from transformer_pl.config import Config, exact_product
 from transformer_pl.key_types import LARGEST
 
 BY_WIDTH = ("d_model", "d_ff", "d_k", "d_v")  # the sizes that model.width multiplies
+Broken = tuple[tuple[str, ...], str]  # the keys that a constraint is about; what must hold, and the remedy
 
-
-class Broken(NamedTuple):
-    """A constraint that a config breaks."""
-
-    keys: tuple[str, ...]  # the keys that it is about
-    constraint: str  # what must hold, and the remedy
-
-
-NEVER_TOGETHER = (  # values of the trainer's keys, and why they do not go together
+NEVER_TOGETHER = (  # two settings of the trainer, and why they do not go together
+    ("precision", "16-mixed", "accelerator", "cpu", "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true"),
     (
-        {"precision": "16-mixed", "accelerator": "cpu"},
-        "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true",
-    ),
-    (
-        {"precision": "16-mixed", "strategy": "fsdp2"},
+        *("precision", "16-mixed", "strategy", "fsdp2"),
         "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
     ),
     (
-        {"precision": "bf16-master", "strategy": "fsdp2"},
+        *("precision", "bf16-master", "strategy", "fsdp2"),
         "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
     ),
     (
-        {"precision": "bf16-master", "compile": "on"},
+        *("precision", "bf16-master", "compile", "on"),
         "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
     ),
     (
-        {"compile": "on", "strategy": "fsdp2"},
+        *("compile", "on", "strategy", "fsdp2"),
         "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
     ),
 )
@@ -45,12 +34,12 @@ def broken_constraints(config: Config) -> Iterator[Broken]:
     yield from _products_are_whole(config)
     yield from _heads_divide_d_model(config)
     trainer = config.trainer
-    for values, constraint in NEVER_TOGETHER:
-        if all(getattr(trainer, name) == value for name, value in values.items()):
-            yield Broken(tuple(f"trainer.{name}" for name in values), constraint)
+    for first, value, second, other, constraint in NEVER_TOGETHER:
+        if (getattr(trainer, first), getattr(trainer, second)) == (value, other):
+            yield (f"trainer.{first}", f"trainer.{second}"), constraint
     if trainer.bleu_sample and trainer.strategy == "fsdp2":
         keys = "trainer.bleu_sample", "trainer.strategy"
-        yield Broken(keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0")
+        yield keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0"
 
 
 def _products_are_whole(config: Config) -> Iterator[Broken]:
@@ -65,7 +54,7 @@ def _products_are_whole(config: Config) -> Iterator[Broken]:
         product = exact_product(size or 1, multiplier)
         if size and (product.denominator != 1 or not 1 <= product <= LARGEST):
             constraint = f"at most {LARGEST:,}" if product > LARGEST else "a whole number of at least 1"
-            yield Broken((key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}")
+            yield (key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}"
 
 
 def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
@@ -76,4 +65,4 @@ def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
     if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
         effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
         constraint = f"h must divide d_model{effective} while {' and '.join(unset)} are unset; set them"
-        yield Broken(("model.h", "model.d_model", "model.width"), f"{constraint}, or choose another h")
+        yield ("model.h", "model.d_model", "model.width"), f"{constraint}, or choose another h"

@@ -3,13 +3,15 @@
 Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
 
+import ast
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COUNTS, KEYS, SLOTS, Config, Model, is_known_key, unknown_key
+from transformer_pl.config import COUNTS, SLOTS, Config, Model, is_known_key, unknown_key
 from transformer_pl.constraints import broken_constraints
 from transformer_pl.key_types import constraint_of
 from transformer_pl.runtime.errors import InputError, shown
@@ -78,17 +80,16 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
     wrong = {}
     for key in [key for key in merged if not is_known_key(key)]:
         value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key, value, KEYS)}"
-    known = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
-    try:
-        return Config.model_validate(_nest(known)), wrong
-    except ValidationError as error:
-        for mistake in error.errors():
-            key = ".".join(str(name) for name in mistake["loc"][:2])
-            value, place = merged[key]
-            wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}"
-    right = {key: value_and_place for key, value_and_place in known.items() if key not in wrong}
-    return Config.model_validate(_nest(right)), wrong
+        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key)}"
+    while True:
+        right = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
+        try:
+            return Config.model_validate(_nest(right)), wrong
+        except ValidationError as error:
+            for mistake in error.errors():
+                key = ".".join(str(name) for name in mistake["loc"][:2])
+                value, place = merged[key]
+                wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}"
 
 
 def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
@@ -113,15 +114,10 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
 
 def parse_scalar(value: object) -> object:
     """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
-    if not isinstance(value, str) or not value.isascii():  # Python reads the digits of every script
-        return value
-    if value in ("None", "True", "False"):
-        return {"None": None, "True": True, "False": False}[value]
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
+    if isinstance(value, str):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            read = ast.literal_eval(value)
+            return read if isinstance(read, int | float | None) else value
     return value
 
 
@@ -133,15 +129,12 @@ def scale_names() -> list[str]:
 def scale_level(scale: str) -> Level:
     """The keys of a scale, by its name or by the path of a YAML file of one's own."""
     names = scale_names()
-    if scale in names:
-        path = SCALES / f"{scale}.yaml"
-    elif scale.endswith((".yaml", ".yml")):
-        path = Path(scale)
-    else:
+    if scale not in names and not scale.endswith((".yaml", ".yml")):
         raise InputError(
             f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}; or give the path of a YAML file, such "
             "as my_scale.yaml"
         )
+    path = SCALES / f"{scale}.yaml" if scale in names else Path(scale)
     values = {str(key): value for key, value in read_yaml(path).items()}
     if "seed" in values:
         raise InputError(
@@ -152,16 +145,17 @@ def scale_level(scale: str) -> Level:
 
 
 def parse_variant(variant: str, place: str) -> Level:
-    """Read a variant: `base`, or `key=value` pairs. It is split at blanks, then at the first `=`."""
+    """Read a variant: `base`, or `key=value` pairs separated by blanks."""
+    words = [] if variant.strip() == "base" else variant.split()
+    return read_pairs(words, f"{place} variant {shown(repr(variant))}")
+
+
+def read_pairs(words: Iterable[str], place: str) -> Level:
+    """Read words such as `model.h=4`, each split at its first `=`."""
     values: dict[str, str] = {}
-    for word in [] if variant.strip() == "base" else variant.split():
+    for word in words:
         key, equals, value = word.partition("=")
-        if not equals or not value:
-            raise InputError(
-                f"{place} variant {shown(repr(variant))}: must be `base` or key=value separated by blanks, not "
-                f"{shown(repr(word))}"
-            )
-        if key in values:
-            raise InputError(f"{place} variant {shown(repr(variant))}: {key} is set twice")
+        if not equals or key in values:
+            raise InputError(f"{place}: {shown(repr(word))}: must be key=value, such as model.h=4, and each key once")
         values[key] = value
-    return Level(f"{place} variant {shown(repr(variant))}", values)
+    return Level(place, values)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_pl.command_line import (
     CommandParser,
-    add_beside_option,
     add_sweep_options,
-    complete_retune_options,
+    complete_sweep_options,
     refuse_options,
     run_command,
     sweep_file,
@@ -68,9 +67,8 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table = parser.add_argument_group("what is printed")
     formats, page = ("terminal", *TEXT_FORMATS, "html"), "html writes the page and prints its path (%(default)s)"
     table.add_argument("--format", choices=formats, default="terminal", help=page)
-    add_beside_option(table)
     options = parser.parse_args(argv)
-    complete_retune_options(options)
+    complete_sweep_options(options)
     if not options.runs.is_dir():
         raise InputError(f"--runs {options.runs}: must be a runs folder of the sweep, but there is no such folder")
     if options.format in ("json", "csv") and len(options.files) > 1:

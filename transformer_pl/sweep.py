@@ -16,9 +16,8 @@ from rich.console import Console
 from transformer_pl.checks.run import check_models
 from transformer_pl.command_line import (
     CommandParser,
-    add_beside_option,
     add_sweep_options,
-    complete_retune_options,
+    complete_sweep_options,
     other_table,
     refuse_options,
     run_command,
@@ -261,8 +260,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
     run.add_argument(
         "--worker", action="store_true", help="end when nothing is left that no other command trains; no table"
     )
-    table = parser.add_argument_group("what is printed")
-    add_beside_option(table)
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
     search.add_argument(
         "--sampler",
@@ -281,7 +278,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
     folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
-    complete_retune_options(options)
+    complete_sweep_options(options)
     if sum(map(bool, (options.file, options.list, options.clean, options.schema))) != 1:
         parser.error("give one of FILE, --list, --clean and --schema")
     if options.launcher == "slurm" and options.worker:  # one that was submitted

@@ -5,6 +5,7 @@ its last checkpoint. One that diverged keeps its last good checkpoint and is not
 """
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -18,17 +19,17 @@ import yaml
 
 from transformer_pl import components
 from transformer_pl.checks.run import check_model
-from transformer_pl.command_line import CommandParser, folder_name, run_command, text
+from transformer_pl.command_line import CommandParser, add_runs_option, run_command, text
 from transformer_pl.component_sources import keep_sources
 from transformer_pl.config import sizes
-from transformer_pl.config_help import help_text
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.sources import open_corpus
 from transformer_pl.experiments.cost import training_cost
+from transformer_pl.experiments.schema import help_text
 from transformer_pl.experiments.texts import shown_stages
 from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, resolve, scale_level, scale_names
+from transformer_pl.levels import DEFAULT_SCALE, Level, parse_variant, read_pairs, resolve, scale_level, scale_names
 from transformer_pl.runtime.environment import (
     TRIAL,
     avoid_spinning_threads,
@@ -37,7 +38,7 @@ from transformer_pl.runtime.environment import (
     project_version,
     under_wandb_agent,
 )
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable, why_unwritable, write_atomically, write_json
 from transformer_pl.runtime.log_stream import logged
 from transformer_pl.runtime.signals import Stopped, component_code
@@ -47,7 +48,6 @@ from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.lock import Lost
 from transformer_pl.trials.metrics import Diverged
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
@@ -93,40 +93,27 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         "in parentheses.",
         epilog=f"{EXAMPLES}\n{help_text()}",
     )
-    parser.add_argument(
-        "--scale",
-        type=text,
-        default=DEFAULT_SCALE,
-        metavar="S",
-        help=f"{', '.join(scale_names())} or your own YAML ({DEFAULT_SCALE})",
-    )
-    parser.add_argument(
-        "--variant",
-        metavar="KEY=VALUE ...",
-        help="a row of a sweep: `base`, or what differs from it; wins over --key=value",
-    )
-    parser.add_argument(
-        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
-    )
+    known = f"{', '.join(scale_names())} or your own YAML (%(default)s)"
+    parser.add_argument("--scale", type=text, default=DEFAULT_SCALE, metavar="S", help=known)
+    row = "a row of a sweep: `base`, or what differs from it; wins over --key=value"
+    parser.add_argument("--variant", metavar="KEY=VALUE ...", help=row)
+    add_runs_option(parser)
     parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
     options, rest = parser.parse_known_args(argv)
-    levels = [scale_level(options.scale), Level("command line", _read_keys(rest))]
+    levels = [scale_level(options.scale), _read_keys(rest)]
     if options.variant is not None:
         levels.append(parse_variant(options.variant, "command line"))
     return options, levels
 
 
-def _read_keys(argv: list[str]) -> dict[str, str]:
+def _read_keys(argv: list[str]) -> Level:
     """The keys of the config on a command line, as `--key=value` or `--key value`."""
-    keys: dict[str, str] = {}
-    words = iter(argv)
+    words, pairs = iter(argv), []
     for word in words:
-        key, equals, after = word.removeprefix("--").partition("=")
-        value = after if equals else next(words, None)
-        if value is None or key in keys or not word.startswith("--"):
-            raise InputError(f"command line: {word}: must be --key=value, with one value for each key")
-        keys[key] = value
-    return keys
+        if not word.startswith("--"):
+            raise InputError(f"command line: {shown(word)}: must be --key=value, or --key value")
+        pairs.append(word[2:] if "=" in word else "=".join([word[2:], *itertools.islice(words, 1)]))
+    return read_pairs(pairs, "command line")
 
 
 def _report_ended(run: TrialRun) -> int | None:
@@ -238,15 +225,16 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     cost = training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
     earlier = trained_elsewhere(run, rerun)
     with trial_loggers(run) as (file, wandb):
-        training = reuse_weights(run, earlier, file) if earlier else fit(run, prepared, file, wandb)
+        earlier_s = reuse_weights(run, earlier, file) if earlier else fit(run, prepared, file, wandb)
         evaluation = evaluate_trial(config, trial, prepared)
         metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
         if sampled := [line[sample] for line in trial.metrics() if sample in line]:
             metrics[sample] = sampled[-1]
         converged = convergence(trial.metrics(), config.steps)
+        rates = [line["tokens_per_s"] for line in trial.metrics() if "tokens_per_s" in line]
         for logger in (file, wandb):
             logger.log_metrics(metrics, config.steps)
-        wandb.run.tell(tables={"translations": evaluation.examples})
+        wandb.tell(tables={"translations": evaluation.examples})
         result = {
             "version": project_version(),
             "id": run.identity.trial,
@@ -263,15 +251,15 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "params": evaluation.params,
             "steps": config.steps,
             "flops": cost.flops,
-            "tokens_per_s": training.tokens_per_s,
-            "wall_s": round(training.earlier_s + time.perf_counter() - started, 1),
+            "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
+            "wall_s": round(earlier_s + time.perf_counter() - started, 1),
             "exempt": exempt,
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
-        wandb.run.tell(summary=wandb_summary(result))
+        wandb.tell(summary=wandb_summary(result))
     return result
 
 

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_pl.command_line import CommandParser, folder_name, run_command, whole_number
+from transformer_pl.command_line import CommandParser, add_runs_option, run_command, whole_number
 from transformer_pl.components import described
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
+from transformer_pl.trials.runs_folder import find, trained_config
 from transformer_pl.trials.trial import Trial
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
@@ -47,9 +47,7 @@ def main(argv: list[str]) -> int:
         metavar="N",
         help="print N outputs per line: line number, score, text (the best one's text alone)",
     )
-    group.add_argument(
-        "--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help="the folder of all results (%(default)s)"
-    )
+    add_runs_option(group)
     options = parser.parse_args(argv)
     result = find(options.runs, options.trial)
     decoding = {"decode.beam": options.beam, "decode.alpha": options.alpha}

@@ -123,8 +123,8 @@ def test_numbers_that_yaml_takes_for_text_are_numbers():
     [
         (["nope"], "did you mean tpe"),
         (["tpe", "bogus=1"], "bogus"),
-        (["tpe", "seed"], "tpe seed"),
-        (["tpe", "seed=1", "seed=2"], "seed=1 seed=2"),
+        (["tpe", "seed"], "seed"),
+        (["tpe", "seed=1", "seed=2"], "seed=2"),
     ],
 )
 def test_an_invalid_sampler_is_refused(words, mistake):

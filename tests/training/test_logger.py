@@ -13,8 +13,8 @@ import pytest
 from helpers import ROOT, descendants, processes, read_back, wait_for
 
 from transformer_pl.runtime.signals import Stopped
-from transformer_pl.training.logger import MetricsFile
-from transformer_pl.training.wandb_process import SEND_S, WandbRun
+from transformer_pl.training.logger import MetricsFile, WandbLogger
+from transformer_pl.training.wandb_process import SEND_S
 
 ANSWERS = {
     "viewer": {"id": "1", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}},
@@ -70,7 +70,7 @@ def server(monkeypatch):
 
 def a_run(folder, **changes):
     config = {"model.h": 4, "row": "h=4", "sweep": "table3-A@demo"}
-    return WandbRun(**{"folder": str(folder), "name": "h=4 s1", "tags": ["demo", "h=4"], "config": config} | changes)
+    return WandbLogger(**{"folder": str(folder), "name": "h=4 s1", "tags": ["demo", "h=4"], "config": config} | changes)
 
 
 def offline(folder):
@@ -209,8 +209,8 @@ def test_a_signal_ends_the_wait_for_w_and_b_and_w_and_b(tmp_path):
 def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(tmp_path):
     program = f"""if True:
         import time
-        from transformer_pl.training.wandb_process import WandbRun
-        run = WandbRun(folder={str(tmp_path)!r}, name="name", tags=["tag"], config={{}})
+        from transformer_pl.training.logger import WandbLogger
+        run = WandbLogger(folder={str(tmp_path)!r}, name="name", tags=["tag"], config={{}})
         time.sleep(600)
     """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as trial:

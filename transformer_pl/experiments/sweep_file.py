@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_pl import components
-from transformer_pl.config import KEYS, Config, is_known_key, unknown_key
+from transformer_pl.config import Config, is_known_key, unknown_key
 from transformer_pl.experiments.trial_config import as_trained
 from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.runtime.environment import PROJECT
@@ -146,7 +146,7 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     values_by_key, unknown = {}, []
     for key, entry in parameters.items():
         if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
-            unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key), entry, [*KEYS, *OUR_PARAMETERS])}")
+            unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
         elif not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
             form = "{value: ...} or {values: [...]} in a grid"
             errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")

@@ -176,7 +176,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     invalid by themselves. Constraints between keys are not checked here.
     """
     if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
-        raise ValueError(unknown_key(str(key), parameter, [*KEYS, *OUR_PARAMETERS]))
+        raise ValueError(unknown_key(str(key)))
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
     if type(KEYS.get(key)) in (int, float):  # YAML takes some numbers for text, such as 1e-4

@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from transformer_pl.config import without_section
-from transformer_pl.levels import parse_scalar
+from transformer_pl.levels import parse_scalar, read_pairs
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search
@@ -190,9 +190,7 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     name, *options = words
     if name not in kinds:
         raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
-    pairs = {key: value for key, _, value in (option.partition("=") for option in options)}
-    if len(pairs) < len(options) or not all(pairs.values()):
-        raise InputError(f"{flag} {' '.join(words)}: must be a name and key=value pairs, each key once; correct it")
+    pairs = read_pairs(options, f"{flag} {name}").values
     try:
         return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
     except (TypeError, ValueError, ImportError) as error:

@@ -2,13 +2,12 @@
 
 import logging
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
-from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
@@ -26,17 +25,11 @@ from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import TrialRun
 
 
-class TrainingSummary(NamedTuple):
-    """What the result says of a training."""
-
-    tokens_per_s: float | None  # mean rate of training; None where no step was logged
-    earlier_s: float  # seconds that earlier processes trained, before an interruption
-
-
-def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) -> TrainingSummary:
+def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) -> float:
     """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
 
-    file: of the metrics, which is opened here. Raises Diverged or Stopped.
+    file: of the metrics, which is opened here. Returns the seconds that earlier processes trained, before an
+    interruption. Raises Diverged or Stopped.
     """
     config = run.config
     L.seed_everything(config.seed, verbose=False)
@@ -46,17 +39,14 @@ def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) 
     data = TranslationDataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
-    dropout = LambdaCallback(on_train_start=_draw_dropout_by_rank)
-    trainer = build_trainer(config, [file, *loggers], [checkpoints, dropout])
+    trainer = build_trainer(config, [file, *loggers], [checkpoints])
     newest, step = checkpoints.newest()
     file.start(step)
     trainer.fit(module, data, ckpt_path=newest, weights_only=True)
     weights = module.weights()
     if trainer.is_global_zero:
         run.trial.save_weights(checkpoints.averaged() or weights)
-    rates = [line["tokens_per_s"] for line in run.trial.metrics() if "tokens_per_s" in line]
-    rate = round(sum(rates) / len(rates), 1) if rates else None
-    return TrainingSummary(rate, checkpoints.earlier_s)
+    return checkpoints.earlier_s
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -95,12 +85,6 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     )
 
 
-def _draw_dropout_by_rank(trainer: L.Trainer, module: L.LightningModule) -> None:
-    """Seed each rank differently, after Lightning has seeded all alike and every rank has built the same weights."""
-    if trainer.global_rank and isinstance(module, TransformerModule):
-        torch.manual_seed(module.config.seed + trainer.global_rank)
-
-
 def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
     """The result of a finished trial that differs from this one only in decoding; None without one.
 
@@ -115,12 +99,12 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
     return None
 
 
-def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> TrainingSummary:
-    """Hard-link the weights of the trial of a result that `trained_elsewhere` has found."""
+def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> float:
+    """Hard-link the weights of the trial of a result that `trained_elsewhere` has found. Returns what `fit` returns."""
     print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
     run.trial.link(result["folder"], "weights.pt", "metrics.jsonl")
     file.start(run.config.steps)
-    return TrainingSummary(result["tokens_per_s"], 0.0)
+    return 0.0
 
 
 def accelerator(config: Config) -> str:
@@ -138,7 +122,7 @@ def gpu_names(config: Config) -> list[str]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether the layers are compiled for training: `auto` means on a GPU, where torch can compile them."""
+    """Whether the layers are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
     if config.trainer.compile == "auto":
         whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
         return whole and accelerator(config) == "cuda"

@@ -34,9 +34,8 @@ class TransformerModule(L.LightningModule):
         self.model = Transformer(self.sizes)
         self._trained = torch.zeros(2)  # on this rank since the last log line: loss in nats, target tokens
         self._diverged_at = torch.tensor(math.inf)  # the first step on this rank whose loss was not finite
-        self._log_started = 0.0  # when the time of the next log line began, less the time of validations
-        self._earlier_s = 0.0  # what an earlier process trained for the next log line
-        self._validation_started: float | None = None  # None: no validation is running
+        self._seconds = 0.0  # trained since the last log line, without validations
+        self._clock = 0.0  # up to when they are counted
         self._compiled = False
 
     def configure_model(self) -> None:
@@ -107,18 +106,19 @@ class TransformerModule(L.LightningModule):
         loss.backward()
 
     def on_train_start(self) -> None:
+        if self.global_rank:  # dropout differs from rank to rank, after all have built the same weights
+            torch.manual_seed(self.config.seed + self.global_rank)
         self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
-        self._log_started = time.perf_counter() - self._earlier_s
+        self._clock = time.perf_counter()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the sums and the seconds that the next log line is made from. Lightning calls it on every rank."""
-        seconds = (self._validation_started or time.perf_counter()) - self._log_started
         sums = self.trainer.strategy.all_gather(self._trained)  # (ranks, 2), or (2,)
-        checkpoint["trained"] = {"sums": sums.reshape(-1, 2).tolist(), "seconds": seconds}
+        checkpoint["trained"] = {"sums": sums.reshape(-1, 2).tolist(), "seconds": self._seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore them. Where the number of ranks is another, rank 0 gets the sums of all."""
-        self._earlier_s, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
+        self._seconds, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
         if len(sums) != self.trainer.world_size:
             sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, 2)])
         self._trained = sums[self.global_rank]
@@ -129,19 +129,19 @@ class TransformerModule(L.LightningModule):
         Lightning calls it after every optimiser step, before a callback may save and stop: so no line is logged twice.
         """
         scheduler.step()
-        if self.trainer.global_step % self.config.trainer.log_every == 0:
-            loss, tokens = self._sum_over_ranks(self._trained)
+        logs = self.trainer.global_step % self.config.trainer.log_every == 0
+        loss, tokens = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
+        now = time.perf_counter()
+        self._seconds, self._clock = self._seconds + now - self._clock, now
+        if logs:
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
-            seconds = time.perf_counter() - self._log_started
             (lr,) = scheduler.get_last_lr()
-            self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / seconds})
-            self._trained = torch.zeros_like(self._trained)
-            self._log_started = time.perf_counter()
+            self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / self._seconds})
+            self._trained, self._seconds = torch.zeros_like(self._trained), 0.0
 
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
-        self._validation_started = time.perf_counter()
         if self._compiled:  # other lengths, no gradients, caches: each would be compiled anew
             torch.compiler.set_stance("force_eager")
 
@@ -178,9 +178,7 @@ class TransformerModule(L.LightningModule):
         """Leave the time of the validation and of its callbacks out of the training rate."""
         if self._compiled:
             torch.compiler.set_stance("default")
-        if self._validation_started is not None:
-            self._log_started += time.perf_counter() - self._validation_started
-        self._validation_started = None
+        self._clock = time.perf_counter()
 
     def configure_optimizers(self) -> Any:
         """Adam and the learning rate of equation 3, Section 5.3."""

@@ -1,7 +1,7 @@
-"""A W&B run in a process of its own, for a trial. Only this file imports wandb.
+"""The W&B process of a trial: `python -m transformer_pl.training.wandb_process`. Only this file imports wandb.
 
 W&B's calls may block for minutes, or raise, when the network or the service fails. Here they cannot delay or end a
-trial: a thread writes messages to a socket, as lines of JSON, and only `WandbRun.finish` waits, no longer than it says.
+trial, which only writes messages to a socket, as lines of JSON: see WandbLogger.
 """
 
 import io
@@ -9,10 +9,7 @@ import json
 import os
 import queue
 import re
-import select
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -27,66 +24,7 @@ from transformer_pl.runtime.network import why_unreachable
 from transformer_pl.runtime.signals import kill
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial
-KILLED_S = 0.4  # seconds to wait until a killed process is gone; one that hangs in the system may stay
 SEND_S = 30.0  # seconds that it gets at the end where its server answers, or where nothing else waits
-
-
-class WandbRun:
-    """The trial's end of the pipe. No method fails when W&B does, and only `finish` waits for it."""
-
-    def __init__(self, **run: Any):
-        """run: the arguments of `_open_run`."""
-        self._process: subprocess.Popen[bytes] | None = None
-        if os.environ.get("WANDB_MODE") != "disabled":
-            self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the end
-            command = [sys.executable, "-m", "transformer_pl.training.wandb_process"]
-            self._socket, theirs = socket.socketpair()
-            with theirs:
-                self._process = subprocess.Popen(command, stdin=theirs.fileno())
-            threading.Thread(target=self._write, daemon=True).start()
-            self.tell(run=run)
-
-    def tell(self, **message: Any) -> None:
-        """Send a message of one key: log, summary or tables."""
-        if self._process:
-            self._lines.put(json.dumps(message).encode() + b"\n")
-
-    def finish(self, exit_code: int = 0, wait: float = END_S) -> None:
-        """End the run. Its processes are killed if they have not ended after `wait` seconds, or when a signal comes.
-
-        After exit code 0, a run that is online at a server that answers gets SEND_S to send what is queued.
-        """
-        if self._process is None:
-            return
-        self.tell(finish=exit_code)
-        self._lines.put(None)
-        try:
-            ended = _ends_in(self._process, wait)
-            if not ended and exit_code == 0 and select.select([self._socket], [], [], 0)[0]:  # see `_read`
-                _ends_in(self._process, SEND_S - wait)
-        finally:
-            if self._process.returncode != 0:
-                print("W&B: logging stopped before its end; all metrics are in metrics.jsonl", flush=True)
-                kill(self._process.pid)
-                _ends_in(self._process, KILLED_S)
-            self._socket.close()
-
-    def _write(self) -> None:
-        """Write the lines to the socket. Where W&B hangs, this waits until its process is killed."""
-        with suppress(OSError):
-            while line := self._lines.get():
-                self._socket.sendall(line)
-            self._socket.shutdown(socket.SHUT_WR)
-
-
-def _ends_in(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-    return process.returncode is not None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The W&B process
 
 _messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 _server: str | None = None  # at which the run is online
@@ -119,7 +57,7 @@ def _read() -> None:
 def _keep_run() -> None:
     import wandb  # here, because it is slow, and signals are ignored by now
 
-    run = _open_run(**_messages.get()[1])
+    run = open_run(**_messages.get()[1])
     while True:
         kind, content = _messages.get()
         if kind == "log":
@@ -137,7 +75,7 @@ def _keep_run() -> None:
             return
 
 
-def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -> Any:
+def open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -> Any:
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
     The environment variables of W&B win over `name` and the default project. The run is online where there is an API

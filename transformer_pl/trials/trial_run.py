@@ -46,5 +46,6 @@ class TrialRun:
         return self.config.flat() | effective_sizes(self.config)
 
     def labels(self) -> dict[str, Any]:
-        """What W&B shows of the run from its start."""
-        return {"name": self.name, "tags": self.tags, "config": self.settings | sweep_and_row(self.difference)}
+        """The folder of the W&B run, and what it shows from its start."""
+        config = self.settings | sweep_and_row(self.difference)
+        return {"folder": str(self.trial.folder), "name": self.name, "tags": self.tags, "config": config}
