@@ -9,6 +9,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from transformer_pl.command_line import CommandParser, add_runs_option, run_command, whole_number
 from transformer_pl.components import described
@@ -89,17 +90,21 @@ def main(argv: list[str]) -> int:
 
 def _lines(file: Path | None) -> Iterator[list[str]]:
     """The sentences in chunks; typed ones one at a time."""
-    try:
-        errors = "strict" if file else "replace"
-        text = open(file or 0, encoding="utf-8-sig", errors=errors, newline="\n")  # noqa: SIM115  # open to the end
-        lines = text.readlines() if file else text
-    except (OSError, UnicodeDecodeError) as error:
-        place = f"FILE {file}" if file else "standard input"
-        raise InputError(f"{place}: must be UTF-8 text that can be read, but: {error}; fix it") from None
-    if typed := text.isatty():
+    if file:
+        try:
+            text: TextIO = io.StringIO(file.read_bytes().decode("utf-8-sig"), newline="\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {error}; fix it") from None
+    elif isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
+        text = sys.stdin
+    else:
+        raise InputError("standard input: must be open, as no FILE is given, but is closed; give a FILE")
+    typed = text.isatty()
+    if typed:
         print("type a sentence, end with Ctrl-D", file=sys.stderr)
-    stripped = (line.removesuffix("\n").removesuffix("\r") for line in lines)
-    return iter(lambda: list(itertools.islice(stripped, 1 if typed else CHUNK)), [])
+    lines = (line.removesuffix("\n").removesuffix("\r") for line in text)
+    return iter(lambda: list(itertools.islice(lines, 1 if typed else CHUNK)), [])
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def test_what_is_in_the_cache_is_read_without_a_network(cached, revision, capfd)
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("keys", [{"revision": OTHER}, {"revision": "a-branch"}, {"subset": "fr-en"}, {"hub": "-x-/y"}])
+@pytest.mark.parametrize("keys", [{"revision": OTHER}, {"revision": "a-branch"}, {"subset": "fr-en"}])
 def test_what_is_not_in_the_cache_is_reported_at_once(cached, keys):
     begun = time.monotonic()
     message = mistake(**keys)

@@ -114,7 +114,7 @@ def kill_and_continue(whole: Whole, runs: Path, kills: int, seed: int) -> None:
         codes.append(killed(start(runs, whole.keys), runs, target, chance))
         wait_for(lambda: not any(f"--runs={runs} " in one.command for one in processes()))
     assert codes[0] != 0
-    removable = {item.path for item in find_removable(runs)}
+    removable = find_removable(runs)
     assert all(path in removable or (path / "result.json").exists() for path in (runs / "trials").iterdir())
     trial = train(runs, whole.keys)
     tiny_trials.same(trial, whole.outcome)

@@ -1,6 +1,5 @@
 """How long the trials of a sweep will take, by the first steps of each row on this machine (`--plan --measure`)."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +44,6 @@ def measured(
 
 def _seconds_a_step(planned: PlannedTrial, workers: Workers) -> float:
     last = min(LAST, planned.config.steps) // EVERY * EVERY  # the last step that is logged until then
-    os.environ["WANDB_MODE"] = "disabled"
     with TemporaryDirectory(prefix="measure") as name:
         runs = Path(name)
         (runs / "data").symlink_to(planned.prepared.folder.parent.resolve())
@@ -54,7 +52,7 @@ def _seconds_a_step(planned: PlannedTrial, workers: Workers) -> float:
         words += [f"--{key}={value}" for key, value in ours.items()]
         identity = Identity({**planned.identity.inputs, "trainer.val_every": LAST + 1})
         trial = Trial(runs / "trials" / f"measured-{identity.trial}")
-        process = workers.start(planned._replace(argv=words, identity=identity, trial=trial), 0)
+        process = workers.start(planned._replace(argv=words, identity=identity, trial=trial), 0, WANDB_MODE="disabled")
         try:
             while max(times := _times(trial), default=0) < last:
                 if process.exitcode is not None and max(times := _times(trial), default=0) < last:

@@ -47,8 +47,11 @@ class Workers:
         trial_count = counted(len(trials) + undrawn, "trial")
         return f"{trial_count} to train, {self.count} at a time, each on {self._share()}, with {numbers}"
 
-    def start(self, planned: "PlannedTrial", worker: int) -> BaseProcess:
-        """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log."""
+    def start(self, planned: "PlannedTrial", worker: int, **variables: str) -> BaseProcess:
+        """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log.
+
+        variables: more environment variables of it.
+        """
         planned.trial.make()
         environment = without_slurm() | {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
@@ -56,6 +59,7 @@ class Workers:
             "WANDB_NAME": planned.name,
             ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
             TRIAL: planned.identity.trial,
+            **variables,
         }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]

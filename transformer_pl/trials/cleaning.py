@@ -35,14 +35,14 @@ def list_runs(runs: Path, console: Console) -> None:
     files = {folder: _files(folder) for folder in (*plans, *(trial.folder for trial in trials))}
     states = {trial_id(trial.folder.name): trial.state() for trial in trials}
     table = _table("sweep", "trials", "changed", "differs by")
-    for folder, plan in sorted(plans.items(), key=lambda item: _changed(files[item[0]]), reverse=True):
+    for folder, plan in sorted(plans.items(), key=lambda item: _newest(files[item[0]]), reverse=True):
         counts = Counter(states.get(trial_id(trial["folder"]), "new") for trial in plan["trials"])
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         table.add_row(folder.name, told, _changed(files[folder]), plan["differs"])
     console.print(table)
     console.print()
     table = _table("trial", "state", "changed", "size", "score")
-    for trial in sorted(trials, key=lambda trial: _changed(files[trial.folder]), reverse=True):
+    for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
         name, result = trial.folder.name, trial.result()
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
         table.add_row(name, states[trial_id(name)], _changed(files[trial.folder]), _size(files[trial.folder]), score)
@@ -147,10 +147,13 @@ def _files(folder: Path) -> list[os.stat_result]:
     return statuses
 
 
-def _changed(files: Iterable[os.stat_result]) -> str:
+def _newest(files: Iterable[os.stat_result]) -> float:
     """When the newest file was written."""
-    newest = max((file.st_mtime for file in files), default=0.0)
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
+    return max((file.st_mtime for file in files), default=0.0)
+
+
+def _changed(files: Iterable[os.stat_result]) -> str:
+    return time.strftime("%d %b %H:%M", time.localtime(_newest(files)))
 
 
 def _size(files: Iterable[os.stat_result]) -> str:
