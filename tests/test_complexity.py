@@ -66,6 +66,7 @@ def test_a_length_too_large_for_memory_is_left_out():
     assert completed.stdout == "4\n", completed.stderr
 
 
+@pytest.mark.slow  # 7 s
 def test_the_command_times_every_layer_of_a_sweep(tmp_path):
     """The command of tests/benchmarks/README.md, on layers that are quick."""
     file, runs = tmp_path / "layers.yaml", tmp_path / "runs"

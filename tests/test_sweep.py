@@ -127,11 +127,11 @@ def failing(tmp_path):
 
 def test_a_failed_trial_is_named_with_its_log_the_others_run_on_and_the_same_command_tries_it_again(failing):
     words = ["sweep", failing / "grid.yaml", "--runs", failing / "runs"]
-    completed = forked.command(*words, PYTHONPATH=str(failing))
+    completed = forked.command(*words, PYTHONPATH=str(failing), WANDB_MODE="disabled")
     assert completed.returncode == 1
     assert any("line 14" in line and "ZeroDivisionError" in line for line in completed.stdout.splitlines())
     assert sum(line.startswith("failed: ") and "log.txt" in line for line in completed.stdout.splitlines()) == 2
     assert "failed" in (failing / "runs" / "sweeps" / "grid@demo" / "table.md").read_text()
     assert len(results(failing / "runs")) == 1
-    again = forked.command(*words, PYTHONPATH=str(failing), REPAIRED="yes")
+    again = forked.command(*words, PYTHONPATH=str(failing), WANDB_MODE="disabled", REPAIRED="yes")
     assert again.returncode == 0 and len(results(failing / "runs")) == 3, again.stdout

@@ -87,6 +87,7 @@ def test_two_commands_share_a_grid(undisturbed, tmp_path):
     assert len(logs) == 2, "no trial was trained twice"
 
 
+@pytest.mark.slow  # 11 s
 def test_a_worker_ends_when_nothing_is_left_that_nobody_trains(undisturbed, tmp_path):
     grid, expected = undisturbed
     runs = tmp_path / "runs"

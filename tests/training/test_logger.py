@@ -158,8 +158,10 @@ def are_gone(pids):
     ("victim", "exit_code"),
     [
         ("server", 0),
-        ("service", 143),
-        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in (("server as it opens", 0), ("own", 143))),
+        *(
+            pytest.param(*slow, marks=pytest.mark.slow)
+            for slow in (("service", 143), ("server as it opens", 0), ("own", 143))
+        ),
     ],
 )
 def test_w_and_b_that_hangs_delays_no_step_and_the_end_by_five_seconds(server, tmp_path, victim, exit_code):
