@@ -44,7 +44,7 @@ TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests 
     "trials/identity.py": "tests/trials/test_identity.py tests/test_core_revision.py -k 'not twenty and not makes'",
     "trials/convergence.py": "tests/trials/test_convergence.py",
     "training/checkpoint.py": "tests/training/test_checkpoint.py",
-    "experiments/launch.py": "tests/experiments/test_scheduling.py",
+    "experiments/launch.py": "tests/experiments/test_launch.py -m 'not slow'",
     "experiments/plan.py": "tests/experiments/test_plan.py -k 'not other_size'",
 }
 # What the tests import anyway, once for all of them.

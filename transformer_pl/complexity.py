@@ -10,13 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from transformer_pl.checks.run import check_models
-from transformer_pl.command_line import (
-    CommandParser,
-    add_row_options,
-    run_command,
-    sweep_file,
-    whole_numbers,
-)
+from transformer_pl.command_line import CommandParser, add_row_options, run_command, sweep_file, whole_numbers
 from transformer_pl.components import build
 from transformer_pl.config import Config, sizes
 from transformer_pl.experiments.sweep_file import read_sweep

@@ -14,7 +14,7 @@ from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
-GAPS = (0.5, 1, 2)  # differences from base of which the table says how many seeds show them
+GAP = 1  # the difference from base of which the table says how many seeds show it
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/reporting/README.md"
 
 
@@ -86,18 +86,14 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, with Holm's correction for {counted(tested, 'row')}"
-        note += f"{_needed_seeds(rows) if several else ''}. "
+        if several:
+            pairs = [(one, S) for row in rows if (one := row.score) and (S := len(row.results.done)) > 1]
+            needed = seeds_to_resolve(GAP, pairs) or f"more than {MOST_SEEDS}"
+            note += f"; a difference of {GAP} {rows[0].results.measure.title} takes {needed} seeds a row"
+        note += ". "
     if compared:
         note += f"Intervals are for other sentences{' and other seeds' if several else ''}."
     return note.rstrip()
-
-
-def _needed_seeds(rows: Sequence[TableRow]) -> str:
-    """How many seeds a row would show the smallest of GAPS that few enough seeds show."""
-    several = [(one, S) for row in rows if (one := row.score) and (S := len(row.results.done)) > 1]
-    needed = ((gap, seeds_to_resolve(gap, several)) for gap in GAPS)
-    gap, seeds = next((one for one in needed if one[1]), (GAPS[-1], f"more than {MOST_SEEDS}"))
-    return f"; a difference of {gap:g} {rows[0].results.measure.title} takes {seeds} seeds a row"
 
 
 def _gaps_note(rows: Sequence[TableRow]) -> str:
