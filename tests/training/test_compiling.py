@@ -18,17 +18,17 @@ def config(**keys):
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler ignores what it warns of itself, unless that is an error
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", "inductor"])  # tracing is what "eager" has of it
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])  # 5 s; 3 minutes
 def test_layers_are_compiled_and_change_no_numbers(tmp_path, monkeypatch, backend):
     compile_module = nn.Module.compile
     options = {} if backend == "inductor" else {"options": None, "backend": backend}
     monkeypatch.setattr(nn.Module, "compile", lambda self, **words: compile_module(self, **words | options))
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     made = {}
     for choice in ("off", "on"):
         torch._dynamo.reset()
         counters.clear()
-        code, made[choice] = tiny_trials.train(tmp_path / choice, KEYS | {"trainer.compile": choice})
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            code, made[choice] = tiny_trials.train(tmp_path / choice, KEYS | {"trainer.compile": choice})
         assert code == 0 and bool(counters["stats"]["unique_graphs"]) == (choice == "on")
     assert not counters["graph_break"]
     weights = [torch.load(trial.folder / "weights.pt") for trial in made.values()]
