@@ -76,8 +76,11 @@ def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
 
 
 def outcome(trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, torch.Tensor], list[bytes]]:
-    """What must be the same: the result, the lines of metrics, the weights, and the sentences. Without times."""
-    result = {k: v for k, v in trial.result().items() if k not in ("tokens_per_s", "wall_s", "finished")}
+    """What must be the same: the result, the lines of metrics, the weights, and the sentences.
+
+    Times are left out, and which of the trials that share weights has trained them.
+    """
+    result = {k: v for k, v in trial.result().items() if k not in ("tokens_per_s", "wall_s", "finished", "weights_of")}
     lines = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in trial.metrics()]
     sentences = [path.read_bytes() for path in sorted(trial.folder.glob("[hs]*.*.*[tl]"))]
     return result, lines, torch.load(trial.folder / "weights.pt"), sentences
