@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import scipy.stats
 from chance import drawn
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
@@ -88,6 +89,7 @@ def test_one_seed_has_no_variance_by_seeds():
     result = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
     assert result.variance_by_seeds is None and result.standard_error == pytest.approx(1 / math.sqrt(3))
     assert result.degrees_of_freedom == 2  # of three sentences
+    assert result.interval() == pytest.approx(scipy.stats.t.interval(0.95, 2, loc=1, scale=1 / math.sqrt(3)))
 
 
 @pytest.mark.parametrize(
