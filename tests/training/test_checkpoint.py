@@ -93,6 +93,7 @@ def test_a_signal_stops_after_its_step_and_the_training_goes_on(prepared, tmp_pa
     checkpoint, saved = checkpoints.newest()
     assert saved == step
     module, lines = fit(prepared, PARTS, Random(), checkpoints, checkpoint=checkpoint, lines=lines)
+    assert 0 < checkpoints.earlier_s < 100  # seconds of the training that was stopped
     assert all(torch.equal(a, b) for a, b in zip(weights_of(module), whole[0], strict=True))
     assert without_rates(lines) == whole[1]
 
