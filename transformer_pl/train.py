@@ -148,7 +148,7 @@ def train(run: TrialRun, rerun: bool = False) -> int:
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
         return _help_to_train(run, prepared, rerun)
     trial = run.trial
-    check_writable(run.trial.folder.parent)  # the text may have filled the disk
+    check_writable(trial.folder.parent)  # the text may have filled the disk
     with trial.lock():
         if not rerun and (code := _report_ended(run)) is not None:  # another process had it until now
             return code
@@ -228,10 +228,11 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         earlier_s = reuse_weights(run, earlier, file) if earlier else fit(run, prepared, file, wandb)
         evaluation = evaluate_trial(config, trial, prepared)
         metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
-        if sampled := [line[sample] for line in trial.metrics() if sample in line]:
+        lines = trial.metrics()
+        if sampled := [line[sample] for line in lines if sample in line]:
             metrics[sample] = sampled[-1]
-        converged = convergence(trial.metrics(), config.steps)
-        rates = [line["tokens_per_s"] for line in trial.metrics() if "tokens_per_s" in line]
+        converged = convergence(lines, config.steps)
+        rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         for logger in (file, wandb):
             logger.log_metrics(metrics, config.steps)
         wandb.tell(tables={"translations": evaluation.examples})

@@ -69,9 +69,7 @@ class Sample(NamedTuple):
 
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
-    references: (
-        np.ndarray | Sequence[float]
-    ) = ()  # (n,) a number of each reference; rows on other ones are not compared
+    references: np.ndarray | Sequence[float] = ()  # (n,) a number of each; rows on other ones are not compared
 
 
 class Estimate(NamedTuple):
