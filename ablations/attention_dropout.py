@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from transformer_pl.config import Sizes
-from transformer_pl.kernels import Dropout
-from transformer_pl.model import Mask, ScaledDotProductAttention
+from transformer_pl.model import Dropout, Mask, ScaledDotProductAttention
 
 
 class AttentionDropout(ScaledDotProductAttention):

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from transformer_pl.data.tokenizer import BOS
+from transformer_pl.config import BOS
 from transformer_pl.model import SharedEmbedding
 
 

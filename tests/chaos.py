@@ -27,7 +27,7 @@ from tiny_trials import TINY, outcome, same
 from transformer_pl.trials.trial import Trial
 
 ROWS = ["base", "decode.alpha=2", "model.p_drop=0.3 trainer.accumulate=2", "decode.average=2"]  # two share weights
-KEYS = {"optim.max_steps": 60, "trainer.val_every": 12, "trainer.checkpoint_minutes": 0.01, "decode.beam": 1}
+KEYS = {"optim.max_steps": 600, "trainer.val_every": 120, "trainer.checkpoint_minutes": 0.01, "decode.beam": 1}
 LONGEST_STOP_S = 3.0  # of a process that SIGSTOP has hit
 GONE_S = 60.0  # in which all processes must end after the sweep
 PR_SET_CHILD_SUBREAPER = 36

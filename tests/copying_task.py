@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from transformer_pl.data.corpus import Corpus
-from transformer_pl.task import Measure, Scores, Task
+from transformer_pl.task import Corpus, Measure, Scores, Task
 
 
 class Copying(Task):

@@ -3,9 +3,8 @@
 import pytest
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import SPLITS, Corpus
-from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import SPLITS, Corpus, open_corpus
 
 PAIRS = {
     "train": [("a cat", "eine Katze"), ("a dog", "ein Hund"), ("", "leer")],

@@ -20,7 +20,7 @@ from helpers import ROOT
 
 from transformer_pl.runtime import children
 
-COMMANDS = ("sweep", "search.cli", "report", "reporting.table", "translate")
+COMMANDS = ("sweep.__main__", "sweep.search", "report.__main__", "report.table", "translate")
 children.IMPORTED += [*(f"transformer_pl.{name}" for name in COMMANDS), "preloaded"]
 
 
@@ -107,6 +107,7 @@ def _run(module: str, argv: list[str], environment: Mapping[str, str], paths: li
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     sys.argv[1:] = argv
-    sys.modules.pop(module, None)
+    for name in {module, f"{module}.__main__"} & set(children.IMPORTED):
+        sys.modules.pop(name)
     children.context = lambda: multiprocessing.get_context("fork")  # of this process, which has imported everything
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -35,17 +35,17 @@ from scipy.stats import binomtest
 
 ROOT = Path(__file__).parent.parent
 TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests that are to notice
-    "model.py": "tests/test_model.py tests/test_fidelity.py",
-    "loss.py": "tests/test_loss.py -k 'not exist'",
-    "schedule.py": "tests/test_schedule.py",
-    "evaluation/beam_search.py": "tests/evaluation/test_beam_search.py",
-    "reporting/stats.py": "tests/reporting/test_stats.py -k 'not false_positive' tests/reporting/test_moderation.py",
-    "reporting/moderation.py": "tests/reporting/test_moderation.py",
-    "trials/identity.py": "tests/trials/test_identity.py tests/test_core_revision.py -k 'not twenty and not makes'",
+    "model/transformer.py": "tests/model/test_model.py tests/test_fidelity.py",
+    "model/loss.py": "tests/model/test_loss.py -k 'not exist'",
+    "model/schedule.py": "tests/model/test_schedule.py",
+    "model/beam_search.py": "tests/model/test_beam_search.py",
+    "report/statistics.py": "tests/report/test_statistics.py -k 'not false_positive' tests/report/test_moderation.py",
+    "report/moderation.py": "tests/report/test_moderation.py",
+    "trials/identity.py": "tests/trials/test_identity.py",
     "trials/convergence.py": "tests/trials/test_convergence.py",
-    "training/checkpoint.py": "tests/training/test_checkpoint.py",
-    "experiments/launch.py": "tests/experiments/test_launch.py -m 'not slow'",
-    "experiments/plan.py": "tests/experiments/test_plan.py -k 'not other_size'",
+    "train/checkpoint.py": "tests/train/test_checkpoint.py",
+    "sweep/launch.py": "tests/sweep/test_launch.py -m 'not slow'",
+    "plan/plan.py": "tests/plan/test_plan.py -k 'not other_size'",
 }
 # What the tests import anyway, once for all of them.
 LIBRARIES = ("torch", "lightning", "scipy.optimize", "pydantic", "rich.console", "sacrebleu", "optuna", "wandb")

@@ -3,7 +3,7 @@
 from helpers import GRIDS
 
 from transformer_pl.config import SLOTS
-from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.plan.sweep_file import read_sweep
 
 
 def components():

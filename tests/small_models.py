@@ -3,8 +3,8 @@
 import torch
 
 from transformer_pl.config import Sizes, sizes
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.batches import PAD
-from transformer_pl.levels import Level, resolve
 from transformer_pl.model import Transformer
 
 SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}

@@ -7,10 +7,10 @@ import lightning as L
 import torch
 from lightning.pytorch.loggers.logger import Logger
 
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.datamodule import TranslationDataModule
-from transformer_pl.levels import Level, resolve
-from transformer_pl.training.fit import build_trainer
-from transformer_pl.training.module import TransformerModule
+from transformer_pl.train.fit import build_trainer
+from transformer_pl.train.module import TransformerModule
 
 TINY = {"model.N": 1, "model.d_model": 16, "model.d_ff": 32, "model.h": 2, "data.vocab_size": 400}
 TINY |= {"data.batch_tokens": 128, "optim.warmup": 10, "optim.max_steps": 12, "trainer.threads": 1}

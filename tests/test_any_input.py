@@ -12,11 +12,13 @@ from helpers import SEARCHES, SHIPPED, little_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transformer_pl import report, sweep, translate
-from transformer_pl.command_line import run_command
+from transformer_pl import translate
 from transformer_pl.config import KEYS
-from transformer_pl.experiments.sweep_file import TOP_LEVEL
+from transformer_pl.plan.sweep_file import TOP_LEVEL
+from transformer_pl.report import __main__ as report
 from transformer_pl.runtime import errors
+from transformer_pl.runtime.command_line import run_command
+from transformer_pl.sweep import __main__ as sweep
 
 EXAMPLES = settings(
     max_examples=10, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)

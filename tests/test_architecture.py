@@ -2,7 +2,6 @@
 
 import ast
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,21 @@ from helpers import ROOT
 PACKAGE = ROOT / "transformer_pl"
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 DOORS = {
-    "wandb": "transformer_pl.training.wandb_process",
+    "wandb": "transformer_pl.train.wandb_process",
     "datasets": "transformer_pl.data.hub",
     "pyarrow": "transformer_pl.data.files",
-    "sacrebleu": "transformer_pl.evaluation.score",
-    "sacremoses": "transformer_pl.evaluation.score",
+    "sacrebleu": "transformer_pl.tasks.bleu",
+    "sacremoses": "transformer_pl.tasks.bleu",
     "sentencepiece": "transformer_pl.data.tokenizer",
-    "matplotlib": "transformer_pl.reporting.plots",
-    "optuna": "transformer_pl.search.",
+    "matplotlib": "transformer_pl.report.figures",
+    "optuna": ("transformer_pl.search.", "transformer_pl.report.search_page"),
 }
 
 
-def imported(path: Path, everywhere: bool) -> set[str]:
-    """The modules that a file imports: at its top, where no import is for type checkers alone, or everywhere in it."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, at its top, in functions and for type checkers."""
     names: set[str] = set()
-    for node in ast.walk(tree) if everywhere else tree.body:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -34,23 +32,18 @@ def imported(path: Path, everywhere: bool) -> set[str]:
     return names
 
 
-def package(module: str) -> str:
-    """`data` of `transformer_pl.data.batches`; the name of a module at the root stays."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 2 or (PACKAGE / parts[-1]).is_dir() else module
-
-
-def packages_imported_by() -> dict[str, set[str]]:
-    graph: dict[str, set[str]] = {}
+def imports_by_room() -> dict[str, set[str]]:
+    """Which rooms each room imports: the packages, and the modules that are in none."""
+    rooms: dict[str, set[str]] = {}
     for module, path in FILES.items():
-        own = [name for name in imported(path, everywhere=False) if name in FILES]
-        graph.setdefault(package(module), set()).update(package(name) for name in own)
-    return {name: others - {name} for name, others in graph.items()}
+        own = {name.split(".")[1] for name in imported(path) if name.startswith("transformer_pl.")}
+        rooms.setdefault(module.split(".")[1], set()).update(own)
+    return {room: others - {room} for room, others in rooms.items()}
 
 
-def test_packages_import_each_other_one_way():
+def test_rooms_import_each_other_one_way():
     """A graph has no circle if nodes that nobody imports can be removed until none is left."""
-    graph = packages_imported_by()
+    graph = imports_by_room()
     while graph:
         free = [name for name in graph if not any(name in others for others in graph.values())]
         assert free, f"these import each other in a circle: {graph}"
@@ -60,19 +53,17 @@ def test_packages_import_each_other_one_way():
 @pytest.mark.parametrize("library", DOORS)
 def test_a_library_is_imported_in_one_place(library):
     users = [
-        module
-        for module, path in FILES.items()
-        if any(name.partition(".")[0] == library for name in imported(path, everywhere=True))
+        module for module, path in FILES.items() if any(name.partition(".")[0] == library for name in imported(path))
     ]
     assert users and all(user.startswith(DOORS[library]) for user in users), users
 
 
 def test_every_package_is_installed():
-    """setuptools finds what matches these patterns; tests/test_wheel.py installs it."""
-    include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
-    packages = [".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py")]
-    assert len(packages) > 10 and all(any(fnmatch(name, one) for one in include) for name in ["ablations", *packages])
+    """tests/test_wheel.py installs them."""
+    packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    folders = {path.parent for path in PACKAGE.rglob("*") if path.suffix in (".py", ".yaml", ".html")}
+    assert packages == {"ablations", "transformer_pl.sweeps", *(".".join(f.relative_to(ROOT).parts) for f in folders)}
 
 
 def test_the_core_imports_no_ablation():
-    assert not any(name.startswith("ablations") for path in FILES.values() for name in imported(path, everywhere=True))
+    assert not any(name.startswith("ablations") for path in FILES.values() for name in imported(path))

@@ -12,13 +12,15 @@ import tiny_trials
 from helpers import ROOT, SHIPPED
 
 from transformer_pl import __main__ as console
-from transformer_pl import check, complexity, report, sweep, train, translate
-from transformer_pl.command_line import sweep_file
+from transformer_pl import complexity, translate
+from transformer_pl.check import __main__ as check
+from transformer_pl.plan.options import sweep_file
+from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import __main__ as sweep
+from transformer_pl.train import __main__ as train
 
-MODULES = {
-    module.__name__.rpartition(".")[2]: module for module in (sweep, report, train, translate, check, complexity)
-}
+MODULES = {module.__name__.split(".")[1]: module for module in (sweep, report, train, translate, check, complexity)}
 SLOW = ("torch", "lightning", "scipy", "matplotlib", "optuna", "sqlalchemy", "wandb", "datasets", "sacrebleu")
 
 
@@ -32,8 +34,8 @@ def test_the_help_imports_nothing_slow():
     """It takes a few tenths of a second, where torch alone takes seconds."""
     program = (
         "import importlib, sys\n"
-        f"for name in {list(MODULES)}:\n"
-        "    try: importlib.import_module(f'transformer_pl.{name}').main(['--help'])\n"
+        f"for name in {[module.__name__ for module in MODULES.values()]}:\n"
+        "    try: importlib.import_module(name).main(['--help'])\n"
         "    except SystemExit: pass\n"
         f"print('imported:', *[name for name in {SLOW} if name in sys.modules])"
     )

@@ -11,9 +11,9 @@ from helpers import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_pl.complexity import LENGTHS, growth
-from transformer_pl.components import build
 from transformer_pl.config import sizes
-from transformer_pl.levels import Level, resolve
+from transformer_pl.config.components import build
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import Mask
 
 PARTS = [
@@ -57,7 +57,7 @@ def test_a_length_too_large_for_memory_is_left_out():
     """In a process of its own, which may use 8 GiB."""
     program = (
         "import resource; from transformer_pl.complexity import measure;"
-        "from transformer_pl.levels import Level, resolve; import torch;"
+        "from transformer_pl.config.levels import Level, resolve; import torch;"
         "config = resolve([Level('test', {'model.d_model': 8, 'model.h': 2})]);"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33));"
         "print(*measure(config, [4, 1 << 28], 'cpu')[1])"

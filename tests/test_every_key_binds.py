@@ -25,14 +25,16 @@ from forked import running
 from helpers import ROOT, little_text, wait_for
 from torch import nn
 
-from transformer_pl import report, sweep, train
 from transformer_pl.config import KEYS
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.evaluation.evaluate import trained_model
-from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.levels import Level, resolve
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.training.module import TransformerModule
+from transformer_pl.sweep import __main__ as sweep
+from transformer_pl.train import __main__ as train
+from transformer_pl.train.evaluate import trained_model
+from transformer_pl.train.module import TransformerModule
 from transformer_pl.trials.trial import Trial
 
 TESTS = {}  # by key: the test that fails where it is disconnected
@@ -364,8 +366,8 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
 
 
 OTHER_TESTS = {  # keys that other files test
-    "trainer.compile": "training/test_compiling.py",
-    "trainer.devices": "training/test_distributed.py",
+    "trainer.compile": "train/test_compiling.py",
+    "trainer.devices": "train/test_distributed.py",
     "data.revision": "data/test_hub.py",
 }
 

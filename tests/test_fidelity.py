@@ -9,12 +9,12 @@ import torch
 from helpers import ROOT
 from torch import nn
 
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.tokenizer import PAD
-from transformer_pl.levels import Level, resolve
-from transformer_pl.loss import smoothed_loss
 from transformer_pl.model import SharedEmbedding, Transformer
-from transformer_pl.training.fit import build_trainer
-from transformer_pl.training.module import TransformerModule
+from transformer_pl.model.loss import smoothed_loss
+from transformer_pl.train.fit import build_trainer
+from transformer_pl.train.module import TransformerModule
 
 CONFIG = resolve([Level("test", small_models.SMALL | {"data.vocab_size": 100, "trainer.accelerator": "cpu"})])
 PAGE = ROOT / "transformer_pl" / "FIDELITY.md"

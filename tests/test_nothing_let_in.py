@@ -11,7 +11,7 @@ from helpers import ROOT
 
 # Of ruff: exec, eval, temporary files with known names, pickles, unsafe YAML, texts that a shell runs.
 RULES = "S102,S108,S301,S302,S306,S307,S403,S506,S602,S604,S605"
-STRICT_LOADER = "transformer_pl/runtime/yaml_file.py:S506"  # a subclass of yaml.SafeLoader, tested by what it reads
+STRICT_LOADER = "transformer_pl/runtime/files.py:S506"  # a subclass of yaml.SafeLoader, tested by what it reads
 
 
 def test_no_source_runs_a_text_or_loads_what_can_run_code():
@@ -45,7 +45,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
 
 
 def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd):
-    """They are variables of the process that trains it. W&B's own files: tests/training/test_logger.py."""
+    """They are variables of the process that trains it. W&B's own files: tests/train/test_logger.py."""
     secrets = {"WANDB_API_KEY": "k3y" + "0123456789" * 4, "PGPASSWORD": "s3cret-of-the-storage", "HF_TOKEN": "hf_t0ken"}
     for name, secret in secrets.items():
         monkeypatch.setenv(name, secret)

@@ -17,9 +17,14 @@ import yaml
 from helpers import ROOT, little_text
 from tiny_trials import in_a_command
 
-from transformer_pl import check, report, sweep, train, translate
+from transformer_pl import translate
+from transformer_pl.check import __main__ as check
 from transformer_pl.data import synthetic
+from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import __main__ as sweep
+from transformer_pl.sweep import grid
+from transformer_pl.train import __main__ as train
 
 READMES = sorted(
     path
@@ -84,7 +89,7 @@ def commands():
 # ---------------------------------------------------------------------------------------------------------------------
 # A folder to run them in
 
-TEMPLATE = (ROOT / "transformer_pl" / "experiments" / "README.md", "# my_scale.yaml")  # a scale of one's own
+TEMPLATE = (ROOT / "transformer_pl" / "plan" / "README.md", "# my_scale.yaml")  # a scale of one's own
 TINY = tiny_trials.TINY | {
     "model.width": 0.0625,
     "model.depth": 0.5,
@@ -120,7 +125,7 @@ def workplace(tmp_path_factory):
     (folder / "my_sweep.yaml").write_text(my_sweep)
     (template,) = [body for _, body in FENCED.findall(TEMPLATE[0].read_text(encoding="utf-8")) if TEMPLATE[1] in body]
     (folder / "my_scale.yaml").write_text(template.replace("vocab_size: 4000", "vocab_size: 300"))  # the text is tiny
-    slurm = example("yaml", "# slurm.yaml", ROOT / "transformer_pl" / "launchers" / "README.md")
+    slurm = example("yaml", "# slurm.yaml", ROOT / "transformer_pl" / "sweep" / "README.md")
     (folder / "slurm.yaml").write_text(slurm)
     (folder / "texts" / "news").mkdir(parents=True)
     little_text(folder / "texts" / "news", 60, 8, 6)
@@ -176,8 +181,8 @@ def run_sweep(words):
     if words[-2:] == ["--sampler", "gp"]:
         words = [*words, "n_startup_trials=20"]  # else it fits Gaussian processes, which takes seconds
     with pytest.MonkeyPatch.context() as patch:
-        if words[0].startswith("sweeps/"):  # checks/test_properties.py checks the components of these
-            patch.setattr(sweep, "check_models", lambda configs, runs: None)
+        if words[0].startswith("sweeps/"):  # check/test_properties.py checks the components of these
+            patch.setattr(grid, "check_models", lambda configs, runs: None)
         return sweep.main([*dict.fromkeys([*with_tiny_scale(words), "--plan"])])
 
 

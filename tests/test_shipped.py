@@ -8,10 +8,10 @@ import yaml
 from helpers import GRIDS, SEARCHES, SHIPPED
 
 from transformer_pl.data.batches import BOS, PAD, Batch
-from transformer_pl.experiments.sweep_file import read_sweep
+from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import trial_name
-from transformer_pl.training.module import TransformerModule
+from transformer_pl.train.module import TransformerModule
 from transformer_pl.trials.identity import row_identity
 
 VOCABULARY = 60

@@ -13,8 +13,8 @@ import torch
 from helpers import little_text
 
 from transformer_pl.runtime import signals
-from transformer_pl.train import main
-from transformer_pl.training import logger
+from transformer_pl.train import logger
+from transformer_pl.train.__main__ import main
 from transformer_pl.trials.trial import Trial
 
 TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide

@@ -29,14 +29,14 @@ def main() -> NoReturn:
     name, *words = sys.argv[1:] or ["--help"]
     if name in COMMANDS:
         os.execv(sys.executable, [sys.executable, "-m", f"transformer_pl.{name}", *words])
-    from transformer_pl.command_line import run_command
+    from transformer_pl.runtime.command_line import run_command
 
     run_command(explain)
 
 
 def explain(argv: list[str]) -> int:
     """Print the help or the version. Raises an InputError for a word that is no command."""
-    from transformer_pl.command_line import CommandParser
+    from transformer_pl.runtime.command_line import CommandParser
 
     parser = CommandParser(
         prog="transformer-pl",

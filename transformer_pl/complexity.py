@@ -9,14 +9,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from transformer_pl.checks.run import check_models
-from transformer_pl.command_line import CommandParser, add_row_options, run_command, sweep_file, whole_numbers
-from transformer_pl.components import build
+from transformer_pl.check.run import check_models
 from transformer_pl.config import Config, sizes
-from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.levels import read_pairs
-from transformer_pl.reporting.render import Column, Table
-from transformer_pl.runtime import memory
+from transformer_pl.config.components import build
+from transformer_pl.config.levels import read_pairs
+from transformer_pl.plan.options import add_row_options, sweep_file
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.render import Column, Table
+from transformer_pl.runtime import machine
+from transformer_pl.runtime.command_line import CommandParser, run_command, whole_numbers
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     options = read_options(argv)
     import torch  # it takes seconds, and matplotlib one
 
-    from transformer_pl.reporting import plots
+    from transformer_pl.report import figures as plots
 
     sets, lengths = read_pairs(options.set, "--set").values, sorted(options.n)
     sweep = read_sweep(options.file, options.scale or SCALE, sets=sets)
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
     folder = options.runs / "complexity" / as_folder(sweep.name)
     check_writable(folder)
     check_models((row.configs[0] for row in sweep.rows), options.runs)
-    memory.keep_freed()  # as a trial does: otherwise new pages for large tensors cost more than the computation
+    machine.keep_freed_memory()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}
     base, cpu = sizes(sweep.base.model, 1), f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, "

@@ -5,23 +5,44 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from transformer_pl.components import described, import_component
+from transformer_pl.config import Config, Data
+from transformer_pl.config.component_sources import is_own_task, task_digest
+from transformer_pl.config.components import described, import_component
 from transformer_pl.runtime.errors import InputError, shown
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from transformer_pl.config import Config, Data
-    from transformer_pl.data.corpus import Corpus
-
 
 LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
 LOSSES = ("val/ppl", "val/loss")  # metrics of every validation, whatever the task
+
+
+Pair = tuple[str, str]  # source and target
+SPLITS = ("train", "val", "test")
+EVALUATION = ("val", "test")  # the splits that keep every pair, and whose text is stored beside their tokens
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Parallel text in three splits.
+
+    fingerprint: plain values that identify the text, wherever it lies.
+    description: one line for people.
+    pairs: train, val or test -> its sentences (source, target) from the beginning; no sentence holds a newline.
+    is_local: whether it can be read without a download.
+    """
+
+    fingerprint: dict[str, Any]
+    description: str
+    pairs: Callable[[str], Iterator[Pair]]
+    is_local: bool = True
 
 
 class Measure(NamedTuple):
@@ -51,10 +72,10 @@ class Task(ABC):
     others: ClassVar[dict[str, str]] = {}  # metrics beside it, with their titles in tables; higher is better
     described: ClassVar[str]  # what the measure is, for the note under a table
     text: ClassVar[str] = "the task's own text"  # what is read where the data keys name nothing, for that note
-    published: ClassVar[str | None] = None  # the paper's rows: a file of reporting/published
+    published: ClassVar[str | None] = None  # the paper's rows: a file of report/published
 
     @abstractmethod
-    def corpus(self, data: "Data") -> "Corpus":
+    def corpus(self, data: Data) -> Corpus:
         """The pairs of source and target lines that `data` names. Their text is not read yet.
 
         Raises an InputError if something is missing or ambiguous. Reading the pairs raises one for text that cannot be
@@ -62,7 +83,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def score(self, hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
+    def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         """Score the outputs of a whole set against its references, line by line."""
 
     @property
@@ -75,7 +96,7 @@ class Task(ABC):
         """The name of the measure of a few sentences during training (`trainer.bleu_sample`)."""
         return f"val/{self.measure.name}_sample"
 
-    def sides(self, data: "Data") -> tuple[str, str]:
+    def sides(self, data: Data) -> tuple[str, str]:
         """What people call source and target."""
         return data.source, data.target
 
@@ -86,7 +107,7 @@ def best_goal(metric: str) -> Literal["minimize", "maximize"]:
 
 
 @cache
-def task_of(data: "Data") -> Task:
+def task_of(data: Data) -> Task:
     """The task that `data.task` names. Raises an InputError for a path that holds none."""
     try:
         task_class = import_component(data.task)
@@ -103,7 +124,20 @@ def task_of(data: "Data") -> Task:
     return task
 
 
-def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: "Config") -> Scores:
+def open_corpus(data: Data) -> Corpus:
+    """The corpus that `data` names, as its task reads it. Its text is not read yet.
+
+    The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
+    something is missing or ambiguous. `pairs` raises one for text that cannot be read.
+    """
+    corpus = task_of(data).corpus(data)
+    if not is_own_task(data):
+        return corpus
+    own = {"task": data.task, "code": task_digest(data)["task"]}
+    return replace(corpus, fingerprint=corpus.fingerprint | own)
+
+
+def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
     """What the task's `score` returns, in Python's own numbers. Raises an InputError if it is not as `Scores` says."""
     measure = task_of(config.data).measure
     scores = task_of(config.data).score(hypotheses, references, config)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from transformer_pl.command_line import CommandParser, add_runs_option, run_command, whole_number
-from transformer_pl.components import described
+from transformer_pl.config.components import described
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command, whole_number
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import find, trained_config
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     prepared = Prepared(trial.folder.parents[1] / "data" / str(trial.data()))
     sides = " to ".join(task_of(config.data).sides(config.data))
     print(f"{trial.folder.name}: {sides}, trained for {result['steps']:,} steps", file=sys.stderr)
-    from transformer_pl.evaluation.evaluate import trained_model, translate
+    from transformer_pl.train.evaluate import trained_model, translate
 
     tokenizer, number = prepared.tokenizer, 0
     try:

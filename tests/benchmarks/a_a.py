@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_pl.experiments.plan import plan_trials
-from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.reporting.stats import difference, of_measure, sample
+from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.statistics import difference, of_measure, sample
+from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS
 
 BLEU = of_measure(Translation.measure)
 SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"

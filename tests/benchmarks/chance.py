@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from chance import drawn
 
-from transformer_pl.reporting.stats import (
+from transformer_pl.report.statistics import (
     Estimate,
     Sample,
     difference,

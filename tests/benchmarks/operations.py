@@ -16,11 +16,11 @@ from rounds import compare, torch_loss, warm_up
 from torch import Tensor, nn
 
 from transformer_pl.config import Model, sizes
-from transformer_pl.kernels import Dropout, product, softmax
-from transformer_pl.levels import Level, resolve, scale_level
-from transformer_pl.loss import smoothed_loss
+from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.model import FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
-from transformer_pl.runtime import memory
+from transformer_pl.model.kernels import Dropout, product, softmax
+from transformer_pl.model.loss import smoothed_loss
+from transformer_pl.runtime import machine
 
 CALLS = 40  # a round
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    memory.keep_freed()
+    machine.keep_freed_memory()
     d_k = Model().d_model // options.heads
     heads = Level("--heads", {"model.h": options.heads, "model.d_k": d_k, "model.d_v": d_k})
     config = resolve([scale_level(options.scale), heads])

@@ -45,18 +45,17 @@ from rounds import (
     trained_model,
 )
 
-from transformer_pl.command_line import names
 from transformer_pl.config import Config, sizes
+from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, padded
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import EOS, PAD
-from transformer_pl.evaluation.evaluate import translate
-from transformer_pl.levels import Level, resolve, scale_level
 from transformer_pl.model import Transformer
-from transformer_pl.runtime import memory
+from transformer_pl.runtime.command_line import DEFAULT_RUNS, names
 from transformer_pl.runtime.environment import describe_environment
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS
+from transformer_pl.runtime.machine import keep_freed_memory
+from transformer_pl.train.evaluate import translate
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
 
@@ -83,7 +82,7 @@ def measure(options: argparse.Namespace) -> None:
     need_peers()
     os.environ["WANDB_MODE"] = options.wandb
     torch.set_num_threads(options.threads)
-    memory.keep_freed()
+    keep_freed_memory()
     keys = {} if options.tokens is None else {"data.batch_tokens": str(options.tokens)}
     config = resolve([scale_level(options.scale), Level("command line", keys)])
     prepared = prepare(config.data, options.runs)

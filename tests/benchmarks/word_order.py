@@ -13,8 +13,9 @@ import numpy as np
 
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import Split, Tokens
-from transformer_pl.evaluation.evaluate import reference_likelihood, trained_model
-from transformer_pl.trials.runs_folder import DEFAULT_RUNS, find, trained_config
+from transformer_pl.runtime.command_line import DEFAULT_RUNS
+from transformer_pl.train.evaluate import reference_likelihood, trained_model
+from transformer_pl.trials.runs_folder import find, trained_config
 from transformer_pl.trials.trial import Trial
 
 

@@ -10,8 +10,8 @@ import pytest
 from corpora import PAIRS, read
 
 from transformer_pl.config import Data
-from transformer_pl.data.sources import open_corpus
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import open_corpus
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER = COMMIT[::-1]

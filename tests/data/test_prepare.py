@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared, token_type
 from transformer_pl.data.selection import select
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import Corpus
 
 DATA = Data(vocab_size=300)
 PAIRS = {

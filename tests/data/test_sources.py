@@ -6,7 +6,7 @@ from corpora import mistake
 from transformer_pl.config import Data
 from transformer_pl.data import synthetic
 from transformer_pl.data.prepare import fingerprint_id
-from transformer_pl.data.sources import open_corpus
+from transformer_pl.task import open_corpus
 
 
 def test_without_a_place_the_corpus_is_the_synthetic_one_in_both_directions():

@@ -8,11 +8,11 @@ import pytest
 import tiny_trials
 import torch
 
-from transformer_pl import sweep
-from transformer_pl.levels import Level, resolve
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.training import fit
+from transformer_pl.sweep import __main__ as sweep
+from transformer_pl.train import devices, fit
 
 NAMES = [None, "", "0", "1", "0,1", "1,0", "3,0", "-1", "0,-1,1", "1,2,7", "GPU-8d2a,GPU-11aa", "MIG-1", "none"]
 
@@ -53,7 +53,7 @@ def test_gpus_are_counted_as_torch_counts_them():
     ids=str,
 )
 def test_a_trial_is_trained_on_gpus_where_there_are_some(keys, gpus, expected):
-    assert machine.accelerator(config(**keys).trainer, gpus) == expected
+    assert devices.accelerator(config(**keys).trainer, gpus) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_trial_is_trained_on_gpus_where_there_are_some(keys, gpus, expected):
 )
 def test_what_the_machine_cannot_do_is_refused(keys, gpus, named):
     with pytest.raises(InputError) as refused:
-        machine.accelerator(config(**keys).trainer, gpus)
+        devices.accelerator(config(**keys).trainer, gpus)
     assert len(refused.value.messages) == len(named)
     assert all(key in message for key, message in zip(named, refused.value.messages, strict=True))
 
@@ -80,9 +80,9 @@ def test_what_the_machine_cannot_do_is_refused(keys, gpus, named):
 def test_the_paper_s_bleu_needs_its_package(monkeypatch):
     asked = config(tokenised_bleu=True).trainer
     monkeypatch.setitem(sys.modules, "sacremoses", None)  # as where it is not installed
-    assert machine.accelerator(config().trainer, 0) == "cpu"
+    assert devices.accelerator(config().trainer, 0) == "cpu"
     with pytest.raises(InputError, match=r"trainer\.tokenised_bleu = True"):
-        machine.accelerator(asked, 0)
+        devices.accelerator(asked, 0)
 
 
 ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"]
@@ -92,14 +92,14 @@ ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "ddp_find_unu
 def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision):
     """It would rather take another precision, with a warning, which here is an error."""
     trained = 0
-    for accelerator, strategy, devices in itertools.product(ACCELERATORS, STRATEGIES, [1, 2]):
+    for accelerator, strategy, count in itertools.product(ACCELERATORS, STRATEGIES, [1, 2]):
         try:
-            one = config(precision=precision, accelerator=accelerator, strategy=strategy, devices=devices)
+            one = config(precision=precision, accelerator=accelerator, strategy=strategy, devices=count)
             chosen = fit.accelerator(one)
         except InputError:
             continue
         trainer = fit.build_trainer(one, False, [])
-        assert (trainer.precision, trainer.world_size) == (precision, devices)
+        assert (trainer.precision, trainer.world_size) == (precision, count)
         assert isinstance(trainer.accelerator, L.pytorch.accelerators.CUDAAccelerator) == (chosen == "cuda")
         trained += 1
     assert trained or (precision == "16-mixed" and not torch.cuda.is_available())
@@ -116,12 +116,12 @@ def test_a_missing_gpu_is_one_mistake_of_the_input_and_starts_nothing(tmp_path, 
 
 
 def test_several_nodes_need_a_launcher_without_which_they_would_wait_for_each_other(tmp_path, monkeypatch):
-    for name in machine.LAUNCHER_VARIABLES:
+    for name in devices.LAUNCHER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name in ("NODE_RANK", "OMPI_COMM_WORLD_SIZE"):  # their ranks are not known when the command begins
         monkeypatch.setenv(name, "1")
     with pytest.raises(InputError, match=r"trainer\.num_nodes = 2"):
         tiny_trials.train(tmp_path / "runs", {"trainer.num_nodes": 2})
     assert not (tmp_path / "runs" / "data").exists()
-    for name in machine.LAUNCHER_VARIABLES:
-        assert machine.accelerator(config(num_nodes=2).trainer, 0, {name: "1"}) == "cpu"
+    for name in devices.LAUNCHER_VARIABLES:
+        assert devices.accelerator(config(num_nodes=2).trainer, 0, {name: "1"}) == "cpu"

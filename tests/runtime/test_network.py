@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from transformer_pl.runtime.network import why_unreachable
+from transformer_pl.runtime.environment import why_unreachable
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.search.searches import OPTUNA, search_of
-from transformer_pl.reporting import plots
-from transformer_pl.search.plots import BY_RANK, FEWEST_FOR_IMPORTANCES, draw_search_plots
+from transformer_pl.report import figures as plots
+from transformer_pl.report.search_page import BY_RANK, FEWEST_FOR_IMPORTANCES, draw_search_plots
+from transformer_pl.report.search_table import search_table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import create_study, without_warnings
 
@@ -54,7 +55,7 @@ def test_the_best_trial_comes_first_and_failed_ones_last(tmp_path):
     assert states == ["best", *["done"] * 11, "pruned", "failed", "infeasible", "running"]
     values = [record["val/ppl"] for record in results.records][:12]
     assert values == sorted(values)
-    table = results.table()
+    table = search_table(results)
     assert table.columns[0].cells[states.index("pruned")] == f"#{pruned.number}" and "#0 base" in table.columns[0].cells
     assert len(table.notes) <= 3
     for text in (table.markdown(), table.latex(), table.csv(), table.json()):
@@ -101,7 +102,7 @@ def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
     assert all(record[name] is None for record in diverged)
     shares = importances(results)
     assert max(shares, key=shares.get) == "optim.lr_scale"
-    assert "inf" not in results.table().csv()
+    assert "inf" not in search_table(results).csv()
     figures = draw_search_plots(results)
     assert set(figures) == {"history", "parallel", "importances"}
     for stem, drawing in figures.items():
@@ -113,4 +114,4 @@ def test_a_search_in_which_every_trial_diverges_has_a_table(tmp_path):
     results = SearchResults(*made(tmp_path, lambda drawn: math.inf, trials=9), tmp_path)
     assert [record["state"] for record in results.records] == ["diverged"] * 9
     assert not draw_search_plots(results)
-    assert "9 diverged" in results.table().markdown()
+    assert "9 diverged" in search_table(results).markdown()

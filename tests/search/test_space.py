@@ -5,11 +5,11 @@ from helpers import command
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from tests.search.searches import search_file, search_of
-from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.plan import plan_trial
+from transformer_pl.plan.plan import plan_trial
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import distribution
 from transformer_pl.search.study import SAMPLERS, construct, pruner
+from transformer_pl.task import open_corpus
 
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 

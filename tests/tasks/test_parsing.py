@@ -10,12 +10,11 @@ from helpers import ROOT
 from tiny_trials import train
 
 from transformer_pl.config import Config, Data
+from transformer_pl.config.levels import resolve, scale_level
 from transformer_pl.data import synthetic
-from transformer_pl.data.corpus import SPLITS
-from transformer_pl.data.sources import open_corpus
-from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.levels import resolve, scale_level
+from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import SPLITS, open_corpus
 from transformer_pl.tasks.parsing import Parsing, bracket_counts, f1, is_tree, read_linear, read_trees
 
 SWEEP = read_sweep(ROOT / "sweeps" / "table4.yaml")

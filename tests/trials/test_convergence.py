@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import linregress
 from tiny_trials import train
 
-from transformer_pl.training.logger import wandb_summary
+from transformer_pl.train.logger import wandb_summary
 from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
 from transformer_pl.trials.trial import Trial
 

@@ -5,8 +5,8 @@ import tiny_trials
 from helpers import GRIDS
 
 from transformer_pl.config import Config
-from transformer_pl.experiments.sweep_file import read_sweep
-from transformer_pl.levels import Level, resolve, scale_level
+from transformer_pl.config.levels import Level, resolve, scale_level
+from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.environment import TRIAL
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.identity import describe_difference, identity, same_row

@@ -3,7 +3,7 @@
 import pytest
 from helpers import a_result
 
-from transformer_pl.levels import Level, resolve
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.files import write_json
 from transformer_pl.trials.identity import CORE_REVISION, identity
 from transformer_pl.trials.trial import Trial

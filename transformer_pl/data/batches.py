@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_pl.config import Config
-from transformer_pl.data.tokenizer import BOS, EOS, PAD
+from transformer_pl.config import BOS, EOS, PAD, Config
 from transformer_pl.data.tokens import Split, Tokens
 
 

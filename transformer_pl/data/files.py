@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import Corpus, Pair, choose_splits
+from transformer_pl.data.selection import choose_splits
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import reading
+from transformer_pl.task import Corpus, Pair
 
 TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languages
 REMEDY = "fix the file or its permissions"

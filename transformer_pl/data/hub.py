@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import SPLITS, Corpus, Pair, choose_splits
 from transformer_pl.data.files import ROWS, pair_of
+from transformer_pl.data.selection import choose_splits
+from transformer_pl.runtime.environment import why_unreachable
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.network import why_unreachable
+from transformer_pl.task import SPLITS, Corpus, Pair
 
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 

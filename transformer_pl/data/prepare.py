@@ -14,13 +14,12 @@ import numpy as np
 from filelock import FileLock
 
 from transformer_pl.config import CLEANING, KEYS, Data
-from transformer_pl.data.corpus import EVALUATION, Corpus
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
 from transformer_pl.data.selection import OnProgress, check_counts, no_progress, select_all
-from transformer_pl.data.sources import open_corpus
 from transformer_pl.data.tokenizer import Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
+from transformer_pl.task import EVALUATION, Corpus, open_corpus
 
 TOKENIZING = 2  # raised whenever the same text would give other tokens
 CHUNK = 10_000  # pairs in memory at a time

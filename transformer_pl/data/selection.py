@@ -1,19 +1,20 @@
-"""Which pairs of a text are used: all of an evaluation set; of the training pairs those that its keys do not leave out.
+"""Which splits and pairs of a text are used. Of the training pairs the keys may leave some out.
 
 The paper describes no cleaning, so none is on by default but that of pairs with an empty sentence.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import SPLITS, Corpus, Pair
 from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.task import SPLITS, Corpus, Pair
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 
+BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
 OnProgress = Callable[[str, int, int | None], None]  # what is being done, how far, and how far in all, if known
 
 
@@ -95,3 +96,25 @@ def check_counts(counts: dict[str, dict[str, int]], data: Data, describe: str) -
             )
     if mistakes:
         raise InputError(*mistakes)
+
+
+def choose_splits(names: Iterable[str], data: Data, place: str, hint: str = "") -> dict[str, str]:
+    """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
+
+    hint: what an error message adds about names.
+    """
+    names = list(names)
+    chosen, mistakes = {}, []
+    for role in SPLITS:
+        wanted = getattr(data, role)
+        candidates = [name for name in names if (name == wanted if wanted else name.startswith(BEGINNINGS[role]))]
+        if len(candidates) == 1:
+            chosen[role] = candidates[0]
+            continue
+        rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
+        holds = shown(", ".join(candidates or names) or "nothing")
+        remedy = f"name it with data.{role}=NAME{hint}"
+        mistakes.append(f"{place}: must hold one split {rule}, but holds {holds}; {remedy}")
+    if mistakes:
+        raise InputError(*mistakes)
+    return chosen

@@ -4,32 +4,18 @@ A corpus is read as a stream, as often as needed. An error in it names the file 
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from transformer_pl.component_sources import is_own_task, task_digest
 from transformer_pl.config import Data
-from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.data.files import folder_corpus
 from transformer_pl.data.hub import hub_corpus, local_copy
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import task_of
-
-
-def open_corpus(data: Data) -> Corpus:
-    """Return the corpus that `data` names, as its task reads it. Its text is not read yet.
-
-    The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
-    something is missing or ambiguous. `pairs` raises one for text that cannot be read.
-    """
-    corpus = task_of(data).corpus(data)
-    if not is_own_task(data):
-        return corpus
-    own = {"task": data.task, "code": task_digest(data)["task"]}
-    return replace(corpus, fingerprint=corpus.fingerprint | own)
+from transformer_pl.task import Corpus, Pair
 
 
 def parallel_text(data: Data) -> Corpus:
-    """Return the sentences in two languages that `data` names: see `open_corpus`."""
+    """Return the sentences in two languages that `data` names. Their text is not read yet.
+
+    Raises an InputError if something is missing or ambiguous."""
     if data.source == data.target:
         raise InputError(f"data.source = {data.source}: must differ from data.target, but does not; set one of them")
     if data.path is not None:

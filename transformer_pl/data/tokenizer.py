@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
+from transformer_pl.config import BOS, EOS, PAD, UNK
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
 MOST_WORDS = 1_000_000  # whose ids are kept at a time

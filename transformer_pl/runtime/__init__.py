@@ -1,4 +1,1 @@
-"""What every command needs of the system: errors, signals, the machine, memory, the network, digests.
-
-Nothing here knows of models or sweeps.
-"""
+"""What every command needs of the system. Nothing here knows of models or sweeps."""

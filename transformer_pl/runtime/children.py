@@ -20,7 +20,7 @@ from types import ModuleType
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import GRACE_S
 
-IMPORTED = ["transformer_pl.train", "transformer_pl.training.fit", "transformer_pl.evaluation.evaluate"]
+IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.fit", "transformer_pl.train.evaluate"]
 
 
 def context(on_gpu: bool = True) -> BaseContext:
@@ -73,7 +73,7 @@ def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: 
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     sys.argv[1:] = argv
-    sys.modules.pop(module, None)  # the server imported it for what it imports
+    sys.modules.pop(f"{module}.__main__", None)  # the server imported it for what it imports
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

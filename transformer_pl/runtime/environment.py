@@ -1,9 +1,11 @@
-"""The environment of this process: the variables that the project sets, its version, a description of the machine."""
+"""The environment of this process: variables that the project sets, versions, the machine, servers that answer."""
 
 import os
 import platform
+import queue
 import re
 import subprocess
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -104,3 +106,33 @@ def describe_environment(packages: Iterable[str]) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "packages": {name: version(name) for name in packages},
     }
+
+
+def why_unreachable(address: str, seconds: float = 3.0) -> str | None:
+    """Why the web server at a URL, or its proxy, answers no request; None if it does, with any status.
+
+    A server that hangs may still accept connections: only an answer counts.
+    """
+    answers: queue.Queue[str | None] = queue.Queue()
+    thread = threading.Thread(target=lambda: answers.put(_failure(address, seconds)), daemon=True)
+    thread.start()  # a thread, because a name lookup has no time-out
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return f"none in {seconds:g} s"
+
+
+def _failure(address: str, seconds: float) -> str | None:
+    import http.client  # few commands need these
+    import ssl
+    from urllib.error import HTTPError
+    from urllib.request import Request, build_opener
+
+    try:
+        build_opener().open(Request(address, method="HEAD"), timeout=seconds).close()
+    except HTTPError as error:
+        error.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return None if isinstance(reason, ssl.SSLError) else str(reason)  # W&B may have a certificate that Python lacks
+    return None

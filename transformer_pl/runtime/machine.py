@@ -1,22 +1,13 @@
-"""The GPUs of this machine, and what a trial is trained on. Needs no torch, which takes seconds to import."""
+"""This machine: its GPUs, its cores, its memory. Needs no torch."""
 
 import ctypes
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
-from transformer_pl.runtime.errors import InputError
-
-if TYPE_CHECKING:
-    from transformer_pl.config import Trainer
-
-# Variables by which Lightning knows that srun, torchrun or LSF has started this command on every node. Of other
-# launchers it does not know the rank when it is imported: each process would take itself for the first.
-LAUNCHER_VARIABLES = {"SLURM_NTASKS", "TORCHELASTIC_RUN_ID", "LSB_DJOB_RANKFILE"}
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+NOT_GLIBC = (AttributeError, OSError, TypeError)
 
 
 def gpus() -> list[str]:
@@ -33,14 +24,6 @@ def visible(count: int, names: str | None) -> list[str]:
     if names is None or not count:
         return numbers
     return list(takewhile(lambda name: name in numbers or name.startswith(("GPU-", "MIG-")), names.split(",")))
-
-
-def without_slurm() -> dict[str, str]:
-    """This process's environment, but for the variables by which Lightning takes it for a task of SLURM's.
-
-    A sweep may itself be such a task. Its trials are not: they would take its rank for theirs.
-    """
-    return {key: value for key, value in os.environ.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
 
 
 def cpu_cores() -> list[int]:
@@ -60,31 +43,20 @@ def _nvidia_gpus() -> int:
     return count.value
 
 
-def accelerator(trainer: "Trainer", gpus: int, environment: Mapping[str, str] = os.environ) -> str:
-    """`cuda` or `cpu`: what a trial is trained on.
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next tensor. Outside Linux it does nothing.
 
-    gpus: the number of GPUs that torch can use. environment: the variables of the process that trains it.
-
-    Raises an InputError if they cannot do what the config says. Lightning would fail later, wait for other nodes
-    without an end, or silently use another precision.
+    By default glibc returns the memory of every large tensor to the system, which must clear each page before the next
+    tensor gets it: a third of a training step on a CPU. If glibc keeps the memory, the heap slowly grows, because
+    tensors of many shapes fragment it. So free memory is returned at every validation.
     """
-    mistakes = []
-    if trainer.tokenised_bleu and find_spec("sacremoses") is None:
-        install = "pip install -c constraints.txt -e '.[wmt]'"
-        mistakes.append(f"trainer.tokenised_bleu = True: needs the package sacremoses; {install}, or set it to False")
-    if trainer.num_nodes > 1 and not LAUNCHER_VARIABLES & environment.keys():
-        remedy = "needs srun or torchrun, which start this command on every node; use one, or leave it out"
-        mistakes.append(f"trainer.num_nodes = {trainer.num_nodes}: {remedy}")
-    gpus = gpus if trainer.accelerator != "cpu" else 0
-    for key, value, remedy in (
-        ("accelerator", "gpu", "choose auto or cpu"),
-        ("precision", "16-mixed", "choose bf16-mixed or 32-true"),
-    ):
-        if not gpus and getattr(trainer, key) == value:
-            mistakes.append(f"trainer.{key} = {value}: needs a GPU, but torch finds none here; {remedy}")
-    if gpus and trainer.devices > gpus:
-        remedy = "lower it, or choose trainer.accelerator=cpu"
-        mistakes.append(f"trainer.devices = {trainer.devices}: must be at most {gpus}, the GPUs found here; {remedy}")
-    if mistakes:
-        raise InputError(*mistakes)
-    return "cuda" if gpus else "cpu"
+    with suppress(*NOT_GLIBC):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def return_freed_memory() -> None:
+    """Return free memory to the system."""
+    with suppress(*NOT_GLIBC):
+        ctypes.CDLL(None).malloc_trim(0)

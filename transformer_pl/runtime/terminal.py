@@ -1,11 +1,15 @@
-"""What commands print to: a terminal, or a pipe or a file, where no line is broken."""
+"""What commands print to: a terminal, or a pipe or a file, where no line is broken; and a log beside it."""
 
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from rich.prompt import Confirm
 
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
@@ -50,3 +54,49 @@ def format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextmanager
+def shown_stages(console: Console) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show what is being done: a line for each stage, in a terminal with a bar.
+
+    Yields what is to be called with the name of a stage, how much of it is done, and how much there is, where known.
+    """
+    with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def show(stage: str, done: int, total: int | None) -> None:
+            if stage not in bars:
+                bars[stage] = progress.add_task(stage, total=total)
+                if not console.is_interactive:
+                    say(console, stage)
+            progress.update(bars[stage], completed=done)
+
+        yield show
+
+
+class LogStream:
+    """A text stream that writes to another stream and to a log file."""
+
+    def __init__(self, stream: TextIO, log: BinaryIO):
+        self._stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):  # a full disk: the terminal still gets the text
+            self._log.write(text.encode(errors="replace"))
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Append standard output and standard error to a log file, unless standard output is that file already."""
+    with path.open("ab", buffering=0) as log:
+        if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
+            yield
+        else:
+            out, err = LogStream(sys.stdout, log), LogStream(sys.stderr, log)
+            with redirect_stdout(out), redirect_stderr(err):
+                yield

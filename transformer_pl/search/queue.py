@@ -18,8 +18,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import JournalStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from transformer_pl.experiments.plan import CostEstimate, PlannedTrial, corpus_opener, estimate_costs, plan_trial
-from transformer_pl.experiments.trial_queue import Ending, Left, TrialQueue
+from transformer_pl.plan.plan import CostEstimate, PlannedTrial, corpus_opener, estimate_costs, plan_trial
+from transformer_pl.plan.queue import Ending, Left, TrialQueue
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import study as studies

@@ -1,7 +1,6 @@
-"""The results of a search: a record of every trial, the table of them, and what its notes say."""
+"""The results of a search: a record of every trial, the best first."""
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,9 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from transformer_pl.config import without_section
-from transformer_pl.experiments.cost import short_number
-from transformer_pl.reporting.render import Column, Table
 from transformer_pl.search import study as studies
-from transformer_pl.search.space import OF_MODEL, Search
-from transformer_pl.search.study import counted_trials, short_value, shown_number, state_of
+from transformer_pl.search.space import Search
+from transformer_pl.search.study import counted_trials, shown_number, state_of
 
 BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
 ORDER = (BEST, "done", "pruned", "diverged")  # of the states in the table, before the others
@@ -59,37 +55,9 @@ class SearchResults:
             record[metric] = known.get(metric)
         return record | {"folder": on_disk.folder.name if on_disk else None}
 
-    def table(self) -> Table:
-        """Return the table: the drawn values, the goals, the parameters and the state of every trial, with notes."""
-        rows = self.records
-        columns = [Column("trial", [f"#{row['trial']}" + (" base" if row["base"] else "") for row in rows])]
-        for key in self.search.space:
-            columns.append(Column(without_section(key), [_cell(key, row[key]) for row in rows], setting=True))
-        for metric in self.metrics:
-            cells = [_cell(metric, row[metric]) for row in rows]
-            columns.append(Column(metric, cells, drop_rank=None if metric in self.search.goals else 1))
-        columns.append(Column("state", [row["state"] for row in rows]))
-        return Table([column for column in columns if any(column.cells)], rows, self._notes())
-
-    def _notes(self) -> list[str]:
-        counts = Counter(record["state"] for record in self.records)
-        described = ", ".join(f"{count} {state}" for state, count in counts.items())
-        total, cap = len(self.records), self.search.run_cap
-        return [
-            f"{total} of {cap} trials: {described}. Scale {self.search.scale}.",
-            f"All have seed {self.search.seed}. The best of many looks better than it is, because it was chosen: "
-            "train it with other seeds to confirm it.",
-        ]
-
     def target(self, goal: str) -> Callable[[FrozenTrial], float]:
         """Return what Optuna ranks trials by, less being better. A diverged one is the worst; Optuna would drop it."""
         index = list(self.search.goals).index(goal)
         costs = [self._cost(trial, index) for trial in self.complete.get_trials(deepcopy=False)]
         worst = max((cost for cost in costs if math.isfinite(cost)), default=0.0) + 1
         return lambda trial: min(self._cost(trial, index), worst)
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    return short_number(value) if name in OF_MODEL else short_value(value)

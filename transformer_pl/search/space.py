@@ -9,15 +9,15 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, Field, ValidationError
 
-from transformer_pl.components import default_options
 from transformer_pl.config import KEYS, Config, is_known_key, nominal_sizes, not_papers, unknown_key
-from transformer_pl.experiments.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
-from transformer_pl.experiments.trial_config import trial_config
-from transformer_pl.key_types import Count, NoBool, constraint_of
-from transformer_pl.levels import DEFAULT_SCALE, Level, merge, parse_scalar, resolve, scale_level, type_errors
+from transformer_pl.config.components import default_options
+from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_scalar, resolve, scale_level, type_errors
+from transformer_pl.config.types import Count, NoBool, constraint_of
+from transformer_pl.plan.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
+from transformer_pl.trials.trial_config import trial_config
 
 OF_MODEL = ("params", "flops")  # what a model costs
 Direction = Literal["minimize", "maximize"]

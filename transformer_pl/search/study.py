@@ -3,6 +3,7 @@
 It is a journal file beside the table, or a database that several machines share.
 """
 
+import argparse
 import hashlib
 import json
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna import Study
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
 from optuna.pruners import BasePruner
@@ -23,10 +25,10 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from transformer_pl.config import without_section
-from transformer_pl.levels import parse_scalar, read_pairs
+from transformer_pl.config.levels import parse_scalar, read_pairs
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.signals import postponed
-from transformer_pl.search.space import Search
+from transformer_pl.search.space import Search, read_search
 from transformer_pl.task import LOSSES
 from transformer_pl.trials.trial import Trial as TrialFolder
 from transformer_pl.trials.trial import trial_id
@@ -57,6 +59,15 @@ INFEASIBLE = "infeasible"  # the error message of an invalid config
 DIVERGED = "diverged"  # the step at which the loss was no longer finite
 
 
+def search_from_options(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Search:
+    """The search that a sweep file describes, with the options of the command line. Raises an InputError."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints what becomes of each trial
+    check_url(options.storage)
+    if options.retune:
+        raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
+    return read_search(file, content, options.scale, options.seeds, options.set)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Its storage
 
@@ -76,7 +87,7 @@ with without_warnings():
 
 
 @without_warnings()
-def create_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
+def create_study(search: Search, folder: Path, url: str | None) -> Study:
     """Create the study of a search with base as its first trial, or load it if it is there.
 
     Raises an InputError where the database does not answer.
@@ -92,7 +103,7 @@ def create_study(search: Search, folder: Path, url: str | None) -> optuna.Study:
 
 
 @without_warnings()
-def find_study(search: Search, folder: Path, url: str | None) -> optuna.Study | None:
+def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError as `create_study` does."""
     if url is None and not (folder / JOURNAL).exists():
         return None
@@ -214,7 +225,7 @@ def state_of(trial: FrozenTrial) -> str:
     return {"complete": "done", "fail": "failed"}.get(name := trial.state.name.lower(), name)
 
 
-def counted_trials(study: optuna.Study) -> list[FrozenTrial]:
+def counted_trials(study: Study) -> list[FrozenTrial]:
     """Return the trials that count towards `run_cap`, in the order of their numbers.
 
     They are neither those that wait, nor those that another trial repeats, nor those that were drawn beyond `run_cap`.

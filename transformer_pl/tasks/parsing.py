@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from transformer_pl.config import Config, Data
-from transformer_pl.data.corpus import Corpus, Pair
 from transformer_pl.data.files import digests, lines, split_files
 from transformer_pl.runtime.errors import InputError, shown
-from transformer_pl.task import Measure, Scores, Task
+from transformer_pl.task import Corpus, Measure, Pair, Scores, Task
 
 LINEARISING = 1  # raised whenever the same trees would give other lines; enters the fingerprint of the data
 ROOTS = ("", "TOP", "ROOT", "S1")

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_pl.config import Config, Data
-from transformer_pl.data.corpus import Corpus
 from transformer_pl.data.sources import parallel_text
-from transformer_pl.task import Measure, Scores, Task
+from transformer_pl.task import Corpus, Measure, Scores, Task
 
 
 def bleu(sums: np.ndarray) -> np.ndarray:
@@ -37,13 +36,13 @@ class Translation(Task):
 
     def corpus(self, data: Data) -> Corpus:
         if data.target in ("ja", "ko"):
-            from transformer_pl.evaluation.score import check_tokeniser  # sacreBLEU takes half a second
+            from transformer_pl.tasks.bleu import check_tokeniser  # sacreBLEU takes half a second
 
             check_tokeniser(data.target)
         return parallel_text(data)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
-        from transformer_pl.evaluation.score import corpus_score, tokenised_bleu  # sacreBLEU takes half a second
+        from transformer_pl.tasks.bleu import corpus_score, tokenised_bleu  # sacreBLEU takes half a second
 
         scores = corpus_score(hypotheses, references, config.data.target)
         if config.trainer.tokenised_bleu:

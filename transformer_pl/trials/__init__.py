@@ -1,4 +1,1 @@
-"""One trial on disk: its folder, its result, its identity, what divergence is, and what `--list` and `--clean` see.
-
-How a trial is trained is not here: see `training`.
-"""
+"""One trial: its config and cost, its identity, its folder, how it ended; what `--list` and `--clean` see."""

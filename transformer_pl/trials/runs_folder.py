@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import KEYS, Config, is_known_key
-from transformer_pl.levels import Level, resolve
+from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.trial import Trial
 
-DEFAULT_RUNS = Path("runs")
 MOST_LISTED = 20  # trials in a message
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.component_sources import source_digests, task_digest
 from transformer_pl.config import Config, effective_sizes
-from transformer_pl.data.corpus import Corpus
+from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.runtime.environment import sweep_and_row
+from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity
 from transformer_pl.trials.trial import Trial
 

@@ -1,0 +1,250 @@
+"""The properties of components: every shipped one keeps them, and broken ones are found."""
+
+import re
+
+import pytest
+import small_models
+from helpers import ROOT
+from shipped_components import components
+
+from transformer_pl.check.properties import PROPERTIES, small_model
+from transformer_pl.config import Sizes
+
+SHIPPED = components() | {  # so small that they matter in short sentences
+    "window=3": {"model.attention": "ablations.local_attention.LocalAttention", "model.attention.window": 3},
+    "most=2": {"model.attention": "ablations.relative_attention.RelativeAttention", "model.attention.most": 2},
+}
+
+
+@pytest.mark.parametrize("keys", SHIPPED.values(), ids=SHIPPED)
+@pytest.mark.parametrize("measure", PROPERTIES.values(), ids=PROPERTIES)
+def test_every_shipped_component_has_the_property(measure, keys):
+    assert measure(small_model(small_models.small(keys))) is None
+
+
+OWN = """
+import torch
+from torch import nn
+from transformer_pl.model import (
+    FeedForward,
+    MultiHeadSelfAttention,
+    PostNormResidual,
+    ScaledDotProductAttention,
+    SinusoidalPosition,
+)
+
+
+class NoMask(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return (Q @ K.mT).softmax(-1) @ V
+
+
+class MixedWithoutPadding(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        heads = super().forward(Q, K, V, mask, start)
+        if self.training and mask.keys is not None and mask.keys.all():
+            return heads.mean(2, keepdim=True).expand_as(heads)
+        return heads
+
+
+class NoMaskBeyond32(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        if K.shape[2] > 32:
+            return (Q @ K.mT).softmax(-1) @ V
+        return super().forward(Q, K, V, mask, start)
+
+
+class NotANumber(FeedForward):
+    def forward(self, x):
+        return super().forward(x) / (0 * x)
+
+
+class NormOverTheBatch(PostNormResidual):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.norm = nn.BatchNorm1d(config.d_model)
+
+    def forward(self, x, sublayer):
+        return self.norm((x + sublayer(x)).flatten(0, 1)).view_as(x)
+
+
+class LooksAheadFromZero(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return super().forward(x + self.gate * x.roll(-1, 1))
+
+
+class SeesPadding(ScaledDotProductAttention):
+    def forward(self, Q, K, V, mask, start=0):
+        return super().forward(Q, K, V, mask, start) + (V.mean(2, keepdim=True) if not mask.causal else 0)
+
+
+class Deaf(PostNormResidual):
+    def forward(self, x, sublayer):
+        return self.norm(0 * x + sublayer(x))
+
+
+class Unused(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+class InfiniteGradient(FeedForward):
+    def forward(self, x):
+        return super().forward(x) + (0 * x).sqrt()
+
+
+class ForgetsTheStart(SinusoidalPosition):
+    def forward(self, x, start=0):
+        return super().forward(x)
+
+
+class ForgetsTheCache(MultiHeadSelfAttention):
+    def forward(self, x, mask, start=0, cache=None):
+        return super().forward(x, mask)
+
+
+class ForgetsWhoseItIs(MultiHeadSelfAttention):
+    def forward(self, x, mask, start=0, cache=None):
+        if cache is None:
+            return super().forward(x, mask)
+        cache |= {name: kept[: len(x)] for name, kept in self.kept.items()} if start else {}
+        x, self.kept = super().forward(x, mask, start, cache), dict(cache)
+        return x
+
+
+class MeanOverTheBatch(FeedForward):
+    def forward(self, x):
+        return super().forward(x + x[:, :1].mean(0, keepdim=True))
+
+
+class FromTheEnd(SinusoidalPosition):
+    def forward(self, x, start=0):
+        return super().forward(x, 100 - x.shape[1])
+
+
+class WeightsForgetTheStart(ScaledDotProductAttention):
+    def weights(self, Q, K, mask, start=0):
+        return super().weights(Q, K, mask)
+
+
+class CacheOnTheCpu(MultiHeadSelfAttention):
+    def forward(self, x, mask, start=0, cache=None):
+        return super().forward(x, mask, start, cache) + (torch.zeros(x.shape, device="cpu") if start else 0)
+
+
+class AlwaysDropsOut(FeedForward):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.1)
+
+
+class Unsaved(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.scale = torch.rand(config.d_model)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+class StaysOnTheCpu(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.scale = torch.linspace(1, 2, config.d_model)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+class PositionsInBfloat16(SinusoidalPosition):
+    def forward(self, x, start=0):
+        if torch.is_autocast_enabled(x.device.type):
+            return x + self.table[: x.shape[1]].fmod(0.05)
+        return super().forward(x, start)
+
+
+# These keep every one.
+
+
+class StochasticDepth(PostNormResidual):
+    def forward(self, x, sublayer):
+        keep = torch.rand(len(x), 1, 1) < 0.8 if self.training else 1
+        return self.norm(x + keep * sublayer(x))
+
+
+class MixtureOfExperts(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, 8)
+        self.experts = nn.ModuleList(FeedForward(config, site) for _ in range(8))
+
+    def forward(self, x):
+        probability, choice = self.gate(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            chosen = choice == i
+            if chosen.any():
+                out[chosen] = (probability[chosen, None] * expert(x[chosen])).type_as(x)
+        return out
+
+
+class NoCache(ForgetsTheCache):
+    incremental = False
+"""
+
+BROKEN = [
+    ("ffn.NotANumber", "the_logits_are_finite"),
+    ("attention.NoMask", "the_future_is_hidden"),
+    ("ffn.LooksAheadFromZero", "the_future_is_hidden"),
+    ("residual.NormOverTheBatch", "the_future_is_hidden"),  # in training alone
+    ("attention.MixedWithoutPadding", "the_future_is_hidden"),
+    ("attention.NoMaskBeyond32", "the_future_is_hidden"),
+    ("attention.SeesPadding", "padding_changes_nothing"),
+    ("ffn.MeanOverTheBatch", "padding_changes_nothing"),
+    ("position.FromTheEnd", "padding_changes_nothing"),
+    ("residual.Deaf", "every_token_is_read"),
+    ("ffn.Unused", "every_weight_gets_a_gradient"),
+    ("ffn.InfiniteGradient", "every_weight_gets_a_gradient"),
+    ("position.ForgetsTheStart", "decoding_step_by_step_equals_decoding_at_once"),
+    ("self_attention.ForgetsTheCache", "decoding_step_by_step_equals_decoding_at_once"),
+    ("self_attention.ForgetsWhoseItIs", "decoding_step_by_step_equals_decoding_at_once"),
+    ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes"),
+    ("ffn.AlwaysDropsOut", "evaluation_repeats"),
+    ("ffn.Unsaved", "saved_weights_are_all"),
+    ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input"),
+    ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input"),  # in decoding alone
+    ("position.PositionsInBfloat16", "bfloat16_is_close"),
+]
+SOUND = ["residual.StochasticDepth", "ffn.MixtureOfExperts", "self_attention.NoCache"]
+
+
+def own(name: str) -> Sizes:
+    slot, _, component = name.partition(".")
+    return small_models.small({f"model.{slot}": f"stranger.{component}"})
+
+
+@pytest.mark.parametrize(("name", "broken"), BROKEN)
+def test_a_broken_property_is_found(module, name, broken):
+    module(OWN)
+    assert PROPERTIES[broken](small_model(own(name)))
+
+
+def test_every_property_can_be_broken():
+    assert {broken for _, broken in BROKEN} == PROPERTIES.keys()
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_component_keeps_every_property(module, name):
+    module(OWN)
+    assert [how for measure in PROPERTIES.values() if (how := measure(small_model(own(name))))] == []
+
+
+def test_the_worked_example_keeps_every_property(module):
+    text = (ROOT / "ablations" / "SLOTS.md").read_text()
+    module(re.search(r"`alibi\.py`:\n\n```python\n(.*?)```", text, re.DOTALL)[1])
+    subject = small_models.small({"model.attention": "stranger.Alibi"})
+    assert [how for measure in PROPERTIES.values() if (how := measure(small_model(subject)))] == []

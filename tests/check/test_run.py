@@ -1,0 +1,129 @@
+"""The checks of a model: which components break a property, what is kept, exceptions, and every command that checks."""
+
+import json
+
+import pytest
+import tiny_trials
+import yaml
+
+from transformer_pl.check.run import check_model, check_models
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep.__main__ import main as sweep
+from transformer_pl.trials.trial import Trial
+
+OWN = """
+from torch import nn
+from transformer_pl.model import FeedForward, PostNormResidual
+
+
+class LooksAhead(FeedForward):
+    def forward(self, x):
+        return super().forward(x + x.roll(-1, 1))
+
+
+class Excused(LooksAhead):
+    exempt = {
+        "the_future_is_hidden": "to show what a leak is worth",
+        "padding_changes_nothing": "it follows",
+        "decoding_step_by_step_equals_decoding_at_once": "it follows",
+    }
+
+
+class HalfExcused(LooksAhead):
+    exempt = {"the_future_is_hidden": "to show what a leak is worth"}
+
+
+class RMSNorm(PostNormResidual):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.norm = nn.RMSNorm(config.d_model)
+
+
+class Wrong(FeedForward):
+    exempt = {}
+"""
+TINY = {"model.N": 2, "model.d_model": 16, "model.d_ff": 32, "model.h": 2}
+
+
+def config(keys):
+    return resolve([Level("test", TINY | keys)])
+
+
+def messages(keys, runs):
+    with pytest.raises(InputError) as caught:
+        check_model(config(keys).model, 40, runs)
+    return caught.value.messages
+
+
+def test_all_broken_properties_are_told_and_what_is_excused_is_not(module, tmp_path):
+    path = module(OWN)
+    found = messages({"model.ffn": "stranger.LooksAhead"}, tmp_path)
+    assert len(found) == 3  # a component that looks ahead also reads padding, and cannot decode step by step
+    assert (
+        found[0].startswith(f"model.ffn = stranger.LooksAhead ({path}, line 6)") and "the_future_is_hidden" in found[0]
+    )
+    assert not (tmp_path / "checks").exists()
+    others = messages({"model.ffn": "stranger.HalfExcused"}, tmp_path)
+    assert len(others) == 2 and not any("the_future_is_hidden" in message for message in others)
+
+
+@pytest.mark.parametrize(
+    "exempt", ["['the_future_is_hidden']", "{'the_future_is_hiden': 'why not'}", "{'bfloat16_is_close': ' '}"]
+)
+def test_an_exception_must_name_a_property_and_a_reason(module, tmp_path, exempt):
+    module(OWN.replace("exempt = {}", f"exempt = {exempt}"))
+    (found,) = messages({"model.ffn": "stranger.Wrong"}, tmp_path)
+    assert found.startswith("stranger.Wrong.exempt")
+
+
+def test_what_passed_is_checked_once_for_each_code_and_size(module, tmp_path):
+    path, keys = module(OWN), {"model.residual": "stranger.RMSNorm"}
+
+    def kept(*configs):
+        check_models([config(keys | more) for more in configs], tmp_path)
+        return {file: file.stat().st_mtime_ns for file in (tmp_path / "checks").glob("*")}
+
+    first = kept({}, {"optim.warmup": 7}, {"model.N": 3})
+    assert len(first) == 1 and kept({}) == first
+    path.write_text(OWN + "rate = 1\n")
+    assert len(kept({}, {"model.h": 4})) == 3
+    (file,) = first
+    path.write_text(OWN + "# a comment\n")
+    file.write_text("{")  # what cannot be read is checked again
+    kept({})
+    assert json.loads(file.read_text()) == {"exempt": {}}
+
+
+def test_a_runs_folder_that_cannot_be_written_is_no_obstacle(module, tmp_path):
+    module(OWN)
+    (tmp_path / "file").touch()
+    assert check_model(config({"model.residual": "stranger.RMSNorm"}).model, 40, tmp_path / "file") == {}
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_a_plan_refuses_a_component_that_breaks_a_property(module, tmp_path, method):
+    """In a search each choice is checked."""
+    module(OWN)
+    values = ["transformer_pl.model.FeedForward", "stranger.LooksAhead"]
+    parameters = {"model.ffn": {"values": values}} | {key: {"value": value} for key, value in TINY.items()}
+    content = {"method": method, "parameters": parameters, "metric": {"name": "val/bleu", "goal": "maximize"}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(content | ({"run_cap": 2} if method == "random" else {})))
+    with tiny_trials.in_a_command(), pytest.raises(InputError, match="the_future_is_hidden"):
+        sweep([str(tmp_path / "own.yaml"), "--plan", f"--runs={tmp_path / 'runs'}"])
+
+
+def test_train_refuses_a_component_that_breaks_a_property(module, tmp_path):
+    module(OWN)
+    with pytest.raises(InputError, match="the_future_is_hidden"):
+        tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.LooksAhead"})
+    (folder,) = (tmp_path / "runs" / "trials").iterdir()
+    assert Trial(folder).status()["state"] == "failed" and not (folder / "metrics.jsonl").exists()
+
+
+def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):
+    module(OWN)
+    code, trial = tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.Excused"})
+    assert code == 0
+    assert trial.result()["exempt"]["stranger.Excused"]["padding_changes_nothing"] == "it follows"
+    assert (trial.sources / "stranger.py").read_text() == OWN

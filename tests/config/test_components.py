@@ -1,0 +1,160 @@
+"""Components by import path: how they are found, their options, and the errors that are reported."""
+
+import pytest
+
+from transformer_pl.check.dry_run import dry_run
+from transformer_pl.config import KEYS, SLOTS, Component, Model, components, is_papers, sizes
+from transformer_pl.config.components import check_components
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.runtime.errors import InputError
+
+MODULE = """
+class Base:
+    def __init__(self, config, site, window: int, rate: float = 0.5, mode=None, flag: bool = False, name: str = "a"):
+        self.given = config, site, window, rate, mode, flag, name
+
+
+class Loose(Base):
+    def __init__(self, config, site, *rest, bound: "int | None" = 3, **others):
+        self.given = bound
+
+
+class PassesOn(Base):
+    def __init__(self, *args, temperature: float, **kwargs):
+        super().__init__(*args, window=4)
+        self.given = *self.given[:3], temperature
+
+
+class Plain:
+    def __init__(self, config, site):
+        pass
+
+
+number = 4
+"""
+
+
+def model(keys) -> Model:
+    return resolve([Level("test", keys)]).model
+
+
+def refused(path):
+    with pytest.raises(InputError) as caught:
+        components.import_component(path)
+    (message,) = caught.value.messages
+    return message
+
+
+def given(name, /, **options):
+    return components.build(Component(path=f"stranger.{name}", options=options), "the config", "cross").given
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Import paths
+
+
+def test_a_class_is_found_where_it_lives(module):
+    module(MODULE, "strange.nested.rooms")
+    assert components.import_component("strange.nested.rooms.Plain").__module__ == "strange.nested.rooms"
+
+
+@pytest.mark.parametrize("path", ["Part", "./part.py", "a..Part", "part.", "nowhere.at.all.Part", "ablations.no.Part"])
+def test_a_path_that_names_no_class(path):
+    assert refused(path).startswith(f"{path}: ")
+
+
+def test_a_class_that_is_not_there_is_told_with_the_nearest(module):
+    module(MODULE)
+    assert refused("stranger.Plane").endswith("did you mean Plain?")
+    assert refused("stranger.number").startswith("stranger.number: ")  # it is no class
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import json\n\nimport no_such_package_at_all\n", 3),
+        ("import strang\n", 1),  # a beginning of this module's own name
+        ("def made():\n    return 1 / 0\n\n\nmade()\n", 2),
+        ("class Part:\n    def __init__(self, config, site)\n", 2),
+    ],
+    ids=["package", "beginning of a name", "exception", "syntax"],
+)
+def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(module, text, line):
+    path = module(text)
+    assert refused("stranger.Part").startswith(f"stranger.Part: {path}, line {line}: ")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options
+
+
+def test_a_component_is_built_with_the_config_the_site_and_its_options(module):
+    module("from __future__ import annotations\n" + MODULE)
+    assert given("Base", window=16) == ("the config", "cross", 16, 0.5, None, False, "a")
+    read = given("Base", window="16", rate="1e-05", mode="near", flag="True", name=16)
+    assert read == ("the config", "cross", 16, 1e-05, "near", True, "16") and type(read[2]) is int
+    assert given("Loose", bound="7") == 7 and given("Loose") == 3
+    assert given("PassesOn", temperature="2") == ("the config", "cross", 4, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("Base", {}, ["window"]),
+        ("Base", {"window": 1.5}, ["window = 1.5"]),
+        ("Base", {"windw": 4, "rate": "fast"}, ["windw = 4", "rate = fast", "window"]),
+        ("Loose", {"rest": 1, "others": 1}, ["rest = 1", "others = 1"]),
+        ("PassesOn", {}, ["temperature"]),
+    ],
+)
+def test_all_options_that_do_not_fit_the_signature_are_told(module, name, options, told):
+    module(MODULE)
+    with pytest.raises(InputError) as caught:
+        given(name, **options)
+    for message, option in zip(caught.value.messages, told, strict=True):
+        assert message.startswith(f"stranger.{name}: option {option}")
+
+
+@pytest.mark.parametrize("declared", ["'Unknown'", "list['Unknown']", "type(len)", "'1/0'", "'int |'", "[1, 2]", "3"])
+def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
+    module(f"class Part:\n    def __init__(self, config, site, like: {declared} = None):\n        self.given = like\n")
+    assert given("Part", like="x") == "x"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All components of a model
+
+
+def test_the_paper_s_components_have_no_mistakes():
+    assert check_components(Model()) == []
+    assert all(is_papers(slot, getattr(Model(), slot)) for slot in SLOTS)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_mistake_names_its_key(module, slot):
+    module(MODULE)
+    key = f"model.{slot}"
+    assert check_components(model({key: "stranger.Plain"})) == []
+    for keys in (
+        {key: "stranger.Plane"},
+        {key: "stranger.Plain", f"{key}.window": 4},
+        {f"{key}.window": 4},  # the paper's own take no options
+        {key: KEYS[key] + "s"},  # the core, but misspelled
+    ):
+        (message,) = check_components(model(keys))
+        assert message.startswith(f"{key} = {keys.get(key, KEYS[key])}: ")
+
+
+def test_the_mistakes_of_all_components_are_told():
+    found = check_components(model({"model.ffn": "nowhere.A", "model.position": "nowhere.B"}))
+    assert [message.partition(" = ")[0] for message in found] == ["model.ffn", "model.position"]
+
+
+@pytest.mark.parametrize("path", ["builtins.int", "torch.Tensor", "pathlib.Path"])
+def test_a_class_that_is_no_module_is_no_component(path):
+    found = model({"model.ffn": path})
+    if not (mistakes := check_components(found)):
+        with pytest.raises(InputError) as caught:
+            dry_run(sizes(found, 40))
+        mistakes = caught.value.messages
+    assert len(mistakes) == 1 and "torch.nn.Module" in mistakes[0]

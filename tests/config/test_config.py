@@ -1,0 +1,406 @@
+"""The config: the paper's base, constraints, how values are read and levels merged, and the error messages."""
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config.help import help_text
+from transformer_pl.config.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
+from transformer_pl.runtime.errors import InputError
+
+pytestmark = pytest.mark.core
+SHIPPED = sorted(path.stem for path in SCALES.glob("*.yaml"))
+
+
+def config(**keys):
+    """A config from keys with `__` for the dot."""
+    return resolve([Level("here", dotted(keys))])
+
+
+def dotted(keys):
+    return {key.replace("__", "."): value for key, value in keys.items()}
+
+
+def mistakes(*levels):
+    with pytest.raises(InputError) as caught:
+        resolve([level if isinstance(level, Level) else Level("here", level) for level in levels])
+    return caught.value.messages
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The base
+
+
+def test_the_base_never_moves():
+    """Base of Table 3, Sections 5.3, 5.4 and 6.1: an improvement is a new name, never a new default."""
+    assert Config().flat() == KEYS
+    paper = {
+        "model.N": 6,
+        "model.d_model": 512,
+        "model.d_ff": 2048,
+        "model.h": 8,
+        "model.d_k": None,
+        "model.d_v": None,
+        "model.p_drop": 0.1,
+        "model.attention": "transformer_pl.model.ScaledDotProductAttention",
+        "model.ffn": "transformer_pl.model.FeedForward",
+        "model.position": "transformer_pl.model.SinusoidalPosition",
+        "model.residual": "transformer_pl.model.PostNormResidual",
+        "model.self_attention": "transformer_pl.model.MultiHeadSelfAttention",
+        "model.embedding": "transformer_pl.model.SharedEmbedding",
+        "model.width": 1.0,
+        "model.depth": 1.0,
+        "optim.max_steps": 100_000,
+        "optim.duration": 1.0,
+        "optim.warmup": 4000,
+        "optim.lr_scale": 1.0,
+        "optim.match": "steps",
+        "optim.eps_ls": 0.1,
+        "optim.beta1": 0.9,
+        "optim.beta2": 0.98,
+        "optim.eps": 1e-9,
+        "data.vocab_size": 37_000,
+        "data.batch_tokens": 25_000,
+        "data.source": "en",
+        "data.target": "de",
+        "decode.beam": 4,
+        "decode.alpha": 0.6,
+        "decode.extra": 50,
+        "decode.average": 1,
+        "trainer.precision": "32-true",
+        "trainer.devices": 1,
+        "trainer.num_nodes": 1,
+        "trainer.accumulate": 1,
+    }
+    assert {key: KEYS[key] for key in paper} == paper
+    moving_nothing = {"data", "trainer", "seed"}  # sections that the paper does not speak of may gain keys
+    assert {key for key in KEYS if key.partition(".")[0] not in moving_nothing} <= paper.keys()
+    assert effective_sizes(Config()) == {
+        "effective.N": 6,
+        "effective.d_model": 512,
+        "effective.d_ff": 2048,
+        "effective.h": 8,
+        "effective.d_k": 64,
+        "effective.d_v": 64,
+        "effective.max_steps": 100_000,
+    }
+
+
+def test_a_config_is_frozen_and_strict():
+    made = Config()
+    with pytest.raises(ValidationError, match="frozen"):
+        made.seed = 2
+    with pytest.raises(ValidationError, match="frozen"):
+        made.model.h = 4
+    for section in ("model", "optim", "data", "decode", "trainer"):
+        with pytest.raises(ValidationError, match="Extra inputs"):
+            Config.model_validate({section: {"novel": 1}})
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Config.model_validate({"novel": 1})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("optim.eps", "1e-05", 1e-05),
+        ("model.h", "4", 4),
+        ("model.p_drop", "0.0", 0.0),
+        ("model.d_k", "None", None),
+        ("model.d_k", "null", None),
+        ("model.d_k", "16", 16),
+        ("data.path", "None", None),
+        ("data.path", "texts/en-de", "texts/en-de"),
+        ("seed", "7", 7),
+        ("trainer.precision", "bf16-mixed", "bf16-mixed"),
+        ("model.width", "1/2", 0.5),
+        ("model.depth", "1/3", 1 / 3),
+        ("model.width", "0.25", 0.25),
+        ("optim.duration", "3", 3.0),
+        ("trainer.tokenised_bleu", "True", True),
+        ("trainer.tokenised_bleu", "false", False),
+    ],
+)
+def test_text_is_read_by_the_declared_type(key, text, value):
+    read = resolve([Level("here", {key: text})]).flat()[key]
+    assert read == value and type(read) is type(value)
+
+
+@pytest.mark.parametrize("value", [4, "x", 0.5, None, True, 1e-05, float(3)])
+def test_what_python_spells_is_read_back(value):
+    """The agent of W&B spells by `str`; an option of a component has no type here, but is read back as it was."""
+    assert parse_scalar(str(value)) == value and type(parse_scalar(str(value))) is type(value)
+    assert parse_scalar(value) is value
+
+
+WRONG = {
+    "model.h": [True, 4.5, "4.5", "four", None, [4], 0],
+    "model.d_k": [True, 0],
+    "model.p_drop": [False, 1, -0.1],
+    "model.width": [True, "inf", 0, "-1/2", "1/0", "a/b"],
+    "seed": [True, -1, 2**32],
+    "optim.lr_scale": [0],
+    "optim.eps": ["nan", "inf", float("inf")],
+    "decode.alpha": [float("nan")],
+    "trainer.precision": ["64"],
+    "trainer.tokenised_bleu": ["yes", 1, None],
+    "data.path": [""],
+    "data.name": ["a/b"],
+    "data.vocab_size": [2_000_000],
+    "model.position": ["LearnedPosition", "ablations.learned-position.X", 5],
+    "model": [1],
+    "model.": [1],
+    "seed.x": [1],
+    "model.h.x": [1],
+    "": [1],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_a_wrong_value_is_refused_with_key_and_place(key, value):
+    (message,) = mistakes({key: value})
+    assert message.startswith(f"here: {key} = {value}: ")
+
+
+def test_all_mistakes_are_reported_at_once():
+    messages = mistakes(
+        Level("scale tiny", {"model.dmodel": 3, "optim.warmup": "long", "optim.max_steps": 100}),
+        Level("f.yaml: parameters", {"model.h": True, "model.d_ff": -1, "heads": 4, "optim.duration": "1/3"}),
+        Level("--set", {"model.p_drop": 1.5, "model.width": 0.001}),
+    )
+    expected = [
+        "scale tiny: model.dmodel = 3: ",
+        "scale tiny: optim.warmup = long: ",
+        "f.yaml: parameters: model.h = True: ",
+        "f.yaml: parameters: model.d_ff = -1: ",
+        "f.yaml: parameters: heads = 4: ",
+        "scale tiny and f.yaml: parameters: optim.max_steps = 100",
+        "--set: model.p_drop = 1.5: ",
+        "--set: model.d_model = 512, model.width = 0.001",
+    ]
+    assert len(messages) == 8 and all(any(one.startswith(start) for one in messages) for start in expected)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("model.dmodel", "model.d_model"),
+        ("h", "model.h"),
+        ("optim.seed", "seed"),
+        ("Model.N", "model.N"),
+        ("optim.p_drop", "model.p_drop"),
+        ("decode.beams", "decode.beam"),
+        ("data.batch_token", "data.batch_tokens"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(wrong, right):
+    (message,) = mistakes({wrong: 1})
+    assert message.startswith(f"here: {wrong} = 1: ") and message.endswith(f" {right}?")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Constraints between keys
+
+
+def test_h_divides_d_model_while_a_size_of_the_heads_is_unset():
+    for keys in ({"model.h": 7}, {"model.h": 7, "model.d_k": 5}, {"model.h": 32, "model.width": "1/32"}):
+        (message,) = mistakes(keys)
+        assert f"model.h = {keys['model.h']}" in message and "model.d_model = 512" in message
+    assert effective_sizes(config(model__h=7, model__d_k=5, model__d_v=3))["effective.h"] == 7
+    assert effective_sizes(config(model__h=16, model__width="1/32"))["effective.d_k"] == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "constraint"),
+    [
+        ({"model.N": 2, "model.depth": "1/3"}, "0.666666666667"),
+        ({"model.N": 2, "model.depth": 0.25}, "0.5"),
+        ({"model.d_ff": 3, "model.width": 0.5}, "1.5"),
+        ({"model.d_k": 5, "model.width": 0.5}, "2.5"),
+        ({"model.d_v": 5, "model.width": 0.5}, "2.5"),
+        ({"model.d_model": 8, "model.width": 1 / 16}, "0.5"),
+        ({"optim.max_steps": 300_001, "optim.duration": 0.5}, "150000.5"),
+        ({"model.N": 6, "model.depth": 0.3333}, "1.9998"),  # not quite a third
+        ({"model.N": 6, "model.depth": 1e-9}, "6e-09"),
+    ],
+)
+def test_a_product_is_a_whole_number_of_at_least_1(keys, constraint):
+    size, multiplier = keys
+    message = next(message for message in mistakes(keys) if f"{size} = " in message)
+    assert f"{multiplier} = " in message and message.endswith(f" {constraint}")
+
+
+@pytest.mark.parametrize(
+    ("size", "multiplier", "product"),
+    [
+        *((6, "1/3", 2), (6, 1 / 3, 2), (6, 2 / 3, 4), (6, "0.5", 3), (2, 0.5, 1), (10, 0.1, 1), (10, 0.7, 7)),
+    ],
+)
+def test_a_product_is_exact(size, multiplier, product):
+    assert effective_sizes(config(model__N=size, model__depth=multiplier))["effective.N"] == product
+    assert config(optim__max_steps=size, optim__duration=multiplier).steps == product
+
+
+def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
+    model = config(model__width=0.5, model__depth="1/2", model__d_k=48, model__h=16).model
+    found = sizes(model, 99)
+    assert (found.N, found.d_model, found.d_ff, found.h, found.d_k, found.d_v) == (3, 256, 1024, 16, 24, 16)
+    assert (found.p_drop, found.vocab_size) == (0.1, 99)
+    paper = {"model.N": 6, "model.d_model": 512, "model.d_k": 48, "model.d_v": 32}
+    assert nominal_sizes(model).items() >= paper.items()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"precision": "16-mixed", "accelerator": "cpu"},
+        {"precision": "16-mixed", "strategy": "fsdp2"},
+        {"precision": "bf16-master", "strategy": "fsdp2"},
+        {"precision": "bf16-master", "compile": "on"},
+        {"compile": "on", "strategy": "fsdp2"},
+        {"bleu_sample": 3, "strategy": "fsdp2"},
+    ],
+    ids=str,
+)
+def test_keys_of_the_trainer_that_do_not_go_together(keys):
+    (message,) = mistakes({f"trainer.{key}": value for key, value in keys.items()})
+    assert all(f"trainer.{key} = {value}" in message for key, value in keys.items())
+    for left_out in keys:  # each alone is right
+        assert resolve([Level("", {f"trainer.{key}": value for key, value in keys.items() if key != left_out})])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Levels
+
+
+def test_precedence():
+    """Defaults < scale < the file's parameters < variant < --set: each level taken away uncovers the one below."""
+    levels = [Level(place, {"optim.warmup": n}) for n, place in enumerate(("scale", "file", "variant", "--set"), 1)]
+    for n in range(4, 0, -1):
+        assert resolve(levels[:n]).optim.warmup == n
+        assert merge(levels[:n]) == {"optim.warmup": (n, levels[n - 1].place)}
+    assert resolve([]) == Config()
+    assert resolve([Level("a", {"model.h": 4}), Level("b", {"model.N": 2})]).flat() == KEYS | {
+        "model.h": 4,
+        "model.N": 2,
+    }
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_naming_a_component_drops_the_options_of_lower_levels(slot):
+    key = f"model.{slot}"
+    lower = Level("lower", {key: "mine.Part", f"{key}.window": 4, f"{key}.mode": "near"})
+    option = Level("higher", {f"{key}.window": "16"})
+    part = getattr(resolve([lower, option]).model, slot)
+    assert (part.path, part.options) == ("mine.Part", {"window": 16, "mode": "near"})  # an option alone keeps the part
+    named = Level("higher", {key: "mine.Other", f"{key}.size": 2})
+    part = getattr(resolve([lower, named]).model, slot)
+    assert (part.path, part.options) == ("mine.Other", {"size": 2})
+    part = getattr(resolve([lower, Level("higher", {key: "mine.Part"})]).model, slot)
+    assert part.options == {}
+    assert getattr(resolve([option]).model, slot).path == KEYS[key]
+
+
+@pytest.mark.parametrize("key", ["data.path", "data.hub"])
+def test_naming_another_text_drops_the_size_that_a_scale_expects(key):
+    scale = scale_level("wmt14")
+    assert resolve([scale]).data.test_count == 3003
+    assert resolve([scale, Level("test", {key: "mine"})]).data.test_count is None
+    assert resolve([scale, Level("test", {key: "mine", "data.test_count": 7})]).data.test_count == 7
+    assert resolve([scale, Level("test", {"data.target": "fr"})]).data.test_count == 3003
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"model.d_k": 32, "data.path": "texts", "seed": 3, "model.width": "1/2", "trainer.threads": 2},
+        {"model.attention": "mine.Local", "model.attention.window": "16", "model.attention.mode": "near"},
+        {"model.ffn": "mine.Gated", "model.ffn.gate": "True", "model.ffn.bound": "None", "model.ffn.beta": "1e-05"},
+    ],
+    ids=lambda keys: " ".join(keys) or "base",
+)
+def test_flat_is_read_back_as_the_same_config(keys):
+    made = resolve([Level("here", keys)])
+    flat = made.flat()
+    assert resolve([Level("flat", flat)]) == made
+    assert resolve([Level("as text", {key: str(value) for key, value in flat.items()})]) == made
+    assert resolve([Level("as YAML", yaml.safe_load(yaml.safe_dump(flat)))]) == made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Variants
+
+
+@pytest.mark.parametrize(
+    ("variant", "values"),
+    [
+        ("base", {}),
+        (" base ", {}),
+        ("model.h=1", {"model.h": "1"}),
+        ("model.h=1  model.p_drop=0.0", {"model.h": "1", "model.p_drop": "0.0"}),
+        ("data.path=a=b", {"data.path": "a=b"}),
+        ("model.d_k=None", {"model.d_k": "None"}),
+    ],
+)
+def test_a_variant_is_split_at_blanks_and_at_the_first_equals_sign(variant, values):
+    level = parse_variant(variant, "f.yaml:")
+    assert level.values == values and level.place.startswith("f.yaml: variant")
+
+
+@pytest.mark.parametrize("variant", ["model.h", "model.h=1 base", "model.h= 1", "model.h=1 model.N=2 model.h=4"])
+def test_an_unreadable_variant_is_an_error(variant):
+    with pytest.raises(InputError) as caught:
+        parse_variant(variant, "f.yaml:")
+    (message,) = caught.value.messages
+    assert message.startswith(f"f.yaml: variant {variant!r}: ")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+@pytest.mark.parametrize("scale", SHIPPED)
+def test_every_shipped_scale_keeps_the_constraints_for_every_row_of_table_3(scale):
+    level = scale_level(scale)
+    changes = [{}]
+    changes += [{"model.h": h} for h in (1, 4, 16, 32)]
+    changes += [{"model.d_k": d_k} for d_k in (16, 32)]
+    changes += [{"model.N": N} for N in (2, 4, 8)] + [{"model.d_model": d_model} for d_model in (256, 1024)]
+    changes += [{"model.d_ff": d_ff} for d_ff in (1024, 4096)] + [{"model.p_drop": p} for p in (0.0, 0.2)]
+    changes += [{"optim.eps_ls": eps} for eps in (0.0, 0.2)]
+    changes += [{"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16, "optim.duration": 3}]
+    made = [resolve([level, Level("row", change)]) for change in changes]
+    assert all(change.items() <= one.flat().items() for change, one in zip(changes, made, strict=True))
+    assert {key for key in level.values if key.startswith("model.")} <= {"model.width", "model.depth"}
+    assert "seed" not in level.values and not any(key.startswith("trainer.devices") for key in level.values)
+
+
+def test_a_scale_of_ones_own_is_a_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("model.width: 1/4\noptim.max_steps: 50\n")
+    made = resolve([scale_level(str(path))])
+    assert (made.model.width, made.steps, effective_sizes(made)["effective.d_model"]) == (0.25, 50, 128)
+    path.write_text("model.widht: 1/4\n")
+    (message,) = mistakes(scale_level(str(path)))
+    assert str(path) in message and "model.width?" in message
+    path.write_text("seed: 5\n")
+    for scale in (str(path), str(tmp_path / "none.yaml"), "multi30"):
+        with pytest.raises(InputError, match=scale):
+            scale_level(scale)
+    assert "--scale" in mistakes({"scale": "small"})[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The help
+
+
+def test_every_key_is_described():
+    described = help_text()
+    assert all(f"  --{key}  (" in described for key in KEYS)
+    assert "--model.d_k  (integer from 1 or None; default None)" in described
+    assert "--optim.match  (steps | flops; default steps)" in described

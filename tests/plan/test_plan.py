@@ -1,0 +1,180 @@
+"""The plan: its trials, their order, cost and time, and how it is printed."""
+
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+from helpers import ROOT, a_result, little_text
+from rich.console import Console
+
+from transformer_pl.config import effective_sizes, sizes
+from transformer_pl.plan.plan import Plan, as_json, estimate_costs, longest_first, plan_trials, print_plan
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.runtime.terminal import UNBROKEN
+from transformer_pl.sweep import __main__ as sweep
+from transformer_pl.trials.cost import ASSUMED_LENGTH, training_cost
+
+TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
+TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")
+
+
+def printed(runs, width, content=TABLE3_A, finished=(), at_once=1):
+    """The lines of a plan in a terminal of this width."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    trials = plan_trials(content, runs)
+    missing = [planned for planned in trials if planned.trial.needs_training()]
+    print_plan(Plan(content, trials, estimate_costs(trials, finished)), missing, console, at_once)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def timed(config, seconds, **keys):
+    """The result of a finished trial of this config."""
+    flat = config.flat() | effective_sizes(config)
+    made = {"flops": 1e12, "weights_id": f"of {seconds}", "steps": config.steps} | keys
+    return a_result(config=flat, wall_s=seconds, **made)
+
+
+def changed(config, section, **keys):
+    """The config with these keys of a section."""
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=keys)})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Its trials
+
+
+def test_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
+    """By FLOPs. Among equals, more heads are first."""
+    trials = plan_trials(TABLE3_C, tmp_path)
+    costs = estimate_costs(trials, [])
+    ordered = longest_first(trials, costs)
+    flops = [costs[one.row].cost.flops for one in ordered]
+    assert flops == sorted(flops, reverse=True) and ordered[0].config.model.d_model == 1024
+    assert [one.config.seed for one in ordered] == [1, 2] * 8
+    same = plan_trials(TABLE3_A, tmp_path)
+    equal = longest_first(same, {row: costs[0] for row in range(5)})
+    assert [(one.config.model.h, one.config.seed) for one in equal[:4]] == [(32, 1), (32, 2), (16, 1), (16, 2)]
+
+
+def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
+    trials = plan_trials(TABLE3_A, tmp_path)
+    assert [(one.row, one.name) for one in trials[:3]] == [(0, "h=1 s1"), (0, "h=1 s2"), (1, "h=4 s1")]
+    for one in trials:
+        row = TABLE3_A.rows[one.row].name.replace("=", "-")
+        assert one.trial.folder == tmp_path / "trials" / f"demo-{row}-s{one.config.seed}-{one.identity.trial}"
+        assert one.prepared.folder.parent == tmp_path / "data" and not one.prepared.folder.exists()
+    assert len({one.identity.trial for one in trials}) == 10
+    assert len({one.prepared.folder for one in trials}) == 1  # all read one text
+
+
+def test_what_is_kept_of_a_plan(tmp_path):
+    trials = plan_trials(TABLE3_A, tmp_path)
+    plan = Plan(TABLE3_A, trials, estimate_costs(trials, []))
+    kept = as_json(plan)
+    assert (kept["name"], kept["scale"], len(kept["trials"])) == ("table3-A", "demo", 10)
+    for one, planned in zip(kept["trials"], trials, strict=True):
+        cost = plan.estimates[planned.row].cost
+        assert (one["params"], one["flops"]) == (cost.params, cost.flops)
+        assert f"{one['row']} s{one['seed']}" == planned.name and planned.trial.folder.name == one["folder"]
+        assert one["config"]["effective.d_model"] == 64 and one["config"]["model.d_model"] == 512
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cost and time
+
+
+def test_the_time_is_by_the_flops_of_the_same_components_text_and_trainer(tmp_path):
+    """The median. Of trials that share weights the slowest trained them. Short trials do not count."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    base = changed(trials[4].config.model_copy(update={"seed": 7}), "trainer", threads=3)
+    known = ((40.0, 4e10, "a"), (1.0, 1e12, "a"), (30.0, 6e10, "b"), (90.0, 72e10, "c"))
+    finished = [timed(base, seconds, flops=flops, weights_id=weights) for seconds, flops, weights in known]
+    others = [changed(base, "data", batch_tokens=300), changed(base, "trainer", precision="bf16-mixed")]
+    others += [changed(base, "optim", max_steps=20)]
+    finished += [timed(other, 5.0, flops=1.0, weights_id=repr(other)) for other in others]
+    estimate = estimate_costs(trials, finished)[0]
+    assert estimate.seconds == pytest.approx(30 / 6e10 * estimate.cost.flops)
+    assert estimate_costs(trials, finished[4:])[0].seconds is None
+
+
+def test_the_cost_is_of_the_text_s_lengths_once_they_are_known(tmp_path):
+    first, *_ = plan_trials(TABLE3_A, tmp_path)
+    config, lengths = first.config, {"source": 10.0, "target": 20.0}
+    counted_text = SimpleNamespace(is_counted=lambda: True, mean_length=lambda split, side: lengths[side])
+    for one, assumed, sides in (
+        (first, True, (ASSUMED_LENGTH,) * 2),
+        (first._replace(prepared=counted_text), False, lengths.values()),
+    ):
+        estimate = estimate_costs([one], [])[0]
+        model = sizes(config.model, config.data.vocab_size)
+        assert estimate.cost == training_cost(model, config.steps, config.data.batch_tokens, *sides)
+        assert estimate.assumed == assumed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# As it is printed
+
+
+def test_a_row_shows_the_sizes_that_differ_from_base(tmp_path):
+    """As configured and as they are at this scale's width and depth; with its cost, its time and its trials."""
+    lines = printed(tmp_path, UNBROKEN)
+    assert "N=6>3 d_model=512>64 d_ff=2048>256 h=8 d_k=64>8 d_v=64>8 max_steps=1500" in lines[1]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
+    assert rows["h=32"] == ["h=32", "d_k=16>2", "d_v=16>2", "431K", "2.1e12", "unknown", "2", "new"]
+    assert rows["base"] == ["431K", "2.1e12", "unknown", "2", "new"]
+    content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"model.width": "1", "model.depth": "1"})
+    assert not any(">" in line for line in printed(tmp_path, UNBROKEN, content))
+
+
+def test_in_a_narrow_terminal_every_word_is_whole(tmp_path):
+    wide, narrow = (printed(tmp_path, width, TABLE3) for width in (UNBROKEN, 80))
+    assert max(map(len, narrow)) <= 80 and not any("…" in line for line in narrow)
+    words = {word for line in narrow for word in line.split()}
+    assert {word for row in TABLE3.rows for word in row.name.split()} | {"params", "FLOPs", "time", "trials"} <= words
+    assert all(any(line.startswith(f"{row.name} ") for line in wide) for row in TABLE3.rows)
+
+
+def test_the_state_and_the_time_of_what_is_left(tmp_path):
+    """Ten trials of 90 s; one has failed, one is done."""
+    trials = plan_trials(TABLE3_A, tmp_path)
+    flops = estimate_costs(trials, [])
+    known = [timed(one.config, 90.0, flops=flops[one.row].cost.flops) for one in trials[::2]]
+    trials[0].trial.make()
+    trials[0].trial.set_status("failed", why="a full disk")
+    trials[2].trial.make()
+    trials[2].trial.finish(a_result(id=trials[2].identity.trial))
+    lines = printed(tmp_path, UNBROKEN, finished=known)
+    assert "10 trials, 9 to train" in lines[0]
+    assert [line.split(" ~1:30 ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
+    assert any("about 13:30" in line for line in lines)
+    assert any("about 3:22" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=4))
+
+
+def test_a_warm_up_that_outlasts_the_training_is_told(tmp_path):
+    warmup = read_sweep(ROOT / "sweeps" / "table3_A.yaml", sets={"optim.warmup": "1501"})
+    told = [[line for line in printed(tmp_path, UNBROKEN, one) if "optim.warmup" in line] for one in (TABLE3_A, warmup)]
+    assert not told[0] and "h=1, h=4, base, h=16, h=32" in told[1][0]
+
+
+@pytest.mark.parametrize("file", ["table3_C", "search_size"])
+def test_a_plan_starts_nothing(file, tmp_path, capsys):
+    folder = little_text(tmp_path, 60, 8, 6)
+    keys = ["--set", f"data.path={folder}", "data.vocab_size=300"]
+    words = [str(ROOT / "sweeps" / f"{file}.yaml"), "--plan", "--parallel=1", f"--runs={tmp_path / 'runs'}", *keys]
+    assert sweep.main(words) == 0
+    out = capsys.readouterr().out
+    assert "60 training pairs" in out and "1 at a time" in out and not (tmp_path / "runs").exists()
+
+
+def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
+    one = plan_trials(TABLE3_A, tmp_path)[0]
+    one.trial.make()
+    one.trial.finish(a_result(id=one.identity.trial))
+    (one.trial.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
+    one.trial.folder.rename(one.trial.folder.with_name("demo-h=1-s1-0123456789ab"))
+    (reason,) = [line for line in printed(tmp_path, 200) if "core revision 1" in line]
+    assert reason.endswith(": h=1 s1")
+    one.trial.make()
+    one.trial.set_status("running")  # what has begun is not new
+    assert not any("core revision" in line for line in printed(tmp_path, 200))

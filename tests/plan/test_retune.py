@@ -1,0 +1,124 @@
+"""--retune: every row tries the same points, with one seed of their own, and is trained at its best."""
+
+import math
+
+import pytest
+import yaml
+from forked import command
+from helpers import a_result, shared_text
+
+from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.retune import REACH, plan_retuning
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.runs_folder import finished_results
+
+KEYS = ["optim.lr_scale", "optim.warmup"]
+SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
+SMALL |= {"data.path": str(shared_text()), "data.vocab_size": 400, "model.N": 2}
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    path = tmp_path / "rows.yaml"
+    fixed = {key: {"value": value} for key, value in SMALL.items()}
+    rows = {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [0, 2]}}
+    printed = {"name": "rows", "method": "grid", "metric": {"name": "val/ppl"}, "parameters": fixed | rows}
+    path.write_text(yaml.safe_dump(printed, sort_keys=False))
+    return path
+
+
+def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sweep_file):
+    sweep = read_sweep(sweep_file)
+    tuning = plan_retuning(sweep, KEYS, 9, {"name": "val/ppl", "goal": "minimize"})
+    base = sweep.base.flat()
+    assert tuning.points[0] == {key: base[key] for key in KEYS} and len(tuning.points) == 9
+    for key in KEYS:
+        assert len({point[key] for point in tuning.points}) == 9  # no two tries are the same
+        assert all(base[key] / REACH <= point[key] <= base[key] * REACH for point in tuning.points)
+    tries = tuning.tries(sweep)
+    tried = [[{key: row.configs[0].flat()[key] for key in KEYS} for row in tries.rows[at : at + 9]] for at in (0, 9)]
+    assert tried[0] == tried[1] == tuning.points
+    assert [row.configs[0].model.h for row in tries.rows] == [8] * 9 + [4] * 9
+    assert {config.seed for config in tries.configs} == {1}  # the file has 0 and 2
+    for row in tries.rows:  # the arguments of `train` give the row's config
+        assert all(row.keys[key] == row.configs[0].flat()[key] for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    ("keys", "metric", "named"),
+    [
+        (["optim.lr_scal"], None, ["optim.lr_scal", "optim.lr_scale?"]),
+        (["seed"], None, ["seed"]),
+        (["model.h"], None, ["model.h", "h=4"]),
+        (["model.d_k"], None, ["model.d_k", "None"]),
+        (KEYS, {"name": "params"}, ["metric.name = params", "val/bleu"]),
+        (KEYS, {"name": "val/ppl", "goal": "maximize"}, ["metric.goal = maximize", "val/ppl"]),
+        (KEYS, {"name": "val/bleu", "goal": "minimize"}, ["metric.goal = minimize", "val/bleu"]),
+    ],
+)
+def test_what_cannot_be_retuned_is_an_error(sweep_file, keys, metric, named):
+    with pytest.raises(InputError) as caught:
+        plan_retuning(read_sweep(sweep_file), keys, 4, metric)
+    assert all(word in str(caught.value) for word in named)
+
+
+def test_whole_numbers_that_round_alike_are_tried_once(sweep_file):
+    sweep = read_sweep(sweep_file, sets={"optim.warmup": "3"})
+    points = [point["optim.warmup"] for point in plan_retuning(sweep, ["optim.warmup"], 8, None).points]
+    assert len(set(points)) == 8 and points[0] == 3
+    with pytest.raises(InputError, match="--budget 10"):
+        plan_retuning(sweep, ["optim.warmup"], 10, None)
+
+
+def test_a_larger_budget_has_the_same_tries_and_more(sweep_file):
+    sweep = read_sweep(sweep_file)
+    few, more = (plan_retuning(sweep, KEYS, budget, None).points for budget in (5, 9))
+    assert more[:5] == few
+
+
+def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_file, tmp_path):
+    runs = tmp_path / "runs"
+    words = [sweep_file, "--runs", runs, "--retune", "optim.lr_scale", "--budget", 2, "--seeds", 2]
+    planned = command("sweep", *words, "--plan")
+    assert planned.returncode == 0
+    runs.mkdir()
+    early = command("report", *words)
+    assert early.returncode == 2
+    completed = command("sweep", *words, WANDB_MODE="disabled")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+
+    results = {
+        (r["config"]["model.h"], r["config"]["optim.lr_scale"], r["config"]["seed"]): r for r in finished_results(runs)
+    }
+    best = {}
+    for h in (8, 4):
+        tries = {rate: r["metrics"]["val/ppl"] for (row, rate, seed), r in results.items() if row == h and seed == 0}
+        assert len(tries) == 2
+        best[h] = min(tries, key=tries.get)
+        assert {rate for row, rate, seed in results if row == h and seed == 2} == {best[h]}
+    assert len(results) == 2 * (2 + 1)
+
+    shown = command("report", *words, "--format", "md").stdout
+    assert "2 points of optim.lr_scale" in shown and "seed 0" in shown
+    (folder,) = (runs / "sweeps").iterdir()
+    assert (folder / "table.md").read_text() == shown and (folder / "report.html").exists()
+    again = command("sweep", *words, WANDB_MODE="disabled")
+    assert again.returncode == 0 and " 0 to train" in again.stdout
+    more = command("sweep", *words[:-1], 3, "--plan")
+    assert more.stdout.count(" 0 to train") == 1 and "2 trials to train" in more.stdout  # the tries are done
+
+
+def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
+    """Neither is one that failed or diverged. A row without any finite try keeps the file's values."""
+    sweep = read_sweep(sweep_file)
+    tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, {"name": "val/ppl"})
+    tried = plan_trials(tuning.tries(sweep), tmp_path)
+    for one, value in zip(tried, (math.nan, 9.0, 7.0, None, math.inf, math.nan), strict=True):
+        if value is not None:
+            one.trial.folder.mkdir(parents=True)
+            one.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
+    best = tuning.best(sweep, tried)
+    rates = [row.configs[0].optim.lr_scale for row in best.rows]
+    assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
+    assert "1 diverged or failed" in best.notes[-1]

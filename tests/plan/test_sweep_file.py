@@ -1,0 +1,270 @@
+"""Sweep files: the shipped ones, what W&B makes of them, how rows are read, and the messages for mistakes."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import GRIDS, ROOT, SEARCHES, SHIPPED
+
+from transformer_pl.config import KEYS
+from transformer_pl.config.levels import Level, parse_variant, resolve, scale_level
+from transformer_pl.plan.sweep_file import OUR_PARAMETERS, TOP_LEVEL, read_sweep
+from transformer_pl.report.published import read_published
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.train.__main__ import read_argv
+
+TABLE3 = read_published().rows
+pytestmark = pytest.mark.core
+shipped = pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    """Write a sweep file with these parameters; other top-level keys as keyword arguments, None to leave one out."""
+
+    def write(parameters, **top_level):
+        content = {"program": "transformer_pl/train.py", "method": "grid", "parameters": parameters} | top_level
+        path = tmp_path / "f.yaml"
+        path.write_text(yaml.safe_dump({k: v for k, v in content.items() if v is not None}, sort_keys=False))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def quarter(tmp_path):
+    """A scale of a quarter of the paper's width, half its depth and 1000 steps."""
+    path = tmp_path / "quarter.yaml"
+    path.write_text("model.width: 0.25\nmodel.depth: 0.5\noptim.max_steps: 1000\noptim.warmup: 400\n")
+    return str(path)
+
+
+def mistakes(path, **arguments):
+    with pytest.raises(InputError) as caught:
+        read_sweep(path, **arguments)
+    assert len(set(caught.value.messages)) == len(caught.value.messages)
+    return [message.replace(str(path), "f.yaml") for message in caught.value.messages]
+
+
+def wandb_grid(content):
+    """The grid of a W&B sweep: the product of all values, the last parameter fastest, as its agent gets them."""
+    values = [entry.get("values", [entry.get("value")]) for entry in content["parameters"].values()]
+    return [dict(zip(content["parameters"], row, strict=True)) for row in itertools.product(*values)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is shipped
+
+
+@shipped
+def test_a_shipped_sweep_is_read_as_the_grid_that_its_file_spells(path):
+    content = yaml.safe_load(path.read_text())
+    sweep = read_sweep(path)
+    rows = [{k: v for k, v in row.items() if k != "seed"} for row in wandb_grid(content)]
+    rows = [row for i, row in enumerate(rows) if row not in rows[:i]]
+    seeds = content["parameters"].get("seed", {"value": 1})
+    seeds = seeds.get("values", [seeds.get("value")])
+    assert [[config.seed for config in row.configs] for row in sweep.rows] == [seeds] * len(rows)
+    for entry, row in zip(rows, sweep.rows, strict=True):
+        keys = {key: value for key, value in entry.items() if key not in OUR_PARAMETERS}
+        variant = parse_variant(entry.get("variant", "base"), "")
+        assert row.keys == keys | variant.values
+        for config in row.configs:
+            levels = [scale_level(entry["scale"]), Level("", keys), variant, Level("", {"seed": config.seed})]
+            assert config == resolve(levels)
+    assert len({row.name for row in sweep.rows}) == len(sweep.rows)  # names tell rows apart
+
+
+@pytest.mark.parametrize("path", [p for p in GRIDS if p.stem.startswith("table3")], ids=lambda path: path.stem)
+def test_a_sweep_of_table_3_has_base_and_the_paper_s_rows(path):
+    """The rows of its letter, or all rows for table3; each once."""
+    all_labels = {row.label for row in TABLE3}
+    by_stem = {"table3": all_labels, "table3_without_big": all_labels - {"big"}}
+    labels = by_stem.get(path.stem, {"base", path.stem.removeprefix("table3_")})
+    found = [read_published().find(row.configs[0]) for row in read_sweep(path).rows]
+    assert None not in found
+    assert sorted(map(TABLE3.index, found)) == [i for i, row in enumerate(TABLE3) if row.label in labels]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_sweep_is_a_valid_wandb_sweep(path):
+    """W&B's schema lives on its server. Its client's checks run here; of the schema, the closed list of top-level
+    keys and the form of a parameter (which the docs of this project say and a server once confirmed) are checked."""
+    from wandb.apis.public.sweeps import _validate_config_and_fill_distribution
+
+    content = yaml.safe_load(path.read_text())
+    filled = _validate_config_and_fill_distribution(yaml.safe_load(path.read_text()))["parameters"]
+    assert {key: entry | {"distribution": 0} for key, entry in filled.items()} == {
+        key: entry | {"distribution": 0} for key, entry in content["parameters"].items()
+    }
+    assert content.keys() <= set(TOP_LEVEL)
+    assert {"program", "name", "project", "method", "parameters", "command"} <= content.keys()
+    goals = content.get("metrics") or [content["metric"]]
+    assert (ROOT / content["program"]).exists() and all(goal.keys() == {"name", "goal"} for goal in goals)
+    assert content["command"] == ["${env}", "${interpreter}", "-m", "transformer_pl.train", "${args}"]
+    for key, entry in content["parameters"].items():
+        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", key)
+        drawn = path in SEARCHES and {"min", "max"} <= entry.keys() <= {"min", "max", "q", "distribution"}
+        assert drawn or entry.keys() in ({"value"}, {"values"})
+        assert all(isinstance(v, str | int | float | None) for v in entry.get("values", [entry.get("value")]))
+    assert re.search(rf"python -m transformer_pl\.sweep sweeps/{path.name}$", path.read_text(), re.M)
+
+
+@shipped
+def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
+    """The agent passes every parameter, the variant with them, spelled by Python; `sweep` passes merged keys."""
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
+    content = yaml.safe_load(path.read_text())
+    agents = []
+    for row in wandb_grid(content):
+        arguments = create_sweep_command_args({"args": {key: {"value": value} for key, value in row.items()}})
+        agents.append(resolve(read_argv(arguments["args"])[1]))
+    ours = read_sweep(path).configs
+    assert all(config in ours for config in agents) and len(agents) == len(ours)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows
+
+
+def test_a_sweep_without_scale_and_seed_runs_once_at_scale_demo(sweep_file):
+    sweep = read_sweep(sweep_file({"model.h": {"values": [4, 8]}}))
+    assert (sweep.scale, sweep.name, sweep.project) == ("demo", "f", "transformer-pl")
+    assert [config.seed for config in sweep.configs] == [1, 1]
+
+
+def test_later_levels_win(sweep_file):
+    """The scale < the file < its variant < --set."""
+    warmup = scale_level("demo").values["optim.warmup"]
+    assert warmup != KEYS["optim.warmup"]
+    file = {"scale": {"value": "demo"}, "model.h": {"value": 16}}
+    assert [config.optim.warmup for config in read_sweep(sweep_file(file)).configs] == [warmup]
+    file["optim.warmup"] = {"value": 11}
+    assert [config.optim.warmup for config in read_sweep(sweep_file(file)).configs] == [11]
+    file["variant"] = {"values": ["base", "optim.warmup=12", "model.h=4"]}
+    sweep = read_sweep(sweep_file(file))
+    assert [(config.optim.warmup, config.model.h) for config in sweep.configs] == [(11, 16), (12, 16), (11, 4)]
+    file["variant"] = {"values": ["model.h=4", "optim.warmup=12 model.h=1"]}
+    sweep = read_sweep(sweep_file(file), sets={"optim.warmup": "13"})
+    assert [config.optim.warmup for config in sweep.configs] == [13, 13] and sweep.base.optim.warmup == 13
+    assert [row.keys for row in sweep.rows] == [
+        {"model.h": "4", "optim.warmup": "13"},
+        {"model.h": "1", "optim.warmup": "13"},
+    ]
+
+
+def test_a_variant_that_names_a_component_drops_the_file_s_options_of_it(sweep_file):
+    position = "ablations.learned_position.LearnedPosition"
+    file = {"model.position": {"value": position}, "model.position.most": {"value": 99}}
+    file["variant"] = {"values": ["base", "model.position=ablations.no_position.NoPosition", "model.position.most=98"]}
+    sweep = read_sweep(sweep_file(file))
+    options = [
+        (row.keys["model.position"].rpartition(".")[2], row.keys.get("model.position.most")) for row in sweep.rows
+    ]
+    assert options == [("LearnedPosition", 99), ("NoPosition", None), ("LearnedPosition", "98")]
+    assert [config.model.position.options for config in sweep.configs] == [{"most": 99}, {}, {"most": 98}]
+
+
+def test_an_option_at_its_default_makes_no_other_row(sweep_file):
+    local = "model.attention=ablations.local_attention.LocalAttention"
+    file = {"variant": {"values": ["base", local, f"{local} model.attention.window=8"]}}
+    assert [config.model.attention.options for config in read_sweep(sweep_file(file)).configs] == [
+        {},
+        {},
+        {"window": 8},
+    ]
+    file["variant"]["values"][2] = f"{local} model.attention.window=16"
+    assert len(mistakes(sweep_file(file))) == 1
+
+
+def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
+    path = sweep_file({"scale": {"values": ["demo", "multi30k"]}, "seed": {"values": [1, 2]}, "model.h": {"value": 4}})
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("optim.max_steps: 7\n")
+    for scale in ("demo", "multi30k", str(mine)):
+        sweep = read_sweep(path, scale=scale, seeds=["5", "4"])
+        levels = [scale_level(scale), Level("", {"model.h": 4})]
+        assert sweep.scale == scale
+        assert sweep.configs == [resolve([*levels, Level("", {"seed": seed})]) for seed in (5, 4)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Mistakes. Each is one message, which names what it is about.
+
+H = {"model.h": {"values": [4, 8]}}
+RAGGED = {"values": ["data.path=a/fr", "data.path=b/fr"]}
+MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and words of the only message
+    (H, {"metrc": 1}, {}, ["f.yaml: metrc", "metric?"]),
+    (H, {"model.d_ff": 4}, {}, ["f.yaml: model.d_ff", "parameters"]),
+    *((H, {"name": name}, {}, ["f.yaml: name", repr(name)]) for name in ["", "..", "a/b", "x" * 129]),
+    *((H, {"project": name}, {}, ["f.yaml: project", name]) for name in ("a#b", "a?b", "a%b", "a:b")),
+    *((H, {"method": method}, {}, ["f.yaml: method", str(method)]) for method in ("random", "gird", None)),
+    *((parameters, {}, {}, ["f.yaml: parameters", str(parameters)]) for parameters in (None, {}, [1], "model.h")),
+    ({"model": {"h": {"value": 4}}}, {}, {}, ["parameters.model", "model.h"]),
+    *(({"model.h": entry}, {}, {}, ["parameters.model.h"]) for entry in ({}, 4, [4], {"min": 1}, {"values": []})),
+    *(({"model.h": entry}, {}, {}, ["parameters.model.h"]) for entry in ({"value": [4]}, {"value": 4, "values": [4]})),
+    ({"model.dmodel": {"values": [1, 2]}}, {}, {}, ["parameters.model.dmodel", "model.d_model?"]),
+    ({"seeds": {"values": [1, 2]}}, {}, {}, ["parameters.seeds", "seed?"]),
+    (H | {"scale": {"values": ["demo", "multi30k"]}}, {}, {}, ["parameters.scale", "multi30k"]),
+    (H | {"scale": {"value": "dmo"}}, {}, {}, ["scale = dmo", "demo"]),
+    ({"model.d_k": {"values": ["None", 64]}}, {}, {}, ["model.d_k=None", "model.d_k=64"]),
+    ({"variant": {"values": ["base", "base"]}}, {}, {}, ["`base` and `base`"]),
+    ({"variant": {"values": ["model.N=6", "model.h=8"]}}, {}, {}, ["`model.N=6` and `model.h=8`"]),
+    ({"variant": {"values": ["base", "trainer.devices=2"]}}, {}, {}, ["`base` and `trainer.devices=2`"]),
+    ({"variant": {"values": ["optim.duration=2", "optim.max_steps=3000"]}}, {}, {}, ["duration=2", "max_steps=3000"]),
+    ({"variant": {"values": ["model.width=1/4", "model.d_model=1024 model.d_ff=4096"]}}, {}, {}, ["1/4", "d_ff=4096"]),
+    ({"variant": {"values": ["base", "model.h=4"]}}, {}, {"sets": {"model.h": "4"}}, ["`base` and `model.h=4`"]),
+    ({"data.path": {"values": ["a/fr", "b/fr"]}}, {}, {}, ["`data=fr`", "data.name"]),
+    ({"variant": RAGGED}, {}, {}, ["`data=fr`", "data.name"]),
+    (H | {"seed": {"values": [1, "1"]}}, {}, {}, ["seed = [1, 1]"]),
+    (H, {}, {"seeds": ["3", "3"]}, ["seed = [3, 3]"]),
+    ({"variant": {"values": ["base", "seed=3"]}}, {}, {}, ["variant", "seed = 3", "--seeds"]),
+    (H, {}, {"sets": {"seed": "3"}}, ["--set", "seed = 3", "--seeds"]),
+    ({"model.d_ff": {"values": [*range(8, 80_016, 8)]}}, {}, {}, ["10,001"]),
+]
+
+
+@pytest.mark.parametrize(("parameters", "top_level", "arguments", "words"), MISTAKES, ids=lambda x: repr(x)[:60])
+def test_a_mistake_is_named(sweep_file, parameters, top_level, arguments, words):
+    (message,) = mistakes(sweep_file(parameters, **top_level), **arguments)
+    assert all(word in message for word in words), message
+
+
+def test_all_mistakes_of_all_trials_are_reported_together_and_once(sweep_file, quarter):
+    variants = [
+        "base",
+        "model.h=3",
+        "model.h",
+        "model.dff=3",
+        "model.h=4",
+        "model.h=4",
+        "model.position=ablations.no_position.NoPositions",
+        "model.position=ablations.no_position.NoPosition model.position.most=3",
+    ]
+    parameters = {"scale": {"value": quarter}, "modl.h": {"value": 4}, "model.N": {"values": [6, 5]}}
+    path = sweep_file(parameters | {"optim.warmup": {"value": "long"}, "variant": {"values": variants}})
+    messages = mistakes(path, sets={"decode.beam": "0"}, seeds=[1, -2, 1])
+    keys = [
+        "parameters.modl.h: ",
+        "optim.warmup = long: ",
+        "seed = -2: ",
+        "seed = [1, 1]: ",
+        "--set: decode.beam = 0: ",
+        "model.N = 5, model.depth = 0.5: ",
+        "model.h = 3, model.d_model = 512, model.width = 0.25: ",
+        "variant 'model.h': ",
+        "model.dff = 3: ",
+        "NoPositions: ",
+        "option most = 3: ",
+    ]
+    assert len(messages) == len(keys)
+    assert all(sum(key in message for message in messages) == 1 for key in keys)
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
+    assert len(mistakes(tmp_path / "none.yaml")) == 1
+    (tmp_path / "f.yaml").write_text("method: grid\nmethod: grid\n")
+    assert "line 2" in mistakes(Path(tmp_path / "f.yaml"))[0]

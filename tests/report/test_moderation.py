@@ -1,0 +1,137 @@
+"""Moderated variances: what they are made of, against independent computations, and how often their tests are wrong."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from transformer_pl.report import moderation
+from transformer_pl.report.moderation import (
+    Part,
+    fit_prior,
+    inverse_trigamma,
+    moderate,
+    upper_quantile,
+    upper_tail,
+    variance_of,
+)
+from transformer_pl.report.statistics import Sample, difference, estimate, holm, seed_prior
+
+pytestmark = pytest.mark.core
+
+
+def of_seeds(rng, spreads, seeds, means=0.0):
+    """Rows whose sentences are all alike, so that seeds alone vary: (rows, seeds) scores as samples."""
+    scores = means + spreads[:, None] * rng.normal(size=(len(spreads), seeds))
+    return [Sample(one, np.repeat(one[:, None], 2, 1)) for one in scores]
+
+
+@pytest.mark.parametrize("x", [0.0, 0.7, 3.0, 12.0])
+@pytest.mark.parametrize("freedoms", [(2.0, 2.0), (3.4, 3.4), (9.0, 4.0), (1000.0, 1000.0)])
+def test_the_tail_of_a_sum_of_t_s_is_that_of_their_convolution(freedoms, x):
+    """By adaptive integration over the second error."""
+    from scipy.integrate import quad
+
+    (first, second), variances = freedoms, (1.0, 0.3)
+
+    def density(u):
+        return stats.t.sf((x - math.sqrt(variances[1]) * u) / math.sqrt(variances[0]), first) * stats.t.pdf(u, second)
+
+    middle = x / math.sqrt(variances[1])
+    expected = sum(quad(density, *ends, limit=300)[0] for ends in ((-np.inf, 0), (0, middle), (middle, np.inf)))
+    parts = tuple(map(Part, variances, freedoms))
+    assert upper_tail(x, parts, 0.0) == pytest.approx(expected, rel=2e-3, abs=1e-12)
+
+
+def test_the_tail_has_the_textbook_s_limits():
+    """One variance: Student's t. Certain variances: the normal law. A fixed variance adds to them."""
+    assert upper_tail(3.0, [Part(2.0, 4.0)], 0.0) == pytest.approx(stats.t.sf(3 / math.sqrt(2), 4), rel=1e-3)
+    assert upper_tail(3.0, [Part(1.0, 1e7), Part(0.5, 1e7)], 0.5) == pytest.approx(
+        stats.norm.sf(3, 0, math.sqrt(2)), rel=1e-3
+    )
+    assert upper_tail(3.0, [], 2.0) == pytest.approx(stats.norm.sf(3, 0, math.sqrt(2)))
+    for level in (0.5, 0.95, 0.999):
+        parts = (Part(1.0, 3.0), Part(2.0, 5.0))
+        assert 1 - 2 * upper_tail(upper_quantile(level, parts, 0.7), parts, 0.7) == pytest.approx(level, abs=1e-6)
+    assert upper_quantile(0.95, (Part(0.0, 3.0),), 0.0) == 0
+
+
+@pytest.mark.parametrize("value", [92.4, 16.2, 1 / 3])
+def test_equal_scores_have_no_variance(value):
+    """Their mean is rounded, and a variance of 1e-28 would be the outlier that decides how much rows differ."""
+    assert variance_of([value] * 3) == variance_of(np.full(7, value)) == 0.0
+    rng = np.random.default_rng(3)
+    rows = [rng.normal(50, 1, 3) for _ in range(20)]
+    assert variance_of(rows[0]) == pytest.approx(rows[0].var(ddof=1))
+    with_tie = [Part(variance_of(row), 2.0) for row in [*rows, [value] * 3]]
+    assert fit_prior(with_tie) == fit_prior(with_tie[:-1])
+
+
+def test_inverse_trigamma():
+    for x in (0.01, 0.4, 1.0, 30.0):
+        assert inverse_trigamma(float(special.polygamma(1, x))) == pytest.approx(x)
+    assert inverse_trigamma(0.0) == inverse_trigamma(-1.0) == moderation.LARGEST_FREEDOM / 2
+
+
+@pytest.mark.parametrize("freedom", [3.0, 10.0])
+def test_the_prior_is_found_among_many_rows(freedom):
+    """With so many rows that the bound on how they differ is close to how they do."""
+    rng, rows = np.random.default_rng(1), 20_000
+    variances = 4.0 * freedom / rng.chisquare(freedom, rows)
+    own = rng.integers(2, 5, rows)
+    drawn = [Part(v * rng.chisquare(d) / d, d) for v, d in zip(variances, own, strict=True)]
+    prior = fit_prior(drawn)
+    assert prior.variance == pytest.approx(4.0, rel=0.05) and prior.freedom == pytest.approx(freedom, rel=0.1)
+
+
+def test_the_prior_is_cautious_and_needs_rows():
+    rng = np.random.default_rng(2)
+    spreads = 2 ** rng.normal(size=20)
+    rows = [Part(float(spread**2 * rng.chisquare(2) / 2), 2.0) for spread in spreads]
+    smyth = 2 * inverse_trigamma(np.log([row.variance for row in rows]).var(ddof=1) - float(special.polygamma(1, 1)))
+    assert 0.5 < fit_prior(rows).freedom < smyth < 100
+    assert fit_prior(rows[:5]) and fit_prior(rows[:4]) is fit_prior([*rows[:4], Part(0.0, 2.0)]) is None
+    differing = [Part(part.variance * 10**i, 2.0) for i, part in enumerate(rows)]
+    assert fit_prior(differing).freedom < 0.2
+
+
+def test_the_prior_is_a_bound_on_the_variance_of_the_logarithms():
+    """Mean, variance and kurtosis of log chi-square are scipy's here. A sample variance of n numbers has 2 n / (2 + k)
+    degrees of freedom, where k is their excess kurtosis."""
+    d, variances = 4.0, np.array([0.1, 0.3, 1.0, 1.5, 2.0, 8.0, 11.0, 60.0])
+    mean, by_chance, kurtosis = map(float, stats.loggamma(d / 2).stats("mvk"))
+    freedom = 2 * len(variances) / (2 + kurtosis)
+    most = np.log(variances).var(ddof=1) * freedom / stats.chi2.ppf(0.4, freedom)  # exceeded in 60 % of samples
+    prior = fit_prior([Part(float(v), d) for v in variances])
+    assert special.polygamma(1, prior.freedom / 2) == pytest.approx(most - by_chance)
+    of_prior = math.log(prior.variance) + math.log(prior.freedom / 2) - special.digamma(prior.freedom / 2)
+    assert of_prior == pytest.approx(np.log(variances).mean() - mean + math.log(d / 2))
+
+
+def test_no_row_gets_a_smaller_variance_than_its_own():
+    prior = Part(4.0, 6.0)
+    assert moderate(Part(1.0, 2.0), prior) == Part((6 * 4 + 2 * 1) / 8, 8.0)
+    assert moderate(Part(9.0, 2.0), prior) == Part(9.0, 8.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "factor"), [(3, 1.0), (3, 1.8), (5, 2.7)])
+def test_false_alarms_coverage_and_power_of_a_table(seeds, factor):
+    """Twelve rows and base. Where none differs, at most 5 % of tests alarm, and at least 95 % of the rows' intervals
+    hold the truth. More true differences are found than with the rows' own variances."""
+    rng, tables, rows = np.random.default_rng(seeds), 100, 13
+    alarms, held, stars = [], [], {"own": 0, "moderated": 0}
+    for _ in range(tables):
+        spreads = 3 * factor ** rng.normal(size=rows)
+        table = of_seeds(rng, spreads, seeds)
+        prior = seed_prior(table)
+        alarms += [difference(row, table[0], prior).p_value < 0.05 for row in table[1:]]
+        held += [np.prod(estimate(row, prior).interval()) < 0 for row in table]
+        table[1:4] = [Sample(row.scores + 12, row.pseudo + 12) for row in table[1:4]]
+        for name, of_table in (("own", None), ("moderated", prior)):
+            p_values = holm([difference(row, table[0], of_table).p_value for row in table[1:]])
+            stars[name] += sum(p < 0.05 for p in p_values[:3])
+    print(f"{np.mean(alarms):.3f} {np.mean(held):.3f} {stars}")
+    assert np.mean(alarms) <= 0.055 and np.mean(held) >= 0.945
+    assert stars["moderated"] > stars["own"]

@@ -1,0 +1,39 @@
+"""The rank correlation of a table with the paper's."""
+
+import re
+
+from transformer_pl.config import Config
+from transformer_pl.report.notes import table_notes
+from transformer_pl.report.published import PublishedRow, read_published
+from transformer_pl.report.rows import RowResults, TableRow
+
+PAPER = read_published()
+
+
+def table_row(ours, published=None):
+    """A row of a table. ours: BLEU by seed."""
+    results, base = (
+        RowResults(Config(), [{"metrics": {"val/bleu": bleu}} for bleu in seeds], []) for seeds in (ours, [1])
+    )
+    printed = PublishedRow(label="A", score=published) if published else None
+    return TableRow(results, {}, printed, False, base, None, None)
+
+
+def correlation(rows):
+    """The value and the number of rows that the note has, if it has any."""
+    return re.findall(r"([+-][\d.]+) by BLEU \((\d+) rows", table_notes(rows, None, PAPER)[0])
+
+
+def test_the_note_is_of_three_rows_or_more_whose_numbers_are_printed():
+    rows = [table_row([10 + i], 20 + i) for i in range(3)]
+    assert correlation(rows) == [("+1.00", "3")]
+    for another in (table_row([9]), table_row([], 9)):
+        assert correlation([*rows, another]) == correlation(rows) and correlation([*rows[:2], another]) == []
+
+
+def test_there_is_no_order_among_equal_values():
+    """A correlation with a constant is undefined."""
+    for ours, theirs in ((range(10, 14), [20] * 4), ([10] * 4, range(20, 24))):
+        assert correlation([table_row([a], b) for a, b in zip(ours, theirs, strict=True)]) == []
+    two = [table_row([a], b) for a, b in zip((10, 11, 11), (20, 21, 21), strict=True)]
+    assert correlation(two) == [("+1.00", "3")]

@@ -1,0 +1,257 @@
+"""The HTML page of a sweep in a browser: without a network, on a desk screen and on a phone."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_trials
+import yaml
+from chance import drawn
+from forked import command
+from helpers import a_result
+
+from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.figures import draw_sweep_plots
+from transformer_pl.report.page import page_columns, write_page_files
+from transformer_pl.report.published import paper_table
+from transformer_pl.report.render import Column, Table
+from transformer_pl.report.rows import RowResults
+from transformer_pl.report.table import build_table, table_of
+from transformer_pl.tasks.translation import bleu
+from transformer_pl.trials.runs_folder import finished_results
+
+FIRST = ["row", "BLEU", "Δ BLEU", "p", "seeds", "params"]  # columns that are always shown
+
+
+def page_of(sweep, planned, table, folder):
+    """The address of the page, with the translations and the attention of all trials."""
+    figures = draw_sweep_plots(sweep, planned, table) if planned else {}
+    write_page_files(sweep, planned, planned, table, figures, folder)
+    return (folder / "report.html").as_uri()
+
+
+def watched(page):
+    """A list of all that a page must not do: console messages, errors, dialogs and requests of other addresses."""
+    problems = []
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
+    return problems
+
+
+def test_a_row_whose_texts_are_not_here_is_left_out(tmp_path):
+    sweep = read_sweep(Path("sweeps/table3_A.yaml"), seeds=["1"])
+    for one in plan_trials(sweep, tmp_path):
+        one.trial.make()
+        one.trial.finish(a_result(id=one.identity.trial))
+    planned = plan_trials(sweep, tmp_path)  # none has its text
+    page_of(sweep, planned, table_of(sweep, planned), tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Results" in text and "<h2>Attention" not in text and "<h2>Translations" not in text
+
+
+@pytest.fixture(scope="module")
+def report(smoke):
+    runs, _ = smoke
+    done = command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", "html")
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def table3():
+    """The sweep and a table of all 20 rows of Table 3 with made-up results, one of them diverged."""
+    sweep, rng = read_sweep(Path("sweeps/table3.yaml")), np.random.default_rng(1)
+    rows = []
+    for row, counts in zip(sweep.rows, drawn(rng, len(sweep.rows), 3, 100, 0.02), strict=True):
+        config, nats = row.configs[0], rng.normal(20, 1, (3, 100))
+        sentences = np.concatenate([counts, np.stack([nats, counts[..., 8]], -1)], -1)
+        metrics = [{"val/ppl": 3.0, "val/bleu": float(bleu(one[:, :10].sum(0)))} for one in sentences]
+        about = {"params": 1_490_000, "signature": "nrefs:1", "steps": config.steps, "flops": 1e15}
+        rows.append(RowResults(config, [about | {"metrics": one} for one in metrics], ["done"] * 3, sentences))
+    rows[7] = RowResults(rows[7].config, [None] * 3, ["diverged", "new", "new"])
+    return sweep, build_table(rows, sweep.base, paper_table(sweep.base.data))
+
+
+@pytest.fixture(scope="module")
+def table3_page(table3, tmp_path_factory):
+    sweep, table = table3
+    return page_of(sweep, [], table, tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture
+def page(report, browser):
+    """The open page on a phone. Console messages, errors and network requests fail the test."""
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    problems = watched(page)
+    page.goto(report.as_uri())
+    yield page
+    assert not problems
+    page.close()
+
+
+def test_page_is_self_contained_and_complete(smoke, report):
+    """It has the BLEU and the log of every trial, and refers to no other file or address."""
+    text = report.read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)=["'](?!#|data:)|@import|url\((?!#|data:)""", text)
+    for result in finished_results(smoke[0]):
+        assert f"{result['metrics']['val/bleu']:.1f}" in text and result["folder"].name in text
+        assert (result["folder"] / "log.txt").read_text().splitlines()[-1] in text
+    assert text.count("<figcaption>") == text.count("<figure>") > 0 and "<figcaption></figcaption>" not in text
+    figures = {path.name for path in (report.parent / "figures").iterdir()}
+    assert {f"curves_steps.{kind}" for kind in ("svg", "pdf", "png")} <= figures
+
+
+def test_pressing_a_heading_sorts_in_both_directions(page):
+    page.check("#unfold")
+    cells = "#results tbody td:nth-child({})"
+    at = page.locator("#results th").all_inner_texts().index("PPL") + 1
+    for sign in (-1, 1):
+        page.locator(f"#results th:nth-child({at}) button").click()
+        shown = [float(text.rstrip("*")) for text in page.locator(cells.format(at)).all_inner_texts()]
+        assert len(shown) > 1 and shown == sorted(shown, key=lambda value: sign * value)
+
+
+def test_choosing_an_attention_head_shows_it(page):
+    assert page.locator("#which").inner_text() == "encoder, layer 1, head 1"
+    heads = page.locator("#heads button")
+    heads.nth(heads.count() - 1).click()
+    assert heads.nth(heads.count() - 1).get_attribute("aria-pressed") == "true"
+    for choice, value in (("#site", "cross"), ("#row", "h=4"), ("#sentence", "1")):
+        before = page.locator("#head").inner_html()
+        page.select_option(choice, value)
+        assert page.locator("#head").inner_html() != before
+    assert page.locator("#which").inner_text().startswith("cross, layer ")
+    heat = page.locator("#head svg").first
+    assert heat.locator("rect").count() > heat.locator("text").count() > 4 and page.locator("#head svg").count() == 2
+
+
+# --- The results table
+
+
+def test_what_is_compared_comes_first(table3):
+    sweep, table = table3
+    on_page = page_columns(table, [row.name for row in sweep.rows])
+    columns = {one.column.name: one.column for one in on_page}
+    below = {one.column.name: one.below.cells for one in on_page if one.below}
+    assert [one.column.name for one in on_page if not one.folded] == FIRST == list(columns)[: len(FIRST)]
+    assert {"h", "d_k", "PPL", "paper BLEU"} <= set(columns) and all(columns[title].meaning for title in FIRST)
+    assert (columns["row"].cells[1], below["row"][1]) == ("h=1", "(A)")
+    assert "±" in columns["BLEU"].cells[1] and " to " in below["BLEU"][1]
+    assert " to " in below["Δ BLEU"][1] and 0 <= float(columns["p"].cells[1]) <= 1
+    assert [columns[title].cells[0] for title in ("row", "Δ BLEU")] == ["base", ""]
+    assert columns["BLEU"].cells[7] == columns["PPL"].cells[7] == "diverged"
+
+
+def test_the_page_of_a_search_has_its_scores_before_its_settings():
+    columns = [Column("trial", ["#1"]), Column("h", ["4"], setting=True), Column("val/bleu", ["60"])]
+    assert [one.column.name for one in page_columns(Table(columns, [], []), [])] == ["trial", "val/bleu", "h"]
+
+
+@pytest.mark.parametrize("width, in_sight", [(1200, FIRST), (390, ["row", "BLEU", "Δ BLEU"])])
+def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, width, in_sight):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(table3_page)
+    row = page.locator("#results tbody tr").nth(2)
+    headings = [text.split("\n")[0] for text in page.locator("#results thead th").all_inner_texts()]
+
+    def right_edge(title):
+        box = row.locator(":scope > *").nth(headings.index(title)).bounding_box()
+        return box["x"] + box["width"]
+
+    assert all(right_edge(title) <= width for title in in_sight)
+    hidden = page.locator("#results thead th", has_text="paper PPL")
+    assert not hidden.is_visible()
+    page.locator("#unfold").focus()
+    page.keyboard.press("Space")
+    hidden.scroll_into_view_if_needed()
+    assert hidden.is_visible() and page.locator(".wide").first.evaluate("element => element.scrollLeft") > 0
+    assert 0 <= row.locator("th").bounding_box()["x"] < 30  # the row's name stays
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+# --- Light, dark, print, keyboard
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_and_its_figures_follow_the_scheme(report, browser, scheme):
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(report.as_uri())
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+    figure = page.locator(".figures svg").first
+    assert background in figure.locator("path").first.evaluate("path => getComputedStyle(path).fill")
+
+
+def test_the_printed_page_is_light_and_whole(table3_page, browser):
+    page = browser.new_page(viewport={"width": 700, "height": 1000}, color_scheme="dark")
+    page.emulate_media(media="print")
+    page.goto(table3_page)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("#unfold").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_everything_is_reached_by_keys_and_shows_the_focus(report, browser):
+    page = browser.new_page()
+    page.goto(report.as_uri())
+    reached, focus = (
+        set(),
+        "[(e => e.id || e.tagName)(document.activeElement), getComputedStyle(document.activeElement)",
+    )
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        tag, outline = page.evaluate(focus + ".outlineStyle]")
+        if tag == "BODY":
+            break
+        assert outline not in ("none", ""), tag
+        reached.add(tag)
+    assert {"unfold", "BUTTON", "SUMMARY", "sentence", "row", "site"} <= reached
+    page.locator("#heads button[aria-pressed=true]").press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#which").inner_text() == "encoder, layer 2, head 2"
+
+
+# --- Text that would be code
+
+
+RUNS_CODE = "<img src=x onerror=pwned=1>"  # as a browser, and as matplotlib's formulas, would read it
+AS_CODE = [
+    *("<script>pwned=1</script>", "</script><script>pwned=1</script>", RUNS_CODE, "<!--<script>", "{{ 7 * 7 }}"),
+    *("&lt;b&gt;", "' onfocus=pwned=1 autofocus x='", '"><svg onload=pwned=1>', r"$\frac$ ${pwned=1}`"),
+]
+
+
+def test_no_text_becomes_code(tmp_path, browser):
+    """The names of rows, sentences, logs, metrics and error messages are shown as they are."""
+    text = tmp_path / f"{RUNS_CODE} $\\x$"
+    text.mkdir()
+    for split in ("train", "val", "test"):
+        for language in ("en", "de"):
+            (text / f"{split}.{language}").write_text("\n".join([*AS_CODE, "a common sentence"] * 3))
+    runs, file = tmp_path / RUNS_CODE, tmp_path / "code.yaml"
+    keys = tiny_trials.TINY | {"data.path": str(text), "data.batch_tokens": 2000, "data.vocab_size": 320}
+    _, trial = tiny_trials.train(runs, keys)
+    with trial.log.open("a") as log:
+        log.write("\n".join(AS_CODE))
+    parameters = {key: {"value": value} for key, value in keys.items()} | {"variant": {"values": ["base", "model.h=4"]}}
+    parameters["data.path"] = {"values": [str(text)]}
+    file.write_text(yaml.safe_dump({"name": "<b>x", "method": "grid", "parameters": parameters}))
+    sweep = read_sweep(file)
+    rows = [one._replace(name=f"{one.name} {AS_CODE[i]} {AS_CODE[-1]}") for i, one in enumerate(sweep.rows)]
+    sweep = sweep._replace(rows=rows)
+    planned = plan_trials(sweep, runs)
+    address = page_of(sweep, planned, table_of(sweep, planned), tmp_path / "page")
+    page = browser.new_page()
+    problems = watched(page)
+    page.goto(address)
+    assert not problems and page.evaluate("typeof pwned") == "undefined" and page.locator("img").count() == 0
+    shown = page.locator("body").inner_text()
+    hidden = page.locator("body").evaluate("body => body.textContent")
+    assert "<b>x at scale demo" in shown and str(trial.folder.name) in hidden
+    assert all(words in hidden for words in AS_CODE)
+    page.select_option("#sentence", "1")
+    assert page.evaluate("typeof pwned") == "undefined" and not problems

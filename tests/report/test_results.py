@@ -1,0 +1,70 @@
+"""The tables of sweeps/README.md at scale multi30k are those of the trials in sweeps/results."""
+
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.table import table_of
+from transformer_pl.trials.identity import Identity
+from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
+
+ROOT = Path(__file__).parents[2]
+HEADING = "## Table 3 at scale multi30k\n"
+COMMAND = re.compile(r"^    python -m transformer_pl.sweep (\S+) --scale multi30k --seeds (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Those of the trials in the archives of scale multi30k."""
+    runs = tmp_path_factory.mktemp("runs")
+    for archive in (ROOT / "sweeps" / "results").glob("multi30k_*.tar.xz"):
+        with tarfile.open(archive) as files:
+            files.extractall(runs, filter="data")
+    return finished_results(runs)
+
+
+def chosen(config):
+    """What says which trial it is. A trial may be continued with other threads."""
+    return {key: value for key, value in config.flat().items() if key != "trainer.threads"}.items()
+
+
+def tables():
+    """Of each table of the section: the sweep file and the seeds of the command above it, and its lines."""
+    section = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
+    _, *parts = COMMAND.split(section)
+    for file, seeds, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        yield file, seeds, [line for line in text.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.parametrize(("file", "seeds", "printed"), [pytest.param(*table, id=table[1]) for table in tables()])
+def test_a_table_is_that_of_the_trials(results, tmp_path, file, seeds, printed):
+    sweep = read_sweep(ROOT / file, "multi30k", seeds.split(","))
+    planned, no_text = [], Prepared(tmp_path)
+    for number, row in enumerate(sweep.rows):
+        for config in row.configs:
+            folders = [one["folder"] for one in results if chosen(config) <= one["config"].items()]
+            (folder,) = folders or [tmp_path / "not trained"]
+            planned.append(PlannedTrial(number, "", config, Identity({}), Trial(folder), [], no_text))
+    assert printed == table_of(sweep, planned).markdown().splitlines()[: len(printed)]
+    assert len(printed) == len(sweep.rows) + 2
+
+
+def test_each_trial_is_one_of_table_3(results):
+    """Of any of its seeds: a seed is published as far as it is trained."""
+    rows = read_sweep(ROOT / "sweeps" / "table3.yaml", "multi30k").rows
+    configs = [chosen(config) for row in rows for config in row.configs]
+    for result in results:
+        assert sum(config <= result["config"].items() for config in configs) == 1, result["folder"]
+
+
+def test_the_trials_say_nothing_of_the_machine_but_its_kind(results):
+    """No path of a home or of a runs folder elsewhere."""
+    for result in results:
+        for file in filter(Path.is_file, result["folder"].rglob("*")):
+            assert not re.search(r"/(home|root|tmp|work|Users)/", file.read_text(encoding="utf-8")), file

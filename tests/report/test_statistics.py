@@ -1,0 +1,269 @@
+"""The statistics of a table: equal to sacreBLEU's where it has them, and calibrated in a simulation."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import scipy.stats
+from chance import drawn
+from sacrebleu.metrics import BLEU
+from sacrebleu.significance import PairedTest
+
+from transformer_pl.report import statistics as stats
+from transformer_pl.report.statistics import (
+    Sample,
+    compare_rows,
+    difference,
+    estimate,
+    holm,
+    loss,
+    sample,
+    seed_prior,
+)
+from transformer_pl.tasks.bleu import sentence_statistics
+from transformer_pl.tasks.translation import Translation, bleu
+
+pytestmark = pytest.mark.core
+METRIC = stats.of_measure(Translation.measure)
+
+WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
+
+
+def sentences(count, noise, seed):
+    """References of random words, and outputs in which a share `noise` of the words is replaced."""
+    rng = np.random.default_rng(seed)
+    references = [[WORDS[i] for i in rng.integers(0, 60, rng.integers(1, 15))] for _ in range(count)]
+    outputs = [[WORDS[rng.integers(0, 60)] if rng.random() < noise else w for w in r] for r in references]
+    return [" ".join(o[: max(1, len(o) - rng.integers(0, 2))]) for o in outputs], [" ".join(r) for r in references]
+
+
+@pytest.mark.parametrize(("count", "noise"), [(1, 0.0), (1, 0.9), (3, 0.5), (40, 0.2), (40, 0.9), (5, 1.0), (300, 0.3)])
+def test_bleu_from_sums_equals_sacrebleu(count, noise):
+    """Also where some order of n-grams has no match, or none was possible."""
+    for seed in range(10):
+        outputs, references = sentences(count, noise, seed)
+        sums = np.array(sentence_statistics(outputs, references)).sum(0)
+        assert bleu(sums) == pytest.approx(BLEU().corpus_score(outputs, [references]).score, abs=1e-9)
+
+
+def test_the_p_value_of_one_seed_is_that_of_sacrebleu():
+    """Its test is by random swaps of sentences."""
+    worse, references = sentences(200, 0.32, 1)
+    better, _ = sentences(200, 0.28, 1)
+    named = [("base", worse), ("other", better)]
+    test = PairedTest(named, {"BLEU": BLEU(references=[references])}, None, test_type="ar", n_samples=4000)
+    expected = test()[1]["BLEU"][1].p_value
+    rows = [sample(np.array([sentence_statistics(outputs, references)]), bleu) for outputs in (better, worse)]
+    assert 0.001 < expected < 0.9
+    assert difference(*rows).p_value == pytest.approx(expected, abs=0.02)
+
+
+def test_pseudo_values_of_a_mean_are_the_values_themselves():
+    rng = np.random.default_rng(1)
+    numbers = rng.normal(size=(3, 50))
+    result = sample(np.stack([numbers, np.ones((3, 50))], -1), loss)
+    assert np.allclose(result.pseudo, numbers) and np.allclose(result.scores, numbers.mean(1))
+
+
+def test_an_interval_ends_where_the_score_does():
+    """BLEU at 0 and 100, perplexity at 1, and a difference of two scores at 100 in either direction."""
+    good = np.array([[9, 9, 8, 8, 7, 7, 6, 6, 9, 9]] * 3)
+    seeds = np.stack([good, good, good])
+    seeds[0, :, :8:2] -= 5
+    nats = np.full((3, 3, 2), [[0.1, 9.0], [0.1, 9.0], [3.0, 9.0]])
+    row = np.concatenate([seeds, nats], -1)
+    bad = row.copy()
+    bad[1:, :, :8:2] = 0
+    high, low = compare_rows([row, bad], 0, METRIC)
+    assert high.row_mean.interval()[1] == 100 and low.row_mean.interval()[0] == 0
+    assert high.row_mean._replace(lowest=-math.inf, highest=math.inf).interval()[1] > 100
+    assert (
+        low.difference.interval()[0] == -100
+        and low.difference._replace(lowest=-math.inf, highest=0).interval()[0] < -100
+    )
+    assert compare_rows([row], 0, stats.LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
+
+
+def test_one_seed_has_no_variance_by_seeds():
+    result = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
+    assert result.variance_by_seeds is None and result.standard_error == pytest.approx(1 / math.sqrt(3))
+    assert result.degrees_of_freedom == 2  # of three sentences
+    assert result.interval() == pytest.approx(scipy.stats.t.interval(0.95, 2, loc=1, scale=1 / math.sqrt(3)))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "of_base", "tested"), [(3, 3, True), (2, 5, True), (1, 1, True), (1, 3, False), (3, 1, False)]
+)
+def test_one_seed_is_not_compared_with_several(seeds, of_base, tested):
+    """Nothing is known of the variation of a single seed. Ignoring it would give 23 % false positives."""
+    rows = drawn(np.random.default_rng(1), 2, 5, 50, 0.05)
+    nats = np.ones((2, 5, 50, 2))
+    row, base = np.concatenate([rows, nats], -1)
+    comparison = compare_rows([base[:of_base], row[:seeds]], 0, METRIC)[1]
+    assert (comparison.difference is not None) == (comparison.p_value is not None) == tested
+
+
+@pytest.mark.parametrize("seeds", [(4, 0), (4, 2)], ids=["row", "difference"])
+def test_variances_are_those_of_the_analysis_of_variance(seeds):
+    """Mean squares as textbooks have them: that of sentences is counted above that of the interaction alone."""
+    rng, n = np.random.default_rng(6), 30
+    shared = rng.normal(0, 2, n)
+    groups = [
+        shared * w + rng.normal(0, 1, (S, 1)) + rng.normal(0, 1, (S, n)) for S, w in zip(seeds, (3, 1), strict=True)
+    ]
+    rows = [Sample(y.mean(1), y) for y in groups if len(y)]
+    by_seeds, errors, means = [], [], np.zeros(n)
+    for y, sign in zip(groups, (1, -1), strict=True):
+        if S := len(y):
+            of_seeds = n * sum((y[s].mean() - y.mean()) ** 2 for s in range(S))
+            of_sentences = S * sum((y[:, i].mean() - y.mean()) ** 2 for i in range(n))
+            rest = ((y - y.mean()) ** 2).sum() - of_seeds - of_sentences
+            by_seeds.append((of_seeds / (S - 1) / (S * n), S - 1))
+            errors.append(rest / ((S - 1) * (n - 1)) / (S * n))
+            means += sign * y.mean(0)
+    by_sentences = ((means - means.mean()) ** 2).sum() / (n - 1) / n - sum(errors)
+    result = estimate(*rows) if len(rows) == 1 else difference(*rows)
+    assert result.value == pytest.approx(means.mean())
+    assert result.variance_by_seeds == pytest.approx(sum(v for v, _ in by_seeds))
+    assert result.variance_by_sentences == pytest.approx(by_sentences) and by_sentences > 0.01
+    squares = sum(v**2 / freedom for v, freedom in [*by_seeds, (by_sentences, n - 1)])
+    assert result.degrees_of_freedom == pytest.approx((sum(v for v, _ in by_seeds) + by_sentences) ** 2 / squares)
+
+
+def test_variance_components_are_never_negative():
+    """The estimate of the variance by sentences can be negative; it is zero then."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        shared = rng.normal(size=100)
+        rows = [shared + rng.normal(0, 0.01, (3, 1)) + rng.normal(0, 1, (3, 100)) for _ in range(2)]
+        comparison = difference(*(Sample(row.mean(1), row) for row in rows))
+        assert comparison.variance_by_sentences >= 0 and comparison.standard_error > 0 and 0 <= comparison.p_value <= 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.5, 0.9], [1.0, 1.0]), ([0.02], [0.02]), ([], [])],
+)
+def test_holm_correction(given, expected):
+    assert holm(given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_p_values_are_corrected_for_the_rows_that_are_tested(seeds):
+    """A row that is not tested does not count in the correction."""
+    known = drawn(np.random.default_rng(1), 4, seeds, 80, 0.05, gap=0.3)
+    base, *rows = np.concatenate([known, np.ones((4, seeds, 80, 2))], -1)
+    alone = [compare_rows([base, row], 0, METRIC)[1].p_value for row in rows]
+    together = compare_rows([base, *rows, None], 0, METRIC)
+    assert [one.p_value for one in together[1:4]] == pytest.approx(holm(alone)) and holm(alone) != alone
+
+
+def a_table(rows, seeds, n=40):
+    """Rows (seeds, n, 12) that differ."""
+    known = drawn(np.random.default_rng(2), rows, seeds, n, 0.05, gap=0.3)
+    return list(np.concatenate([known, np.ones((rows, seeds, n, 2))], -1))
+
+
+def test_every_row_but_base_is_compared_wherever_base_stands():
+    table = a_table(3, 2)
+    for base in range(3):
+        compared = compare_rows(table, base, METRIC)
+        assert [one.difference is None for one in compared] == [i == base for i in range(3)]
+        for i, one in enumerate(compared):
+            if i != base:
+                apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
+                assert one.difference == difference(*apart)._replace(lowest=-100, highest=100)
+    of_other_text = compare_rows(table, 0, METRIC, same_text=[True, False, False])
+    for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:], of_other_text):
+        assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
+
+
+def test_rows_on_other_references_are_not_compared():
+    """Outputs may have another length, references may not. Nor is a row compared in which a number is not finite."""
+    base, row = a_table(2, 2)
+    for column, compared in ((METRIC.reference_column - 1, True), (METRIC.reference_column, False)):
+        other = row.copy()
+        other[:, 3, column] += 1
+        assert (compare_rows([base, other], 0, METRIC)[1].difference is not None) == compared
+    assert base.shape[2] + METRIC.reference_column == 9 and stats.LOSS.reference_column == -1
+    row[1, 3, 0] = math.nan
+    assert compare_rows([base, row], 0, METRIC)[1] is None
+    assert compare_rows([base, row], 0, stats.LOSS)[1] is not None
+    two_sentences = [one[:, :2] for one in a_table(2, 2)]
+    assert all(compare_rows(two_sentences, 0, METRIC))
+
+
+def test_rows_of_a_table_moderate_each_other_s_variance():
+    """From five rows on."""
+    table = a_table(5, 3, 80)
+    samples = [sample(one[..., METRIC.columns], METRIC.score) for one in table]
+    prior = seed_prior(samples)
+    compared = compare_rows(table, 0, METRIC)
+    alone = [difference(row, samples[0], prior).p_value for row in samples[1:]]
+    assert [one.p_value for one in compared[1:]] == pytest.approx(holm(alone))
+    assert [one.row_mean for one in compared] == [
+        estimate(row, prior)._replace(lowest=0, highest=100) for row in samples
+    ]
+    fewer = compare_rows([*table[:4], table[4][:1]], 0, METRIC)  # one seed tells nothing
+    assert not any(one.row_mean.parts for one in fewer)
+
+
+@pytest.mark.parametrize(("seed_sd", "gap"), [(1.0, 2.0), (2.0, 2.5)])
+def test_the_seeds_that_a_difference_takes_find_it_in_80_of_100_cases(seed_sd, gap):
+    """Sentences vary by little, so that seeds decide; two rows are compared, and no other is tested."""
+    rng = np.random.default_rng(3)
+
+    def of_seeds(S, mean):
+        scores = mean + seed_sd * rng.normal(size=S)
+        return Sample(scores, scores[:, None] + np.array([-0.1, 0.1]))
+
+    comparison = stats.RowComparison(stats.Estimate(0, seed_sd**2 / 3, 0, 2), stats.Estimate(gap, 0.1, 0, 4), 0.5)
+    needed = stats.seeds_to_resolve(gap, [(comparison, 3)])
+    for S, low, high in ((needed, 0.77, 0.92), (needed - 2, 0.3, 0.79)):
+        found = [difference(of_seeds(S, gap), of_seeds(S, 0)).p_value < 0.05 for _ in range(500)]
+        assert low < np.mean(found) < high, S
+
+
+# --- The simulation: corpora with known true scores
+
+
+@cache
+def seeds_spread(spread):
+    """The standard deviation of BLEU from seed to seed."""
+    return bleu(drawn(np.random.default_rng(0), 1, 200, 2000, spread)[0].sum(1)).std()
+
+
+@cache
+def true_score(spread):
+    """The BLEU of a row over very many sentences."""
+    return bleu(drawn(np.random.default_rng(1), 1, 50, 20_000, spread)[0].sum(1)).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "spread"), [(2, 0.05), (3, 0.015), (5, 0.05)])
+def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
+    """Where rows do not differ, 5 % of tests are significant, and 95 % of the rows' intervals contain the true BLEU."""
+    rng = np.random.default_rng(seeds)
+    truth = true_score(spread)
+    false_positives, covered, trials = 0, 0, 600
+    for _ in range(trials):
+        row, base = (sample(s, bleu) for s in drawn(rng, 2, seeds, 250, spread))
+        false_positives += difference(row, base).p_value < 0.05
+        low, high = estimate(row).interval()
+        covered += low < truth < high
+    rates = f"{false_positives / trials:.3f} {covered / trials:.3f}"
+    print(f"{seeds} seeds, {seeds_spread(spread):.2f} BLEU from seed to seed: {rates}")
+    assert 0.03 <= false_positives / trials <= 0.07
+    assert 0.93 <= covered / trials <= 0.97
+
+
+def test_no_spread_and_one_sentence_are_no_errors():
+    """Warnings are errors here. One sentence tells nothing of others, so there is no comparison by it."""
+    constant = np.full((2, 4, 12), 3.0)
+    row, other = stats.compare_rows([constant, constant], 0, METRIC)
+    assert row.row_mean.standard_error == 0 and other.difference.value == 0 and other.p_value == 1
+    constant[:, :, 0] = 2.0  # of the n-grams that match
+    assert stats.compare_rows([constant, np.full((2, 4, 12), 3.0)], 0, METRIC)[1].p_value == 0
+    for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
+        assert stats.compare_rows(rows, 0, METRIC) == [None, None]

@@ -1,0 +1,480 @@
+"""The table of a sweep: what its cells say, what stands beside it, its notes and its formats."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from chance import drawn
+from helpers import ROOT
+from rich.console import Console
+
+from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report import cells
+from transformer_pl.report import statistics as stats
+from transformer_pl.report import table as tables
+from transformer_pl.report.published import paper_table, read_published
+from transformer_pl.report.rows import RowResults, TableRow, mean
+from transformer_pl.report.statistics import compare_rows, of_measure
+from transformer_pl.tasks.translation import Translation, bleu
+from transformer_pl.trials.convergence import Convergence
+
+pytestmark = pytest.mark.core
+BLEU = of_measure(Translation.measure)
+TABLE3 = read_published().rows
+SIGNATURE = "nrefs:1|case:mixed|tok:13a"
+LEARNED = {"model.position": "ablations.learned_position.LearnedPosition"}
+
+
+def config(scale="demo", /, **keys):
+    """A config at a scale; `model__h` stands for `model.h`."""
+    return resolve([scale_level(scale), Level("test", {key.replace("__", "."): value for key, value in keys.items()})])
+
+
+def result(config, bleu, ppl=3.0, **more):
+    metrics = {"val/ppl": ppl, "val/bleu": bleu, "val/chrf": 50.0, "test/bleu": bleu - 1}
+    return {
+        "metrics": metrics,
+        "params": 1_490_000,
+        "signature": SIGNATURE,
+        "steps": config.steps,
+        "flops": 1e15,
+    } | more
+
+
+def row(config, *bleus, state="new"):
+    """A row with one seed per BLEU; None stands for a seed without a result whose trial is in this state."""
+    results = [None if bleu is None else result(config, bleu) for bleu in bleus]
+    return RowResults(config, results, [state if r is None else "done" for r in results])
+
+
+def build_table(rows, base=None, beside=None, names=()):
+    """The table of these rows, beside the paper's."""
+    return tables.build_table(rows, base, paper_table(rows[0].config.data, beside=beside), names)
+
+
+def column(table, name):
+    return next(column.cells for column in table.columns if column.name == name)
+
+
+def names(table):
+    return [column.name for column in table.columns]
+
+
+def read_csv(table):
+    return list(csv.DictReader(io.StringIO(table.csv())))
+
+
+def said(table):
+    """The notes as one text. There are at most five, and where the rest is explained."""
+    assert len(table.notes) <= 6
+    return "\n".join(table.notes)
+
+
+# --- The published tables
+
+
+@pytest.mark.parametrize("scale", sorted(path.stem for path in SCALES.glob("*.yaml")))
+def test_every_published_row_resolves_and_is_found_at_every_scale(scale):
+    for one in TABLE3:
+        printed = resolve([scale_level(scale), Level("published", one.differs)])
+        assert read_published().find(printed).model_dump() == one.model_dump()
+    rows = [row(config(scale), 60.0), row(config(scale, model__h=1), 59.0)]
+    assert column(build_table(rows, rows[0].config), "row") == ["base", "(A)"]
+    assert column(build_table(rows, rows[0].config, beside="none"), "row") == ["base", ""]
+
+
+def test_rows_are_matched_by_nominal_settings():
+    assert read_published().find(config(model__d_k=64, model__d_v="64")).label == "base"  # base, spelled out
+    assert read_published().find(config(model__d_k=512, model__d_v=512, model__h=1)).label == "A"
+    assert read_published().find(config(decode__beam=1, optim__duration=3, seed=7)).label == "base"  # not of the model
+    assert read_published().find(config(model__h=2)) is None
+    assert read_published().find(config(model__h=1, model__p_drop=0.0)) is None
+    assert read_published().find(config(model__attention="ablations.local.LocalAttention")) is None
+
+
+@pytest.mark.parametrize(("scale", "base", "big", "others"), [("wmt14", 27.3, 28.4, 6), ("wmt14-fr", 38.1, 41.8, 7)])
+def test_a_sweep_named_table2_stands_beside_table_2(scale, base, big, others):
+    """The score of the test set, and the cost of the training."""
+    dropout = {} if scale == "wmt14" else {"model.p_drop": "0.1"}
+    sweep = read_sweep(ROOT / "sweeps" / "table2.yaml", scale, sets=dropout)
+    paper = paper_table(sweep.base.data, sweep.name)
+    configs = [one.configs[0] for one in sweep.rows]
+    assert len(paper.others) == others and paper_table(sweep.base.data, "mine") == read_published()
+    table = tables.build_table([row(one, 26.0) for one in configs], sweep.base, paper)
+    assert column(table, "paper test BLEU") == [f"{base}", f"{big}"] and column(table, "test BLEU") == ["25.0"] * 2
+    assert column(table, "paper FLOPs") == ["3.3e18", "2.3e19"] and column(table, "FLOPs") == ["1.0e15"] * 2
+    assert "paper Δ BLEU" not in names(table)  # ours is of the validation set
+    lines = read_csv(table)
+    assert [float(line["paper/test/bleu"]) for line in lines] == [base, big] and float(lines[0]["flops"]) == 1e15
+    (paper_column,) = [one for one in table.columns if one.name == "paper test BLEU"]
+    assert "ConvS2S" in paper_column.meaning
+
+
+# --- Settings
+
+
+def test_only_differing_settings_are_shown_in_the_paper_s_order():
+    changes = [{}, {"decode__beam": 1}, LEARNED, {"optim__eps_ls": 0.2}, {"model__p_drop": 0.0}, {"model__N": 2}]
+    rows = [row(config(**keys), 60.0) for keys in changes]
+    table = build_table(rows, config())
+    shown = ["N", "P_drop", "eps_ls", "position", "beam"]
+    assert names(table)[1:6] == shown
+    assert {"params", "width", "d_k", "max_steps"} & set(names(table)) == {"params"}
+    base, *others = zip(*(column(table, name) for name in shown), strict=True)
+    assert base == ("6", "0.1", "0.1", "SinusoidalPosition", "4")
+    assert ["".join(cells) for cells in others] == ["1", "LearnedPosition", "0.2", "0.0", "2"]  # a cell a row
+
+
+def test_component_options_are_columns():
+    local = {"model__attention": "ablations.local.LocalAttention"}
+    rows = [row(config(), 60.0), *(row(config(**local, model__attention__window=w), 59.0) for w in (4, 16))]
+    table = build_table(rows, config())
+    assert column(table, "attention") == ["ScaledDotProductAttention", "LocalAttention", "LocalAttention"]
+    assert column(table, "attention.window") == ["", "4", "16"]
+    rows = [row(config(model__ffn=f"ablations.{place}.Gated"), 60.0) for place in ("a", "b")]  # of one name
+    assert column(build_table(rows, rows[0].config), "ffn") == ["ablations.a.Gated", "ablations.b.Gated"]
+
+
+def test_without_a_base_row_every_cell_is_filled_and_there_are_no_differences():
+    rows = [row(config(model__h=h), 60.0 + h) for h in (1, 2, 4)]
+    for table in (build_table(rows), build_table(rows, config())):
+        assert column(table, "row") == ["(A)", "", "(A)"]
+        assert column(table, "h") == ["1", "2", "4"]
+        assert "Δ BLEU" not in names(table)
+        assert {line["val/bleu.difference"] for line in read_csv(table)} == {""}
+
+
+def test_a_printed_row_stands_once_beside_the_row_that_is_trained_as_base_is():
+    rows = [row(config(model__h=1, optim__lr_scale=scale), 60.0) for scale in (0.2, 0.35, 0.7)]  # demo: 0.35
+    table = build_table([row(config(), 61.0), *rows], config(), names=["base", "slow", "h=1", "fast"])
+    assert column(table, "row") == ["base", "slow", "(A)", "fast"]
+    assert column(build_table([row(config(), 61.0), *rows[::2]], config()), "row") == ["base", "(A)", ""]
+    table = build_table([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
+    assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
+    table = build_table([row(config(model__h=4), 60.0), row(config(), 61.0)], config(model__h=4))
+    assert column(table, "row") == ["base (A)", "base"] and column(table, "Δ BLEU") == ["", "+1.0"]
+
+
+# --- Results
+
+
+def test_cells_of_means_deviations_and_differences():
+    table = build_table([row(config(), 60.0, 62.0, 64.0), row(config(model__h=1), 61.0, 60.0, 59.0)], config())
+    assert column(table, "BLEU") == ["62.0 ± 2.0", "60.0 ± 1.0"]
+    assert column(table, "Δ BLEU") == ["", "-2.0"]
+    assert column(table, "seeds") == ["3", "3"]
+    assert column(table, "params") == ["1.49M", "1.49M"]
+    assert column(table, "paper BLEU") == ["25.8", "24.9"]
+    assert column(table, "paper Δ BLEU") == ["", "-0.9"]
+    assert column(table, "paper params") == ["65M", ""]
+    assert "3 seeds" in said(table)
+
+
+@pytest.mark.parametrize(
+    ("p", "cell"),
+    [(0.0004, "<0.001"), (0.001, "0.001"), (0.0494, "0.049"), (0.0496, "<0.050"), (0.05, "0.050"), (None, "")],
+)
+def test_a_p_value_below_a_limit_looks_so(p, cell):
+    assert cells.p_value(p) == cell
+
+
+def test_unmeasured_values_are_never_numbers():
+    rows = [
+        row(config(), 60.0, 62.0),
+        row(config(model__h=1), None, None, state="failed"),
+        row(config(model__h=4), None, None),
+        row(config(model__h=16), 61.0, None, state="failed"),
+        row(config(model__h=32), 61.0, None, 63.0, state="diverged"),
+        RowResults(config(model__h=2), [None] * 2, ["failed", "diverged"]),
+    ]
+    table = build_table(rows, config())
+    assert column(table, "BLEU") == ["61.0 ± 1.4", "failed", "-", "61.0", "62.0 ± 1.4", "diverged"]
+    assert column(table, "PPL") == ["3.00", "failed", "-", "3.00", "3.00", "diverged"]
+    assert column(table, "params")[1:3] == column(table, "Δ BLEU")[1:3] == ["-", "-"]
+    assert column(table, "Δ BLEU")[4] == "+1.0"
+    counts = ["2", "0/2, 2 failed", "0/2", "1/2, 1 failed", "2/3, 1 diverged", "0/2, 1 failed, 1 diverged"]
+    assert column(table, "seeds") == counts and "2 trials diverged" in said(table)
+    lines = read_csv(table)
+    assert [line["failed"] for line in lines] == ["0", "2", "0", "1", "0", "1"]
+    assert [(line["done"], line["diverged"]) for line in lines[3:]] == [("1", "0"), ("2", "1"), ("0", "1")]
+    assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
+
+
+# --- Notes
+
+
+@pytest.mark.parametrize("state", ["new", "failed", "diverged", None])
+def test_a_table_without_a_result_of_base_says_so(state):
+    base = [] if state is None else [row(config(), None, state=state)]
+    others = [row(config(model__h=h), 60.0 + h) for h in (1, 2)]
+    assert "no differences" in said(build_table([*base, *others], config()))
+    assert "no differences" not in said(build_table(others[:1], config()))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rank_correlation_with_the_paper(sign):
+    """Rows (A) with the paper's own differences, and with these reversed. h = 64 is not published."""
+    heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
+    own = row(config(model__h=64), 90.0)
+    assert f"{sign:+.2f} by BLEU (4 rows)" in said(build_table([row(config(), 60.0), own, *heads], config()))
+    assert "by BLEU" not in said(build_table(heads, config()))
+
+
+def test_the_first_note_says_how_the_rows_were_trained():
+    c = config("multi30k", model__N=10)
+    note = build_table([row(c, 60.0)], c).notes[0]
+    for value in (f"{c.steps:,}", f"{c.data.batch_tokens:,}", c.data.hub, "N 10", f"width {c.model.width:g}"):
+        assert value in note
+    assert f"last {c.averaged} checkpoints" in note and "other" not in note  # the paper has no such row
+
+
+@pytest.mark.parametrize(
+    ("scale", "keys", "other"),
+    [
+        ("demo", {}, "text and sizes"),
+        ("wmt14", {"model__width": 0.5}, "sizes"),
+        ("wmt14-fr", {"data__hub": "bentrevett/multi30k"}, "text"),
+        ("wmt14", {}, None),
+    ],
+)
+def test_a_note_says_what_the_paper_has_otherwise(scale, keys, other):
+    rows = [row(config(scale, **keys), 60.0), row(config(scale, **keys, model__h=1), 60.0)]
+    note = build_table(rows, rows[0].config, beside="paper").notes[0]
+    assert f"other {other}:" in note if other else "other" not in note
+
+
+def test_a_table_that_has_everything_to_say_says_it_in_five_notes():
+    """Rows that diverged, lack seeds, had not converged, on other text, and with a component that breaks a property."""
+    rows = [
+        *ended(measured([0.0, 0.3, 0.0]), FALLING, FLAT, None),
+        row(config(model__h=2), 60.0),
+        row(config(model__h=16), None, 61.0, state="diverged"),
+        row(config(data__path="elsewhere"), 61.0),
+    ]
+    rows[1].results[0]["exempt"] = {"mine.Attention": {"future_is_hidden": "it looks ahead on purpose"}}
+    table = build_table(rows, config())
+    assert len(table.notes) == 6 and table.notes[-1].endswith("transformer_pl/report/README.md")
+    assert all(len(note) < 600 for note in table.notes)
+    for word in ("mine.Attention", "future_is_hidden", "1 trial diverged", "trainer.val_every", "Holm"):
+        assert word in said(table)
+
+
+# --- Statistics
+
+
+def measured(gaps, seeds=3, **keys):
+    """Rows with h = 8 (base), 1, 4, ... on 400 sentences. A gap is the share of base's mistakes that a row avoids."""
+    rng, rows = np.random.default_rng(1), []
+    shared = drawn(rng, len(gaps), seeds, 400, 0.02)  # the same sentences for all
+    for heads, gap, own in zip((8, 1, 4, 16, 32), gaps, shared, strict=False):
+        matching = np.minimum(own[..., 4:8], own[..., :4] + rng.binomial(own[..., 4:8] - own[..., :4], gap))
+        nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
+        sentences = np.concatenate([matching, own[..., 4:], nats], -1)
+        c = config(model__h=heads)
+        results = [result(c, float(bleu(one[:, :10].sum(0)))) for one in sentences]
+        rows.append(RowResults(c, results, ["done"] * seeds, sentences))
+    return rows
+
+
+def test_significant_differences_are_marked():
+    rows = measured([0.0, 0.3, 0.0])
+    table = build_table(rows, config())
+    base, better, same = zip(column(table, "Δ BLEU"), column(table, "p"), strict=True)
+    assert base == ("", "") and better[0].endswith("*") and better[1] == "<0.001"
+    assert not same[0].endswith("*") and float(same[1]) > 0.05
+    assert [cell.endswith("*") for cell in column(table, "PPL")] == [False, True, False]
+    for line, row in zip(read_csv(table), rows, strict=True):
+        assert float(line["val/bleu.low"]) < mean(row.values("val/bleu")) < float(line["val/bleu.high"])
+    line, verdict = read_csv(table)[1], compare_rows([row.sentences for row in rows], 0, BLEU)[1]
+    assert float(line["val/bleu.difference.p"]) == pytest.approx(verdict.p_value)
+    assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes(seeds):
+    rows = measured([0.0, 0.3, 0.0], seeds)
+    note = said(build_table(rows, config()))
+    assert "t-test" in note and "2 rows" in note and ("other seeds:" in note) == (seeds == 1)
+    needed = re.search(r"difference of ([\d.]+) BLEU takes (?:more than )?(\d+) seeds", note)
+    assert bool(needed) == (seeds > 1)
+    if needed:
+        verdicts = [(one, 3) for one in compare_rows([row.sentences for row in rows], 0, BLEU)]
+        assert int(needed[2]) == (stats.seeds_to_resolve(float(needed[1]), verdicts) or stats.MOST_SEEDS)
+
+
+def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
+    rows = measured([0.0, 0.3])
+    for one in rows[0].results:
+        one["metrics"]["val/bleu"] = 0.9
+    table = build_table(rows, config())
+    assert not {"Δ BLEU", "Δ 95 %", "p"} & set(names(table)) and "*" not in "".join(column(table, "PPL"))
+    assert read_csv(table)[1]["val/bleu.difference"] == read_csv(table)[1]["val/bleu.difference.p"] == ""
+    assert len(column(table, "BLEU 95 %")) == 2 and "BLEU below 1" in said(table)
+    rows = measured([0.3, 0.0])  # a row below 1 is compared with a base above it
+    rows[1].results[0]["metrics"]["val/bleu"] = 0.9
+    assert column(build_table(rows, config()), "p")[1]
+
+
+def test_a_row_with_one_seed_beside_several_cannot_be_tested():
+    rows = measured([0.0, 0.3, 0.0])
+    states, sentences = ["done", "new", "new"], rows[1].sentences[:1]
+    rows[1] = rows[1]._replace(results=[*rows[1].results[:1], None, None], states=states, sentences=sentences)
+    table = build_table(rows, config())
+    assert column(table, "p")[1] == "" and not column(table, "Δ BLEU")[1].endswith("*") and column(table, "p")[2]
+    assert "1 row cannot be tested" in said(table)
+
+
+def estimate(value, low, high):
+    """An estimate with this interval."""
+    half = (high - low) / 2 / 1.959964
+    return stats.Estimate(value, None, half**2, float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "cell"),
+    [
+        (-0.02, 0.05, "-0.02 to +0.05"),
+        (-6.3, 7.5, "-6.3 to +7.5"),
+        (-0.036, -0.004, "-0.036 to -0.004"),
+        (0.04, 3.21, "+0.04 to +3.21"),
+        (-2e-4, 12.34, "-0.0002 to +12.3400"),
+        (0.0, 0.0, "+0.0 to +0.0"),
+    ],
+)
+def test_no_bound_of_an_interval_looks_like_zero_unless_it_is(low, high, cell):
+    assert cells.interval(estimate((low + high) / 2, low, high), "+z") == cell
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "cell"),
+    [(-0.036, 0.01, "-0.04*"), (-0.036, 0.3, "+0.0"), (0.0004, 0.01, "+0.0004*"), (2.04, 0.01, "+2.0*")],
+)
+def test_a_significant_difference_does_not_look_like_zero(difference, p, cell):
+    base, other = row(config(), 20.0), row(config(model__h=4), 20.0 + difference)
+    comparison = stats.RowComparison(estimate(20, 19, 21), estimate(difference, -1, 1), p)
+    assert cells.score_difference(TableRow(other, {}, None, False, base, comparison, None)) == cell
+
+
+# --- Rows that have not converged
+
+
+FALLING, FLAT = Convergence(0.05, 0.004, 9), Convergence(0.003, 0.004, 9)
+
+
+def ended(rows, *convergences):
+    return [one._replace(convergence=how) for one, how in zip(rows, convergences, strict=True)]
+
+
+def marked(table, name):
+    return ["†" in cell for cell in column(table, name)]
+
+
+def test_a_row_that_still_falls_is_marked_and_so_is_its_difference():
+    rows = measured([0.0, 0.3, 0.3, 0.0])
+    table = build_table(ended(rows, FLAT, FALLING, FLAT, None), config())
+    assert marked(table, "BLEU") == marked(table, "PPL") == [False, True, False, False]
+    first, second, third = column(table, "Δ BLEU")[1:]
+    assert first.endswith("*†") and second.endswith("*") and "†" not in third
+    assert "4.9%" in said(table) and "trainer.val_every" in said(table)
+    assert float(read_csv(table)[1]["val/loss.fall"]) == 0.05 and read_csv(table)[3]["val/loss.fall"] == ""
+    assert float(read_csv(table)[1]["val/loss.fall.noise"]) == 0.004
+
+
+# --- Beside the paper
+
+OWN = [{"data__path": "mine"}, {"data__hub": "some/one"}, {"data__target": "fr"}]
+
+
+@pytest.mark.parametrize("keys", OWN, ids=str)
+def test_a_text_of_one_s_own_is_not_shown_beside_the_paper(keys):
+    rows = [row(config(**keys), 60.0), row(config(model__h=1, **keys), 59.0)]
+    for table in (build_table(rows, rows[0].config), build_table(rows, rows[0].config, beside="none")):
+        assert not any("paper" in name for name in names(table)) and column(table, "row") == ["base", ""]
+    table = build_table(rows, rows[0].config, beside="paper")
+    assert column(table, "row") == ["base", "(A)"] and column(table, "paper BLEU") == ["25.8", "24.9"]
+
+
+def test_differing_text_or_vocabulary_has_a_note():
+    rows = measured([0.0, 0.3])  # as where the training text differs alone: the references are the same
+    rows[1] = rows[1]._replace(config=config(data__path="elsewhere"))
+    table = build_table(rows, config())
+    assert not {"Δ BLEU", "Δ 95 %", "p"} & {*names(table)} and "*" not in table.markdown()
+    assert "different text" in said(table) and read_csv(table)[1]["val/bleu.difference.low"] == ""
+    table = build_table([row(config(), 60.0), row(config(data__vocab_size=900), 61.0)], config())
+    assert "different vocabularies" in said(table) and column(table, "Δ BLEU") == ["", "+1.0"]
+
+
+# --- Output formats
+
+
+def all_rows():
+    return [row(config(**printed.differs), 60 + i / 3, 61 + i / 7) for i, printed in enumerate(TABLE3)]
+
+
+def test_csv_has_full_precision():
+    rows = all_rows()
+    lines = read_csv(build_table(rows, config()))
+    base = statistics.mean(rows[0].scores)
+    for line, one, printed in zip(lines, rows, TABLE3, strict=True):
+        assert float(line["val/bleu.mean"]) == pytest.approx(statistics.mean(one.scores), abs=1e-12)
+        assert float(line["val/bleu.sd"]) == pytest.approx(statistics.stdev(one.scores), abs=1e-12)
+        assert (int(line["val/bleu.n"]), int(line["seeds"])) == (2, 2)
+        assert (float(line["paper/ppl"]), float(line["paper/bleu"])) == (printed.ppl, printed.score)
+        assert line["paper/params"] == (f"{printed.params * 1e6:.0f}" if printed.params else "")
+        assert int(line["model.h"]) == one.config.model.h  # filled in where it equals base, too
+        if printed.label != "base":
+            difference = statistics.mean(one.scores) - base
+            assert float(line["val/bleu.difference"]) == pytest.approx(difference, abs=1e-12)
+
+
+def test_json_equals_csv_and_has_no_infinity():
+    rows = [*all_rows(), RowResults(config(), [result(config(), 1.0, ppl=float("inf"))], ["done"])]
+    table = build_table(rows, config())
+    content = json.loads(table.json(), parse_constant=lambda name: pytest.fail(name))
+    assert content["notes"] == table.notes and SIGNATURE in content["columns"]["BLEU"]
+    assert content["rows"][-1]["val/ppl.mean"] is None and column(table, "PPL")[-1] == "inf"
+    for line, record in zip(read_csv(table), content["rows"], strict=True):
+        assert line.keys() == record.keys() and line["val/bleu.mean"] == str(record["val/bleu.mean"])
+
+
+def test_latex_compiles(tmp_path):
+    """With every special character and all of the paper's columns."""
+    if not shutil.which("pdflatex"):
+        pytest.skip("no pdflatex: apt-get install texlive-latex-recommended")
+    odd = row(config(data__path="a_b&c%d#e~f^g\\h|i{j}"), 60.0)
+    table = build_table([*measured([0.0, 0.3, 0.0]), *all_rows(), odd], config())
+    (tmp_path / "table.tex").write_text(table.latex())
+    page = r"\documentclass{article}\usepackage[landscape,margin=1cm]{geometry}\usepackage{booktabs}\usepackage[utf8]"
+    page += r"{inputenc}\begin{document}\input{table.tex}\end{document}"
+    (tmp_path / "page.tex").write_text(page)
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "page.pdf").stat().st_size > 10_000 and "Missing character" not in done.stdout
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_terminal_output_fits_the_width_with_all_rows(width):
+    table = build_table(all_rows(), config())
+    console = Console(width=width, file=io.StringIO())
+    console.print(table.terminal(width))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    kept, words = [one for one in table.columns if one.drop_rank is None and not one.setting], text.split()
+    assert {one.name for one in kept} >= {"row", "PPL", "BLEU", "Δ BLEU", "paper BLEU"}
+    assert all(word in words for one in kept for cell in one.cells for word in cell.split())
+    assert ("h=32" in text) == (width < 200) and "Learned" in text
+
+
+def test_tables_need_no_torch():
+    code = "import sys, transformer_pl.report.table; "
+    code += "sys.exit(bool({'torch', 'lightning', 'sacrebleu'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

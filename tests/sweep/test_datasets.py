@@ -1,0 +1,57 @@
+"""What a plan says of a text before it is prepared, and what a sweep says when it is."""
+
+import io
+
+import pytest
+from helpers import little_text
+from rich.console import Console
+
+from transformer_pl.config import Data
+from transformer_pl.data.prepare import fingerprint_id
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep.datasets import prepare_texts, survey_texts
+from transformer_pl.task import open_corpus
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "text").mkdir()
+    return little_text(tmp_path / "text", 60, 8, 6)
+
+
+@pytest.fixture
+def console():
+    return Console(file=io.StringIO(), width=100)
+
+
+def lines(folder, console, runs, **keys):
+    data = Data(**{"path": str(folder), "vocab_size": 300} | keys)
+    return survey_texts([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console)
+
+
+def test_a_plan_says_how_large_a_text_is(folder, console, tmp_path):
+    (line,) = lines(folder, console, tmp_path)
+    assert str(folder) in line and "60 training pairs, 8 for validation, 6 for test" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_plan_finds_lines_that_do_not_align(folder, console, tmp_path):
+    (folder / "val.de").write_text("eins\n")
+    with pytest.raises(InputError, match=r"val\.en, .*/val\.de: .* line 2 "):
+        lines(folder, console, tmp_path)
+
+
+def test_pairs_with_an_empty_sentence_are_counted(folder, console, tmp_path):
+    english = (folder / "train.en").read_text().split("\n", 2)
+    (folder / "train.en").write_text("\n".join(["", "", english[2]]))
+    assert "58 training pairs (2 are left out)" in lines(folder, console, tmp_path)[0]
+
+
+def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, tmp_path):
+    data = Data(path=str(folder), vocab_size=300)
+    prepare_texts([data, data.model_copy(update={"max_length": 99})], tmp_path, console)
+    *stages, text = console.file.getvalue().splitlines()
+    assert len(stages) == 3
+    assert "60 training pairs, 8 for validation, 6 for test" in text
+    assert lines(folder, console, tmp_path) == [text]  # a plan says the same from now on

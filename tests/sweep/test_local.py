@@ -1,0 +1,125 @@
+"""How a machine is divided among trials, and what each of them gets."""
+
+import json
+import os
+
+import pytest
+from helpers import ROOT
+
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import local
+from transformer_pl.sweep.local import Workers, divide_machine, end
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with eight cores and so many GPUs."""
+
+    def has(gpu_count):
+        monkeypatch.setattr(local, "gpus", lambda: [str(number) for number in range(gpu_count)])
+        monkeypatch.setattr(local, "cpu_cores", lambda: list(range(8)))
+
+    return has
+
+
+def trainer(**keys):
+    return resolve([Level("test", {f"trainer.{key}": value for key, value in keys.items()})]).trainer
+
+
+@pytest.mark.parametrize(
+    ("trainers", "parallel", "gpus"),
+    [
+        ([{}], None, ["0", "1", "2", "3"]),
+        ([{}], 2, ["0", "1"]),
+        ([{}, {"devices": 2}], None, ["0,1", "2,3"]),  # whichever trial it is
+        ([{"devices": 3}], 2, ["0,1,2", "3,0,1"]),
+        ([{"accelerator": "cpu"}], 2, []),
+    ],
+    ids=str,
+)
+def test_each_worker_gets_as_many_gpus_as_its_trials_need(machine, trainers, parallel, gpus):
+    machine(4)
+    shares = divide_machine([trainer(**keys) for keys in trainers], 9, parallel)
+    assert shares.gpus == gpus and shares.count == (parallel or len(gpus))
+
+
+def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
+    machine(0)
+    assert divide_machine([trainer()], 9) == Workers(8, 1, [])
+    assert divide_machine([trainer(), trainer(devices=2)], 9) == Workers(4, 1, [])
+    assert divide_machine([trainer(devices=2)], 9, 2) == Workers(2, 2, [])
+    assert divide_machine([trainer()], 1) == Workers(1, 8, [])
+    assert divide_machine([trainer()], 2, 10**12) == Workers(2, 4, [])
+
+
+@pytest.mark.parametrize(
+    ("devices", "per_device", "parallel", "each", "gpus", "cores"),
+    [
+        (2, None, None, 1, ["0", "1"], []),
+        (2, None, None, 2, ["0,1"], []),
+        (None, 2, None, 1, ["0", "1", "2", "3"] * 2, [[core] for core in range(8)]),
+        (1, 4, 2, 1, ["0", "0"], [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (None, 2, None, 2, ["0,1", "2,3", "0,1", "2,3"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
+    ],
+)
+def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, per_device, parallel, each, gpus, cores):
+    machine(4)
+    found = divide_machine([trainer(devices=each)], 9, parallel, devices, per_device)
+    assert (found.gpus, found.cores, found.count) == (gpus, cores, len(gpus))
+    assert found.threads == max(1, 8 // (len(gpus) * each))
+
+
+def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
+    machine(0)
+    assert divide_machine([trainer()], 9, devices=3).cores == [[0], [1], [2]]
+    assert divide_machine([trainer()], 9, 1, devices=3) == Workers(1, 3, [], [[0, 1, 2]])
+    assert divide_machine([trainer()], 9, 4, devices=2).cores == [[0], [1], [0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("gpu_count", "devices", "per_device", "keys", "place"),
+    [
+        (2, 3, None, {}, "--devices 3"),
+        (2, 9, None, {"accelerator": "cpu"}, "--devices 9"),
+        (4, 1, None, {"devices": 2}, "trainer.devices = 2"),
+        (0, None, 2, {}, "--per-device 2"),
+        (0, None, None, {"num_nodes": 2, "strategy": "ddp"}, "trainer.num_nodes = 2"),
+    ],
+)
+def test_what_a_machine_lacks_is_refused(machine, monkeypatch, gpu_count, devices, per_device, keys, place):
+    machine(gpu_count)
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # of a sweep that is a task of SLURM's: its trials do not get it
+    with pytest.raises(InputError) as refused:
+        divide_machine([trainer(**keys)], 9, None, devices, per_device)
+    assert place in str(refused.value)
+
+
+SEES = """
+import json, os
+seen = [dict(os.environ), sorted(os.sched_getaffinity(0)), os.getsid(0) == os.getpid()]
+os.write(1, json.dumps(seen).encode() + b'\\n')
+from torch import nn
+class Sees(nn.Module):
+    def __init__(self, config, site): super().__init__()
+"""
+
+
+def test_a_trial_has_a_session_of_its_own_its_cores_and_no_variable_of_slurm(tmp_path, monkeypatch, module):
+    """It would take the rank of the sweep for its own."""
+    module(SEES)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")  # of NVIDIA's MPS, which its clients must be told
+    (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
+    core = sorted(os.sched_getaffinity(0))[-1]
+    workers = Workers(1, 3, ["0,1"], [[core]])
+    process = workers.start(planned._replace(argv=["--model.position=stranger.Sees"]), 0)
+    process.join(60)
+    assert process.exitcode == 2, planned.trial.log.read_text()  # the component cannot be called
+    environment, cores, leads_session = json.loads(planned.trial.log.read_text().splitlines()[0])
+    assert cores == [core] and leads_session and not any(name.startswith("SLURM_") for name in environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1" and environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
+    assert environment["OMP_NUM_THREADS"] == "3" and environment["WANDB_NAME"] == planned.name
+    end(process)

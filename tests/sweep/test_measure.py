@@ -1,0 +1,37 @@
+"""Measuring the time of a sweep: what ends it early. tests/test_every_key_binds.py measures a real one."""
+
+import io
+
+import pytest
+from helpers import ROOT
+from rich.console import Console
+
+from transformer_pl.plan.plan import estimate_costs, plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep.local import Workers
+from transformer_pl.sweep.measure import measured
+
+WORKERS = Workers(1, 1, [])
+TABLE = ROOT / "sweeps" / "table3_A.yaml"
+
+
+def test_a_row_that_ends_before_its_last_step_is_named(tmp_path):
+    trials = plan_trials(read_sweep(TABLE, seeds=["1", "2"]), tmp_path)
+    estimates, console = estimate_costs(trials, []), Console(file=io.StringIO())
+    assert measured(estimates, [], WORKERS, console) == estimates and not console.file.getvalue()
+    with pytest.raises(InputError, match="h=4 s1"):
+        measured(estimates, [one._replace(argv=["--version"]) for one in trials[2:]], WORKERS, console)
+    (said,) = console.file.getvalue().splitlines()
+    assert "h=4 s1" in said
+
+
+def test_a_trial_that_is_too_short_is_refused_before_anything_is_trained(tmp_path):
+    """With the number of its steps, which `optim.duration` multiplies."""
+    trials = plan_trials(
+        read_sweep(TABLE, seeds=["1"], sets={"optim.max_steps": "10", "optim.duration": "1.9"}), tmp_path
+    )
+    console = Console(file=io.StringIO())
+    with pytest.raises(InputError, match=r"h=1 s1.* 19 "):
+        measured(estimate_costs(trials, []), trials, WORKERS, console)
+    assert not console.file.getvalue()

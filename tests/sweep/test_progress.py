@@ -1,0 +1,190 @@
+"""A running sweep: what it shows, when it expects to end, and how it stops."""
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+from forked import start
+from helpers import ROOT, processes, shared_text
+from rich.console import Console
+
+from transformer_pl.plan.plan import CostEstimate, plan_trials
+from transformer_pl.plan.queue import GridQueue
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.runtime.terminal import format_duration
+from transformer_pl.sweep.progress import PRINT_EVERY_S, ProgressView
+from transformer_pl.trials.cost import Cost
+
+TABLE = ROOT / "sweeps" / "table3_A.yaml"
+LEFT = re.compile(r"about ([\d:]+) left")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clocks of the process, which stand still: `clock(10)` sets them ten seconds on."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    def forward(seconds):
+        now[0] += seconds
+
+    return forward
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """15 trials of five rows, each of 1,500 steps."""
+    return plan_trials(read_sweep(TABLE), tmp_path / "runs")
+
+
+def estimates(planned, flops=lambda row: 1e12):
+    return {one.row: CostEstimate(Cost(1, flops(one.row)), False, None) for one in planned}
+
+
+def plain(clock):
+    """A console that is no terminal, on the test's clock."""
+    return Console(file=io.StringIO(), width=200, get_time=time.monotonic)
+
+
+def train(planned, *steps, every=1.0):
+    """Lines of metrics at these steps, the last of them now."""
+    planned.trial.folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"step": step, "kind": "train", "train/loss": 4.25, "tokens_per_s": 1e4, "time": time.time() - every * ago}
+        for ago, step in enumerate(reversed(steps))
+    ]
+    (planned.trial.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
+
+
+def shown(view, clock):
+    """The lines that the next refresh prints."""
+    clock(PRINT_EVERY_S)
+    before = len(view.console.file.getvalue())
+    view.refresh()
+    return view.console.file.getvalue()[before:].splitlines()
+
+
+def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
+    """Row i costs i + 1 times as much as row 0, one trial of which took ten seconds."""
+    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned, lambda row: (row + 1) * 1e12)), 3)
+    view.started(view.queue.next(set()))
+    clock(10)
+    view.ended(planned[0], "done", "val/ppl 2.00")
+    (line,) = shown(view, clock)
+    assert LEFT.search(line)[1] == format_duration((10 + PRINT_EVERY_S) * (2 + 3 * (2 + 3 + 4 + 5)))
+    assert "1 done, 3 cached, 14 waiting" in line
+    view.started(view.queue.next(set()))
+    train(planned[1], 750)  # half of it
+    trial, line = shown(view, clock)
+    assert "750/1500" in trial and "loss 4.250" in trial
+    assert LEFT.search(line)[1] == format_duration((10 + 2 * PRINT_EVERY_S) / 1.5 * (0.5 + 1 + 3 * 14))
+
+
+def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
+    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned)), 0)
+    for one, ending in zip(planned, ("diverged", "failed", "pruned"), strict=False):
+        view.started(view.queue.next(set()))
+        clock(1)
+        view.ended(one, ending, ending)
+    (line,) = shown(view, clock)
+    assert all(words in line for words in ("1 diverged", "1 failed", "12 waiting")) and not LEFT.search(line)
+    one = view.queue.next(set())
+    view.started(one)
+    view.queue.hold(one)
+    view.waits_again(one, "another command trains it")
+    assert "12 waiting" in shown(view, clock)[-1]
+
+
+def test_a_resumed_trial_is_timed_from_where_it_continues(planned, clock):
+    one = planned[0]
+    train(one, 1000)
+    clock(1)
+    view = ProgressView(plain(clock), GridQueue(planned[:1], estimates(planned)), 0)
+    view.started(view.queue.next(set()))
+    assert "1000" not in shown(view, clock)[0]  # that was an earlier command
+    train(one, 1250)
+    trial, line = shown(view, clock)
+    assert "1250/1500" in trial
+    assert LEFT.search(line)[1] == format_duration(2 * PRINT_EVERY_S)  # 250 steps in this time, and 250 are left
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command in a terminal
+
+
+@pytest.fixture
+def two_rows(tmp_path):
+    """A sweep of two short trials."""
+    sweep = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
+    sweep["parameters"] |= {"data.path": {"value": str(shared_text())}, "data.vocab_size": {"value": 400}}
+    sweep["parameters"]["variant"] = {"values": ["base", "model.h=4"]}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
+    return tmp_path
+
+
+@contextmanager
+def terminal(folder: Path, *argv: str):
+    """The sweep command in a terminal of its own."""
+    ours, theirs = pty.openpty()
+    words = [folder / "sweep.yaml", "--runs", folder / "runs", *argv]
+    with os.fdopen(theirs, "w") as terminal:
+        with mock.patch.dict(os.environ, {"TERM": "xterm-256color"}):
+            os.environ.pop("COLUMNS", None)
+            process = start("sweep", *words, output=terminal, terminal=terminal)
+        try:
+            yield process, ours
+        finally:
+            os.close(ours)
+            process.kill()
+            process.wait(20)
+
+
+def read(fd: int, seconds: float) -> bytes:
+    """What the terminal was sent within that time, or until it was closed."""
+    until, sent = time.monotonic() + seconds, b""
+    while time.monotonic() < until:
+        if select.select([fd], [], [], 0.1)[0]:
+            try:
+                sent += os.read(fd, 65536)
+            except OSError:  # the other side is closed
+                break
+    return sent
+
+
+def trials(folder: Path) -> list[int]:
+    """The processes of trials that have begun to train."""
+    running = [path.parent for path in folder.glob("runs/trials/*/metrics.jsonl") if "train/loss" in path.read_text()]
+    return [json.loads((path / "status.json").read_text())["pid"] for path in running]
+
+
+def alive(leaders: list[int]) -> list[str]:
+    """The processes that are left in the sessions of these trials."""
+    return [process.command for process in processes() if process.session in leaders]
+
+
+def test_ctrl_c_saves_the_trials_and_leaves_no_process(two_rows):
+    argv = ["--set", "optim.max_steps=50000", "trainer.val_every=50000"]
+    with terminal(two_rows, *argv) as (process, fd):
+        deadline = time.monotonic() + 120
+        while len(trials(two_rows)) < 2:
+            read(fd, 0.5)
+            assert time.monotonic() < deadline and process.poll() is None
+        leaders, began, sent = trials(two_rows), time.monotonic(), b""
+        os.write(fd, b"\x03")
+        while process.poll() is None or alive(leaders):
+            sent += read(fd, 0.2)
+            assert time.monotonic() - began < 20, (alive(leaders), sent.decode())
+        sent += read(fd, 0.5)
+    assert process.returncode == 130
+    states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]
+    assert states == ["stopped", "stopped"]

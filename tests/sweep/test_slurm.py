@@ -1,0 +1,138 @@
+"""A sweep as a job array of a real SLURM, of two nodes on this machine. Slow: each worker imports torch."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from forked import command
+from grids import small_grid, table
+from helpers import ROOT, wait_for
+
+from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.sweep.__main__ import read_options
+from transformer_pl.trials.trial import Trial
+
+SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "trainer__val_every": 20}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [ROOT, ROOT / "tests" / "sweep"])))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "sweep"))
+
+
+def sweep(grid, runs, *words):
+    """Run the sweep command on the login node, in an environment that SLURM's programs know."""
+    (grid.parent / "slurm.yaml").write_text('partition: low\ntime: "10"\n')
+    options = ["--launcher", "slurm", "--slurm", grid.parent / "slurm.yaml", "--runs", runs, *words]
+    done = command("sweep", grid, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_plan_shows_the_script_and_submits_nothing(tmp_path):
+    grid = small_grid(tmp_path / "grid")
+    printed = sweep(grid, tmp_path / "r", "--plan", "--parallel", "8", "--set", "model.h=4")
+    assert "#SBATCH --array=0-1\n" in printed and "#SBATCH --partition=low\n" in printed
+    (line,) = [line for line in printed.splitlines() if " -m transformer_pl.sweep " in line]
+    words = line.split()
+    assert str(grid) in words and "--worker" in words and "model.h=4" in words
+    assert "--plan" not in words
+    options = read_options(words[words.index("transformer_pl.sweep") + 1 : -1])  # as the worker reads them, without `&`
+    assert (options.launcher, options.worker, options.parallel) == ("local", True, None)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["time: 2:00:00\n", "array: 0-3\n", "mem: [1, 2]\n", "Mem: 4\n", "mem: two words\n"]
+)
+def test_a_file_of_sbatch_options_is_checked(tmp_path, content):
+    (tmp_path / "slurm.yaml").write_text(content)
+    words = ["--launcher", "slurm", "--slurm", tmp_path / "slurm.yaml", "--runs", tmp_path / "r"]
+    done = command("sweep", small_grid(tmp_path / "grid"), *words)
+    assert done.returncode == 2 and content.partition(":")[0] in done.stderr and not (tmp_path / "r").exists()
+
+
+@pytest.fixture
+def reference(tmp_path):
+    """The table of a grid that is trained here."""
+
+    def train(grid):
+        done = command("sweep", grid, "--runs", tmp_path / "here")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return table(tmp_path / "here")
+
+    return train
+
+
+@pytest.mark.slow
+def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference):
+    grid, runs = small_grid(tmp_path / "grid", ("base", "model.h=4")), tmp_path / "runs"
+    printed = sweep(grid, runs, "--parallel", "2", "--wait")
+    assert "4 trials" in printed and table(runs) == reference(grid)
+    jobs = cluster.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %T").splitlines()
+    assert jobs.count("grid@demo COMPLETED") == 2, jobs
+
+
+def requeued(cluster):
+    """How often SLURM has started a worker again."""
+    jobs = cluster.run("squeue", "--noheader", "--array", "--states=all", "--Format=Name:40,RestartCnt")
+    return sum(int(line.split()[1]) for line in jobs.splitlines() if line.startswith("grid@demo"))
+
+
+@pytest.fixture
+def interrupted(cluster, tmp_path, monkeypatch, reference):
+    """Train a slow trial on the cluster, interrupt it, and see it continued: once, from its checkpoint.
+
+    Its table is the local one, and no step is missing.
+    """
+
+    def check(interrupt, seconds=0.3):
+        grid, runs = small_grid(tmp_path / "grid", seeds=(1,), **SLOW), tmp_path / "runs"
+        expected = reference(grid)
+        monkeypatch.setenv("SLOW", str(seconds))
+        before = requeued(cluster)
+        assert "scancel" in sweep(grid, runs)
+        (trial,) = (planned.trial for planned in plan_trials(read_sweep(grid), runs))
+        wait_for(lambda: len(trial.metrics()) > 25, 180)
+        interrupt()
+        wait_for(trial.result, 300)
+        wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 60)
+        assert table(runs) == expected
+        assert requeued(cluster) == before + 1
+        assert [line["step"] for line in trial.metrics() if "train/loss" in line] == list(range(1, 61))
+
+    return check
+
+
+@pytest.mark.slow
+def test_a_preempted_worker_saves_and_continues(cluster, interrupted):
+    interrupted(
+        lambda: cluster.run("sbatch", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
+    )
+
+
+@pytest.mark.slow
+def test_the_worker_of_a_node_that_dies_continues_on_another(cluster, interrupted):
+    def die():
+        (node,) = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%N").split()
+        cluster.kill_node(node)
+
+    interrupted(die)
+
+
+@pytest.mark.slow
+def test_one_trial_over_two_nodes_is_that_of_two_processes(cluster, tmp_path):
+    """As the README says: srun starts `train` on every node."""
+    grid = small_grid(tmp_path / "grid", seeds=(1,), trainer__strategy="ddp", trainer__accelerator="cpu")
+    keys = [f"--{key}={value}" for key, value in read_sweep(grid).rows[0].keys.items()]
+    train = [sys.executable, "-m", "transformer_pl.train", *keys, "--runs"]
+    nodes = ["srun", "--nodes=2", "--ntasks-per-node=1", *train, tmp_path / "nodes", "--trainer.num_nodes=2"]
+    for words in (nodes, [*train, tmp_path / "here", "--trainer.devices=2"]):
+        done = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    results = [Trial(next(path.iterdir())).result() for path in (tmp_path / "nodes/trials", tmp_path / "here/trials")]
+    assert results[0]["metrics"] == results[1]["metrics"] and results[0]["config"]["trainer.num_nodes"] == 2

@@ -1,0 +1,139 @@
+"""The sweep command on the smallest sweep, as a user runs it: from the file to the table, and a second time."""
+
+import csv
+import json
+import math
+import subprocess
+import sys
+import tomllib
+
+import forked
+import pytest
+import yaml
+from grids import small_grid
+from helpers import ROOT, read_back
+
+FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.pt", "log.txt")
+FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")
+
+
+def results(runs):
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted((runs / "trials").glob("*/result.json"))}
+
+
+def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
+    runs, printed = smoke
+    assert printed.returncode == 0, printed.stdout + printed.stderr
+    assert len(results(runs)) == 4
+    for trial in (runs / "trials").iterdir():
+        assert {path.name for path in trial.iterdir()} >= {*FILES, "wandb"}
+        assert not (trial / "checkpoints").exists()
+        assert json.loads((trial / "status.json").read_text())["state"] == "done"
+    folder = runs / "sweeps" / "smoke@demo"
+    files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock"}
+    assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
+    assert "wandb sync" in printed.stdout
+
+
+def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):
+    for folder, result in results(smoke[0]).items():
+        trial = smoke[0] / "trials" / folder
+        assert result["config"].items() >= yaml.safe_load((trial / "config.yaml").read_text()).items()
+        assert result["config"]["effective.d_model"] == 32 and result["config"]["model.d_model"] == 512
+        assert result["steps"] == 20 and result["params"] > 0 and result["flops"] > 0 and result["wall_s"] > 0
+        assert result["signature"].startswith("nrefs:1|case:mixed")
+        assert result["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        for split in ("val", "test"):
+            rows = [json.loads(line) for line in (trial / f"scores.{split}.jsonl").read_text().splitlines()]
+            nll, pieces = sum(row["nll"] for row in rows), sum(row["pieces"] for row in rows)
+            assert math.exp(nll / pieces) == pytest.approx(result["metrics"][f"{split}/ppl"])
+            assert len(rows) == len((trial / f"hyp.{split}.txt").read_text().splitlines()) == 500
+            assert all(len(row["bleu"]) == 10 for row in rows)
+
+
+def test_the_same_command_trains_nothing_again(smoke):
+    runs, _ = smoke
+    before = {path: path.stat().st_mtime_ns for path in (runs / "trials").glob("*/*") if path.name != "lock"}
+    again = forked.command("sweep", "sweeps/smoke.yaml", "--runs", runs)
+    assert again.returncode == 0 and "0 to train" in again.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_report_prints_the_table_the_sweep_wrote(smoke):
+    runs, _ = smoke
+    for form, name in (("md", "table.md"), ("csv", "results.csv")):
+        completed = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", form)
+        assert completed.returncode == 0 and completed.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
+
+
+def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
+    """As those of two trials tell, which W&B's own reader reads."""
+    rows = set()
+    for folder, result in list(results(smoke[0]).items())[:2]:
+        (run,) = (smoke[0] / "trials" / folder / "wandb").glob("offline-run-*")
+        record = json.loads(read_back(run, "--summary"))
+        assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
+        assert record["summary"]["val/ppl"] == pytest.approx(result["metrics"]["val/ppl"])
+        assert record["config"]["effective.d_model"] == 32 and record["config"]["sweep"] == "smoke@demo"
+        rows.add(record["config"]["row"])
+        (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
+        assert (about["project"], about["run_group"], about["job_type"]) == ("transformer-pl", "smoke", "train")
+        assert about["display_name"] == f"{record['config']['row']} s1"
+        (table,) = run.glob("files/media/table/translations*.json")
+        table = json.loads(table.read_text())
+        assert table["columns"] == ["source", "reference", "translation"] and len(table["data"]) == 20
+    assert len(rows) == 2 and rows < {"base", "h=4", "h=1 p_drop=0.0", "position=NoPosition"}
+
+
+def test_the_plan_starts_nothing_and_needs_no_torch(tmp_path):
+    program = (
+        "import sys; from transformer_pl.sweep.__main__ import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    )
+    argv = [sys.executable, "-c", program, "sweeps/table3_A.yaml", "--plan", "--runs", str(tmp_path / "runs")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert "15 trials, 15 to train" in done.stdout and "unknown" in done.stdout, done.stderr
+    assert done.stdout.endswith("False\n") and not (tmp_path / "runs").exists()
+
+
+BROKEN = """
+import os
+from transformer_pl.model import SinusoidalPosition
+
+
+class Broken(SinusoidalPosition):
+    def __init__(self, config, site, how: str):
+        super().__init__(config, site)
+        self.calls, self.end = 0, {"fails": (1).__truediv__, "vanishes": os._exit}[how]
+
+    def forward(self, x, start=0):
+        self.calls += self.training
+        if self.calls > 15 and "REPAIRED" not in os.environ:
+            self.end(0)
+        return x
+"""
+
+
+@pytest.fixture
+def failing(tmp_path):
+    """A sweep with base and two rows whose component fails at the 16th training step.
+
+    It raises an error, or ends its process with exit code 0 by os._exit, which Python cannot catch.
+    The checks do not see it: they take fewer steps.
+    """
+    (tmp_path / "broken_component.py").write_text(BROKEN)
+    broken = [f"model.position=broken_component.Broken model.position.how={how}" for how in ("fails", "vanishes")]
+    small_grid(tmp_path, ("base", *broken), seeds=(1,), optim__max_steps=20)
+    return tmp_path
+
+
+def test_a_failed_trial_is_named_with_its_log_the_others_run_on_and_the_same_command_tries_it_again(failing):
+    words = ["sweep", failing / "grid.yaml", "--runs", failing / "runs"]
+    completed = forked.command(*words, PYTHONPATH=str(failing), WANDB_MODE="disabled")
+    assert completed.returncode == 1
+    assert any("line 14" in line and "ZeroDivisionError" in line for line in completed.stdout.splitlines())
+    assert sum(line.startswith("failed: ") and "log.txt" in line for line in completed.stdout.splitlines()) == 2
+    assert "failed" in (failing / "runs" / "sweeps" / "grid@demo" / "table.md").read_text()
+    assert len(results(failing / "runs")) == 1
+    again = forked.command(*words, PYTHONPATH=str(failing), WANDB_MODE="disabled", REPAIRED="yes")
+    assert again.returncode == 0 and len(results(failing / "runs")) == 3, again.stdout

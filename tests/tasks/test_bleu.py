@@ -1,0 +1,84 @@
+"""Scores are sacreBLEU's own."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.tasks.bleu import corpus_score, paper_tokens, tokenised_bleu
+from transformer_pl.tasks.translation import Translation
+
+pytestmark = pytest.mark.core
+
+
+@pytest.mark.parametrize("length", [1, 3, 12])
+def test_the_score_of_a_set_equals_sacrebleu_s_bit_for_bit(length):
+    rng = np.random.default_rng(length)
+    words = np.array(["a", "cat", "sat", "on", "the", "mat", ",", "it's", "3.5"])
+    references = [" ".join(rng.choice(words, length)) for _ in range(40)]
+    hypotheses = [" ".join(word for word in text.split() if rng.random() > 0.2) for text in references]
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    found = corpus_score(hypotheses, references)
+    assert found.metrics["bleu"] == bleu.corpus_score(hypotheses, [references]).score
+    assert found.metrics["chrf"] == chrf.corpus_score(hypotheses, [references]).score
+    assert found.signature == str(bleu.get_signature()) and len(found.statistics) == 40
+
+
+def test_a_language_without_blanks_between_words_has_its_tokeniser():
+    """Split at blanks, a Chinese sentence is one word."""
+    references, hypotheses = ["一只黑狗在草地上跑。", "两个人在街上走路。"], ["一只黑狗在草地上跑。", "两个人在街上。"]
+    config = resolve([Level("test", {"data.target": "zh"})])
+    scores = Translation().score(hypotheses, references, config)
+    chinese = sacrebleu.BLEU(trg_lang="zh")
+    assert scores.metrics["bleu"] == chinese.corpus_score(hypotheses, [references]).score > 50
+    assert scores.signature == str(chinese.get_signature())
+    assert corpus_score(hypotheses, references).metrics["bleu"] == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The paper's BLEU
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "tokens"),
+    [
+        ("de", "Die E-Mail-Adresse.", "Die E ##AT##-##AT## Mail ##AT##-##AT## Adresse ."),
+        ("de", "ein rich-text-Format", "ein rich ##AT##-##AT## text ##AT##-##AT## Format"),
+        ("de", "Ein- und Ausgang - so", "Ein- und Ausgang - so"),  # no compound
+        ("de", "a-b-c-d", "a ##AT##-##AT## b-c ##AT##-##AT## d"),  # as Perl: matches do not overlap
+        ("de", "z.B. 3,5 % am 3. Mai.", "z.B. 3,5 % am 3. Mai ."),
+        ("de", "Er sagt: „ja“, sie „nein“", "Er sagt : &quot; ja &quot; , sie &quot; nein &quot;"),
+        ("de", 'Er sagt: "ja", sie "nein"', "Er sagt : &quot; ja &quot; , sie &quot; nein &quot;"),
+        ("fr", "l’homme d'État", "l&apos; homme d&apos; État"),
+        ("fr", "l'homme d’État", "l&apos; homme d&apos; État"),
+        ("en", "it’s O'Neill's", "it &apos;s O &apos;Neill &apos;s"),
+        ("de", "", ""),
+    ],
+)
+def test_the_tokens_of_the_paper_s_bleu(language, text, tokens):
+    assert paper_tokens([text], language) == [tokens]
+
+
+def multi_bleu(hypotheses, references):
+    """Papineni et al. 2002, on what stands between blanks."""
+    logs, lengths = [], [sum(len(text.split()) for text in texts) for texts in (hypotheses, references)]
+    for n in range(1, 5):
+        matches = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            counts = [Counter(zip(*(text.split()[i:] for i in range(n)))) for text in (hypothesis, reference)]  # noqa: B905
+            matches, total = matches + sum((counts[0] & counts[1]).values()), total + sum(counts[0].values())
+        logs.append(math.log(matches / total) if matches else -math.inf)
+    return 100 * math.exp(min(0, 1 - lengths[1] / lengths[0]) + sum(logs) / 4)
+
+
+def test_the_paper_s_bleu_is_that_of_multi_bleu_on_its_tokens():
+    rng = np.random.default_rng(2)
+    words = np.array(["die", "E-Mail", "„neu“", "Test-Fall,", "geht's", "3,5", "und", "so"])
+    references = [" ".join(rng.choice(words, 9)) for _ in range(30)]
+    hypotheses = [" ".join(word for word in text.split() if rng.random() > 0.1) for text in references]
+    expected = multi_bleu(paper_tokens(hypotheses, "de"), paper_tokens(references, "de"))
+    assert tokenised_bleu(hypotheses, references, "de") == pytest.approx(expected) and 20 < expected < 95
+    assert tokenised_bleu(["das ist ein Haus"], ["ein Haus ist das"], "de") == 0  # no four in a row; not smoothed

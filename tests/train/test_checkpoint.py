@@ -1,0 +1,164 @@
+"""A training that was interrupted goes on as if it had not been."""
+
+import random
+import signal
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from small_trainings import Signals, config, fit
+
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.signals import Stopped
+from transformer_pl.train.checkpoint import Checkpoints
+
+
+class Power(BaseException):
+    """It is cut."""
+
+
+class Cut(L.Callback):
+    """Ends the training before a part of a batch, or as the validation of a step begins."""
+
+    def __init__(self, part=None, validation=None):
+        self.part, self.validation = part, validation
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if batch_idx == self.part:
+            raise Power
+
+    def on_validation_start(self, trainer, module):
+        if trainer.global_step == self.validation:
+            raise Power
+
+
+class Random(L.Callback):
+    """Draws from every generator in a step, as components and callbacks may."""
+
+    def __init__(self):
+        self.drawn = {}
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.drawn[batch_idx] = torch.rand(1).item(), random.random(), np.random.random()
+
+
+def weights_of(module):
+    return [weight.detach() for weight in module.parameters()]
+
+
+def without_rates(lines):
+    return [(step, {name: value for name, value in line.items() if name != "tokens_per_s"}) for step, line in lines]
+
+
+PARTS = config(trainer__accumulate=2, trainer__log_every=2, optim__max_steps=14, model__p_drop=0.2)
+
+
+@pytest.fixture(scope="module")
+def whole(prepared):
+    noise = Random()
+    module, lines = fit(prepared, PARTS, noise)
+    return weights_of(module), without_rates(lines), noise.drawn
+
+
+@pytest.mark.parametrize(
+    ("cuts", "minutes"), [([Cut(part=15)], 0), ([Cut(validation=6)], 9), ([Cut(part=17), Cut(part=20)], 9)]
+)
+def test_a_training_goes_on_bit_for_bit(prepared, tmp_path, whole, cuts, minutes):
+    """Fourteen steps of two parts each, in the middle of an epoch; validations at steps 6 and 12. Also twice."""
+    lines, noise = [], Random()
+    for cut in [*cuts, Cut()]:
+        checkpoints = Checkpoints(tmp_path, 1, minutes)
+        checkpoint, step = checkpoints.newest()
+        lines = [(at, line) for at, line in lines if at <= step]
+        try:
+            module, lines = fit(prepared, PARTS, noise, cut, checkpoints, checkpoint=checkpoint, lines=lines)
+        except Power:
+            assert cut in cuts
+    weights, expected, drawn = whole
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(module), weights, strict=True))
+    assert without_rates(lines) == expected and noise.drawn == drawn
+    assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
+
+
+@pytest.mark.parametrize(
+    ("signum", "step"), [(signal.SIGTERM, 5), (signal.SIGINT, 6), (signal.SIGTERM, 8), (signal.SIGINT, 14)]
+)
+def test_a_signal_stops_after_its_step_and_the_training_goes_on(prepared, tmp_path, whole, signum, step):
+    """Where a validation comes next, it is done before: a training that is resumed does not validate again."""
+    with pytest.raises(Stopped) as stopped:
+        fit(prepared, PARTS, Random(), Signals(signum, step), Checkpoints(tmp_path), lines=(lines := []))
+    assert stopped.value.exit_code == 128 + signum
+    checkpoints = Checkpoints(tmp_path)
+    checkpoint, saved = checkpoints.newest()
+    assert saved == step
+    module, lines = fit(prepared, PARTS, Random(), checkpoints, checkpoint=checkpoint, lines=lines)
+    assert 0 < checkpoints.earlier_s < 100  # seconds of the training that was stopped
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(module), whole[0], strict=True))
+    assert without_rates(lines) == whole[1]
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_put_aside(prepared, tmp_path, capsys):
+    fit(prepared, config(), Checkpoints(tmp_path))
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.newest() == (tmp_path / "last.ckpt", 12) and not capsys.readouterr().err
+    content = (tmp_path / "last.ckpt").read_bytes()
+    (tmp_path / "last.ckpt").write_bytes(content[: len(content) // 2])
+    assert checkpoints.newest() == (tmp_path / "previous.ckpt", 6)
+    assert str(tmp_path / "last.ckpt") in capsys.readouterr().err and (tmp_path / "last.ckpt.damaged").exists()
+    (tmp_path / "previous.ckpt").write_bytes(b"")
+    assert checkpoints.newest() == Checkpoints(tmp_path / "none").newest() == (None, 0)
+
+
+def test_a_checkpoint_counts_the_parts_of_a_batch(prepared, tmp_path):
+    fit(prepared, config(optim__max_steps=6), Checkpoints(tmp_path))
+    with pytest.raises(InputError, match=r"trainer\.accumulate"):
+        more = config(trainer__accumulate=2)
+        fit(prepared, more, Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The average of the last checkpoints, Section 6.1
+
+
+class Weights(L.Callback):
+    """Remembers the weights at every validation and at the end."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def on_validation_end(self, trainer, module):
+        self.seen[trainer.global_step] = {name: value.clone() for name, value in module.model.state_dict().items()}
+
+    on_train_end = on_validation_end
+
+
+@pytest.mark.parametrize(("steps", "average", "kept"), [(24, 2, [18, 24]), (24, 3, [12, 18, 24]), (8, 9, [6, 8])])
+def test_the_last_checkpoints_are_averaged(prepared, tmp_path, steps, average, kept):
+    """Validations are at every sixth step. The end counts as one, and of fewer all are averaged."""
+    weights, checkpoints = Weights(), Checkpoints(tmp_path, average)
+    fit(prepared, config(optim__max_steps=steps, decode__average=average), weights, checkpoints)
+    assert [int(path.name.split(".")[1]) for path in sorted(tmp_path.glob("weights.*"))] == kept
+    for name, value in checkpoints.averaged().items():
+        mean = torch.stack([weights.seen[step][name] for step in kept]).mean(0)
+        assert torch.allclose(value, mean, atol=1e-6) and not torch.equal(value, weights.seen[kept[-1]][name]), name
+
+
+def test_what_is_averaged_is_kept_before_its_checkpoint(prepared, tmp_path):
+    """A process that dies between the two goes on from the checkpoint before, and validates again."""
+
+    class Dies(Checkpoints):
+        def state_dict(self):
+            raise Power
+
+    with pytest.raises(Power):
+        fit(prepared, config(decode__average=2), Dies(tmp_path, 2))
+    assert [path.name for path in tmp_path.iterdir() if path.stat().st_size] == ["weights.000000006.pt"]
+
+
+def test_whole_numbers_are_not_averaged_but_those_of_the_last(tmp_path):
+    for step, count in ((1, 7), (2, 123456789)):
+        state = {"w": torch.tensor([float(step)]), "count": torch.tensor(count), "byte": torch.tensor(200).byte()}
+        torch.save(state, tmp_path / f"weights.{step:09d}.pt")
+    mean = Checkpoints(tmp_path, 2).averaged()
+    assert (mean["w"].item(), mean["count"].item(), mean["byte"].item()) == (1.5, 123456789, 200)

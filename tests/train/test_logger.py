@@ -1,0 +1,222 @@
+"""Where metrics go: metrics.jsonl, and a W&B run whose service may hang or be away."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from helpers import ROOT, descendants, processes, read_back, wait_for
+
+from transformer_pl.runtime.signals import Stopped
+from transformer_pl.train.logger import MetricsFile, WandbLogger
+from transformer_pl.train.wandb_process import SEND_S
+
+ANSWERS = {
+    "viewer": {"id": "1", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}},
+    "serverInfo": {"cliVersionInfo": {"max_cli_version": "0.99.0"}, "latestLocalVersionInfo": None, "features": []},
+    "upsertBucket": {
+        "bucket": {"id": "b", "name": "n", "displayName": "d", "config": "{}", "sweepName": None, "historyLineCount": 0}
+        | {"project": {"id": "p", "name": "p", "entity": {"id": "e", "name": "e"}}},
+        "inserted": True,
+    },
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """What W&B's server says as a run is opened and sent."""
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.server.hangs.is_set():
+            self.server.released.wait()
+        elif self.server.refuses:
+            self.send_error(401)
+        else:
+            self.server.asked += 1
+            answer = json.dumps({"data": ANSWERS}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    do_GET = do_HEAD = do_POST
+
+
+KEY = "k3y" + "0123456789" * 4
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server on loopback that W&B has a key for. It answers, hangs, or refuses the key."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.hangs, server.released, server.refuses, server.asked = threading.Event(), threading.Event(), False, 0
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    yield server
+    server.released.set()
+    server.shutdown()
+    server.server_close()
+
+
+def a_run(folder, **changes):
+    config = {"model.h": 4, "row": "h=4", "sweep": "table3-A@demo"}
+    return WandbLogger(**{"folder": str(folder), "name": "h=4 s1", "tags": ["demo", "h=4"], "config": config} | changes)
+
+
+def offline(folder):
+    return sorted(folder.glob("wandb/offline-run-*"))
+
+
+def test_a_file_goes_on_where_its_checkpoint_was(tmp_path):
+    """Without the lines after it, of a final evaluation, and one that a killed process had not written to its end."""
+    for begin, steps in ((0, (10, 20, 30)), (20, (30, 40))):
+        file = MetricsFile(tmp_path, 40)
+        file.start(begin)
+        for step in steps:
+            file.log_metrics({"train/loss": float(begin)}, step)
+        file.log_metrics({"val/bleu": 2.0, "val/ppl": float("inf")}, steps[-1])
+        file.close()
+        with (tmp_path / "metrics.jsonl").open("a") as broken:
+            broken.write('{"step": 15, "train/l')
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()[:-1]]
+    assert [line["step"] for line in lines] == [10, 20, 30, 40, 40]
+    assert [line.get("train/loss") for line in lines] == [0, 0, 20, 20, None] and lines[-1]["val/ppl"] is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# W&B
+
+
+def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    for exit_code, step in ((143, 10), (0, 20)):
+        run = a_run(tmp_path)
+        run.tell(log={"step": step, "train/loss": 5 - step / 10})
+        run.tell(tables={"translations": [{"source": "a", "translation": "b"}]})
+        run.tell(summary={"params": 7})
+        run.finish(exit_code, wait=SEND_S)
+    stopped, ended = offline(tmp_path)
+    assert stopped.name.split("-", 3)[3] == ended.name.split("-", 3)[3] == (tmp_path / "wandb" / "run-id").read_text()
+    record = json.loads(read_back(ended, "--summary"))
+    assert record["config"].items() >= {"model.h": 4, "row": "h=4", "sweep": "table3-A@demo"}.items()
+    assert record["tags"] == ["demo", "h=4"]
+    assert record["summary"].items() >= {"params": 7, "train/loss": 3.0, "step": 20}.items()
+    for folder, code in ((stopped, 143), (ended, 0)):
+        records = [json.loads(line) for line in read_back(folder).splitlines()]
+        assert [record["exit"].get("exit_code", 0) for record in records if record["type"] == "exit"] == [code]
+        assert any("preempting" in record["type"] for record in records) == (code == 143)
+
+
+@pytest.mark.parametrize("why", ["refused", pytest.param("away", marks=pytest.mark.slow)])
+def test_a_run_that_cannot_be_online_is_kept_offline(server, tmp_path, capfd, why):
+    """And the key is in no file and no line."""
+    server.refuses = True
+    if why == "away":
+        server.shutdown()
+        server.server_close()
+    run = a_run(tmp_path)
+    run.tell(log={"step": 1})
+    run.finish(0, wait=SEND_S)
+    said = capfd.readouterr()
+    assert "wandb sync" in said.out and KEY not in said.out + said.err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert json.loads(read_back(offline(tmp_path)[0], "--summary"))["summary"]["step"] == 1
+
+
+def family(parent):
+    """The W&B process that a process has started, and all that it has started, W&B's service first."""
+    found = []
+
+    def has_service():
+        alive = processes()
+        ours = [one.pid for one in alive if one.parent == parent and "train.wandb_process" in one.command]
+        found[:] = [
+            (own, one.pid) for own in ours for one in alive if one.parent == own and "wandb-core" in one.command
+        ]
+        return found
+
+    wait_for(has_service, 120)
+    ((own, service),) = found
+    return own, [service, *descendants(service)]
+
+
+def are_gone(pids):
+    return not set(pids) & {process.pid for process in processes()}
+
+
+@pytest.mark.parametrize(
+    ("victim", "exit_code"),
+    [
+        ("server", 0),
+        *(
+            pytest.param(*slow, marks=pytest.mark.slow)
+            for slow in (("service", 143), ("server as it opens", 0), ("own", 143))
+        ),
+    ],
+)
+def test_w_and_b_that_hangs_delays_no_step_and_the_end_by_five_seconds(server, tmp_path, victim, exit_code):
+    """The trial logs more than a socket holds. No process is left behind."""
+    if victim == "server as it opens":
+        server.hangs.set()
+    run = a_run(tmp_path)
+    own, others = family(os.getpid())
+    if victim != "server as it opens":
+        wait_for(lambda: server.asked > 3 and list(tmp_path.glob("wandb/run-*/*.wandb")))
+    if victim == "server":
+        server.hangs.set()
+    elif not victim.startswith("server"):
+        os.kill(own if victim == "own" else others[0], signal.SIGSTOP)
+    metrics = {f"train/loss{i}": 1.0 for i in range(40)}
+    began = time.monotonic()
+    for step in range(2000):
+        run.tell(log={"step": step, **metrics})
+    assert time.monotonic() - began < 5
+    began = time.monotonic()
+    run.finish(exit_code)
+    assert time.monotonic() - began < 5.5  # and a little for a machine that is busy
+    wait_for(lambda: are_gone([own, *others]), 10)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_wait_for_w_and_b_and_w_and_b(tmp_path):
+    """A trial that has finished may wait longer than one that is stopped, but not against its user's will."""
+    run = a_run(tmp_path)
+    own, others = family(os.getpid())
+    os.kill(others[0], signal.SIGSTOP)
+
+    def stop(signum, frame):
+        raise Stopped(signum)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Stopped):
+            run.finish(0, wait=SEND_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    wait_for(lambda: are_gone([own, *others]), 10)
+
+
+@pytest.mark.slow  # it waits for as long as W&B may take to send what is queued
+def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(tmp_path):
+    program = f"""if True:
+        import time
+        from transformer_pl.train.logger import WandbLogger
+        run = WandbLogger(folder={str(tmp_path)!r}, name="name", tags=["tag"], config={{}})
+        time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as trial:
+        own, others = family(trial.pid)
+        os.kill(others[0], signal.SIGSTOP)
+        trial.kill()
+    wait_for(lambda: are_gone([own, *others]), SEND_S + 15)

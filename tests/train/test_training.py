@@ -1,0 +1,155 @@
+"""How a trial is trained: the laws of Section 5, accumulation, validation."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import sacrebleu
+import tiny_trials
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from small_trainings import config, fit
+
+from transformer_pl.config import Decode
+from transformer_pl.data.batches import collate
+from transformer_pl.data.tokens import evenly_spaced
+from transformer_pl.model.schedule import learning_rate
+from transformer_pl.train.evaluate import reference_likelihood, translate
+from transformer_pl.train.fit import use_threads
+from transformer_pl.train.module import TransformerModule
+from transformer_pl.trials.trial import Trial
+
+
+def test_training_follows_the_constraint_from_its_first_step(prepared):
+    _, lines = fit(prepared, config(trainer__log_every=1, optim__lr_scale=0.5))
+    rates = [(step, line["lr"]) for step, line in lines if "lr" in line]
+    assert [step for step, _ in rates] == list(range(1, 13))
+    for step, rate in rates:  # what is logged after a step is what the next one will use
+        assert rate == pytest.approx(learning_rate(step + 1, 16, 10, 0.5))
+
+
+def test_perplexity_is_of_every_piece_and_eos_and_of_nothing_else(prepared):
+    module = TransformerModule(config(), len(prepared.tokenizer))
+    split = prepared.split("val")
+    found = reference_likelihood(module.model, split, tokens=64)
+    for i in (0, 7, 29):  # one sentence at a time: no padding at all
+        batch = collate(split, np.array([i]))
+        with torch.no_grad():
+            logprob = module.model.eval()(batch.source, batch.target_in).log_softmax(-1)[0]
+        assert len(batch.target_out[0]) == found.tokens[i] == len(split.target[i]) + 1
+        expected = -logprob[range(found.tokens[i]), batch.target_out[0]].sum().item()
+        assert found.nll[i] == pytest.approx(expected, rel=1e-4)
+    assert found.loss == pytest.approx(found.nll.sum() / found.tokens.sum())
+
+
+def test_validation_on_the_schedule_agrees_with_the_final_one(prepared):
+    module, lines = fit(prepared, config())
+    last = [line for step, line in lines if step == 12 and "val/loss" in line][-1]
+    final = reference_likelihood(module.model, prepared.split("val"), 256)
+    assert last["val/loss"] == pytest.approx(final.loss, rel=1e-5)
+    assert last["val/ppl"] == pytest.approx(np.exp(final.loss), rel=1e-4)
+
+
+def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothing(prepared):
+    learns = {"model__d_model": 32, "model__d_ff": 64, "optim__warmup": 100, "optim__max_steps": 360}
+    settings = config(trainer__bleu_sample=10, trainer__val_every=60, decode__extra=3, **learns)
+    module, lines = fit(prepared, settings)
+    split, (_, references) = prepared.split("val"), prepared.text("val")
+    scored = {step: line["val/bleu_sample"] for step, line in lines if "val/bleu_sample" in line}
+    assert list(scored) == list(range(60, 361, 60)) and scored[360] > 0
+    chosen = evenly_spaced(30, 10)
+    found = [translate(module.model, split.source.take([i]), Decode(beam=1), 256)[0] for i in chosen]
+    hypotheses = prepared.tokenizer.decode([one[0].tokens if one else [] for one in found])
+    sample = [references[i] for i in chosen]
+    assert len(set(sample)) == 10 and scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample]).score)
+    short = learns | {"optim__max_steps": 36}
+    (scored, _), (plain, _) = fit(prepared, config(trainer__bleu_sample=10, **short)), fit(prepared, config(**short))
+    assert all(torch.equal(a, b) for a, b in zip(scored.parameters(), plain.parameters(), strict=True))
+
+
+GROWING = """
+import torch
+from ablations.no_position import NoPosition
+
+class Growing(NoPosition):
+    table = torch.ones(0)
+
+    def forward(self, x, start=0):
+        end = start + x.shape[1]
+        if len(self.table) < end and not self.training:
+            self.table = torch.ones(end, device=x.device)
+        return x * self.table[start:end, None] if len(self.table) >= end else x
+"""
+
+
+def test_a_table_that_a_component_makes_in_evaluation_serves_training(prepared, module):
+    module(GROWING)
+    trained, _ = fit(prepared, config(model__position="stranger.Growing", trainer__bleu_sample=2))
+    assert len(trained.model.position["encoder"].table)
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 50])
+def test_accumulation_splits_the_batch_and_changes_nothing(prepared, accumulate):
+    """50 parts are more than a batch has sentences."""
+    once, _ = fit(prepared, config(model__p_drop=0.0, optim__max_steps=4))
+    parts, _ = fit(prepared, config(model__p_drop=0.0, optim__max_steps=4, trainer__accumulate=accumulate))
+    for (name, a), b in zip(once.named_parameters(), parts.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5), name
+
+
+def test_smoothing_changes_the_loss_and_not_the_perplexity(prepared):
+    lines = [fit(prepared, config(optim__eps_ls=eps, optim__max_steps=1, trainer__log_every=1))[1] for eps in (0, 0.3)]
+    losses = [next(line["train/loss"] for _, line in completed if "train/loss" in line) for completed in lines]
+    assert losses[0] != pytest.approx(losses[1], abs=1e-4)
+    models = [TransformerModule(config(optim__eps_ls=eps), len(prepared.tokenizer)).model for eps in (0, 0.3)]
+    models[1].load_state_dict(models[0].state_dict())
+    assert len({reference_likelihood(model, prepared.split("val"), 256).loss for model in models}) == 1
+
+
+def test_translations_with_a_cache_equal_those_without(prepared):
+    module, _ = fit(prepared, config(optim__max_steps=40))
+    source, decode = prepared.split("test").source, Decode(extra=5)
+    cached = translate(module.model, source, decode, 512)
+    module.model.embedding.incremental = False
+    again = translate(module.model, source, decode, 4096)  # and in other batches
+    for a, b in zip(cached, again, strict=True):
+        assert a[0].tokens == b[0].tokens and a[0].score == pytest.approx(b[0].score, abs=1e-4)
+    assert all(len(h[0].tokens) < n + 5 for h, n in zip(cached, source.lengths, strict=True))  # EOS counts too
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """The number of threads before a test, and after it."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    yield before
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("keys", "begun", "expected"),
+    [({}, None, None), ({"trainer__devices": 1_024}, None, 1), ({}, 3, 3), ({"trainer__threads": 3}, 2, 3)],
+)
+def test_which_number_of_threads_is_used(tmp_path, threads, keys, begun, expected):
+    """The user's, else the trial's, else a process's share."""
+    trial = Trial(tmp_path)
+    if begun:
+        (tmp_path / "env.json").write_text(json.dumps({"threads": begun}))
+    used = use_threads(config(**{"trainer__threads": None} | keys), trial)
+    assert used == torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"]) == (expected or threads)
+
+
+def test_no_rank_waits_for_a_training_that_rank_0_does_not_begin(tmp_path, monkeypatch):
+    """Where srun or torchrun starts them. Ranks are joined as the training begins."""
+
+    def joins(*of_the_training):
+        raise AssertionError("waits for rank 0")
+
+    runs = tmp_path / "runs"
+    assert tiny_trials.train(runs, {})[0] == 0
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    monkeypatch.setattr("transformer_pl.train.fit.fit", joins)
+    assert tiny_trials.train(runs, {"decode.alpha": 0.1})[0] == 0
+    with pytest.raises(AssertionError, match="waits for rank 0"):
+        tiny_trials.train(runs, {"decode.alpha": 0.1, "model.h": 4})

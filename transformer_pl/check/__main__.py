@@ -1,0 +1,108 @@
+"""Check a component of one's own:  python -m transformer_pl.check my_ablation.Alibi [option=value] [model.h=4]
+
+Builds small models around it and measures the properties that every component keeps. The sweep and train commands
+measure the same before they train anything.
+"""
+
+import argparse
+import inspect
+import textwrap
+from typing import Any
+
+from transformer_pl.check.run import exempt, measured_properties
+from transformer_pl.config import SLOTS, not_papers
+from transformer_pl.config.components import check_components, component_names, import_component
+from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
+from transformer_pl.runtime.command_line import CommandParser, run_command, text
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.isolated import isolated
+
+LINE = 100  # characters
+BY_METHOD = {"embed": "embedding", "logits": "embedding", "final_norm": "residual"}  # of the slots
+BY_ARGUMENTS = {1: "ffn", 2: "position", 4: "self_attention", 5: "attention"}  # by how many `forward` takes
+
+EXAMPLES = """\
+examples:
+  python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
+  python -m transformer_pl.check ablations.local_attention.LocalAttention window=4 model.h=4
+
+exit codes: 0 no property is broken; 2 one is broken, or the input is wrong; 130, 143 stopped
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Print how each property is kept; return 0, or 2 if one is broken."""
+    options = _read_argv(argv)
+    slot = options.slot or slot_of(options.component, import_component(options.component))
+    inferred = "" if options.slot else " (the slot is inferred from its methods; --slot overrides it)"
+    model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
+    if mistakes := check_components(model):
+        raise InputError(*mistakes)
+    vocab_size = 1000  # a sweep checks a component of `embedding` with its own
+    print(f"model.{slot} = {options.component}, at scale {options.scale}{inferred}\n", flush=True)
+    measured = isolated(component_names(model), measured_properties, model, vocab_size)
+    exempted = {name: f"{one.path}: {why}" for one in not_papers(model).values() for name, why in exempt(one).items()}
+    from transformer_pl.check.properties import PROPERTIES  # imports torch
+
+    for name, measure in PROPERTIES.items():
+        statement, _, explanation = inspect.cleandoc(measure.__doc__ or "").partition("\n")
+        if how := measured.get(name):
+            _print("BROKEN", name, f"{statement}\n{how}.\n{' '.join(explanation.split())}")
+        elif name in measured:
+            _print("holds", name, statement)
+        elif name in exempted:
+            _print("exempt", name, f"{statement}\nNot measured: {exempted[name]}")
+        else:
+            _print("?", name, f"{statement}\nNot measured, because the logits are not finite.")
+    broken = sum(how is not None for how in measured.values())
+    print(f"\n{broken} of {len(PROPERTIES)} properties are broken" if broken else "\nno property is broken")
+    return 2 if broken else 0
+
+
+def _read_argv(argv: list[str]) -> argparse.Namespace:
+    parser = CommandParser(
+        prog="python -m transformer_pl.check",
+        usage="%(prog)s COMPONENT [KEY=VALUE ...] [options]",
+        description="Check a component of your own: whether it keeps the properties of its slot. Defaults are in\n"
+        "parentheses.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
+    parser.add_argument(
+        "settings", nargs="*", default=[], metavar="KEY=VALUE", help="its options, and keys such as model.h=4"
+    )
+    group = parser.add_argument_group("the model around it")
+    group.add_argument("--slot", choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)")
+    group.add_argument(
+        "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"
+    )
+    return parser.parse_args(argv)
+
+
+def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The keys of the config that the command line sets."""
+    pairs = read_pairs(options.settings, "command line").values.items()
+    of_slot = f"model.{slot}"
+    return {of_slot: options.component} | {
+        key if key.startswith("model.") else f"{of_slot}.{key}": value for key, value in pairs
+    }
+
+
+def slot_of(path: str, component: type) -> str:
+    """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
+    slots = [slot for method, slot in BY_METHOD.items() if hasattr(component, method)]
+    forward = getattr(component, "forward", component.__call__)
+    arguments = len(inspect.signature(forward).parameters) - 1  # without self
+    if not slots and arguments not in BY_ARGUMENTS:
+        raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
+    return slots[0] if slots else BY_ARGUMENTS[arguments]
+
+
+def _print(state: str, name: str, paragraphs: str) -> None:
+    print(f"{state:6}  {name}")
+    for paragraph in paragraphs.split("\n"):
+        print(textwrap.fill(paragraph, LINE, initial_indent=" " * 8, subsequent_indent=" " * 8))
+
+
+if __name__ == "__main__":
+    run_command(main)

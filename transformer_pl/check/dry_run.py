@@ -1,0 +1,94 @@
+"""The dry run: a small model with the given components runs before anything starts, so that mistakes show at once."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_pl.check.properties import small_model
+from transformer_pl.config import Sizes, not_papers
+from transformer_pl.config.components import component_names, import_component, named
+from transformer_pl.model import MultiHeadAttention, Transformer
+from transformer_pl.runtime.errors import InputError, described
+
+CALLS = {  # every argument is passed by its place, so that names are free
+    "attention": "component(Q, K, V, mask, start=0)",
+    "ffn": "component(x)",
+    "position": "component(x, start=0)",
+    "residual": "component(x, sublayer) and component.final_norm()",
+    "self_attention": "component(x, mask, start=0, cache=None)",
+    "embedding": "component.embed(ids, site) and component.logits(x)",
+}
+
+
+def dry_run(config: Sizes) -> str:
+    """Run a model with one layer per stack, forward and backward, and check what each component returns.
+
+    Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
+    InputError where a component cannot be called or returns something else than it must, and whatever it raises itself.
+    """
+    own = {slot: import_component(component.path) for slot, component in not_papers(config).items()}
+    classes = [named(slot, component) for slot, component in own.items() if not issubclass(component, nn.Module)]
+    if classes:
+        raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
+    try:
+        return _device(config._replace(N=1))
+    except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
+        calls = "; ".join(f"model.{slot} is built as CLASS(config, site) and called as {CALLS[slot]}" for slot in own)
+        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None
+
+
+def _device(config: Sizes) -> str:
+    """The device on which the model runs."""
+    try:
+        _run(config, "cpu")
+        return "cpu"
+    except Exception:
+        if not torch.cuda.is_available():
+            raise
+    _run(config, "cuda")
+    return "cuda"
+
+
+def _run(config: Sizes, device: str) -> None:
+    """Run the model forward and backward. Every component must return the shape and the type of its slot."""
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        _, model, source, target = small_model(config)
+        embedding = model.embedding
+        for site, ids in (("encoder", source), ("decoder", target)):
+            shape = (*ids.shape, config.d_model)
+            _check("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
+        for slot, component in _components(model):
+            component.register_forward_hook(partial(_check_slot, slot))
+        logits = model(source, target)
+        _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
+        logits.square().mean().backward()
+
+
+def _components(model: Transformer) -> Iterator[tuple[str, Any]]:
+    """Every component of the model with its slot, but for the embedding."""
+    yield from (("position", position) for position in model.position.values())
+    for layer in (*model.encoder, *model.decoder):
+        yield from (("self_attention", layer.self_attention), ("ffn", layer.ffn))
+        yield from (("residual", residual) for residual in layer.residual)
+    multi_head = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
+    yield from (("attention", module.attention) for module in multi_head)
+
+
+def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    """A forward hook: the output has the shape and type of the input; of Q, K and V it has (B, h, Lq, d_v)."""
+    x = inputs[0]
+    shape = (*x.shape[:-1], inputs[2].shape[-1]) if slot == "attention" else tuple(x.shape)
+    _check(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
+
+
+def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
+    """Raise an InputError unless the output is a float32 tensor of this shape."""
+    actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
+    if actual != (shape, torch.float32):
+        raise InputError(
+            f"{named(slot, component)}: must return {shape} of {torch.float32} {where}, but returns "
+            f"{' of '.join(map(str, actual))}"
+        )

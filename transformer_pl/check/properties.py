@@ -1,0 +1,392 @@
+"""The properties that every component keeps. A model is built around a component, and each property is measured.
+
+Each function measures one property of a model and returns how it is broken, or None. Its docstring is what
+`python -m transformer_pl.check` prints. Differences are in units of the standard deviation of the logits. Weights that
+start at zero are moved: a component that begins as the identity would show nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from transformer_pl.config import PAD, Sizes
+from transformer_pl.config.components import build
+from transformer_pl.model import Mask, Transformer
+from transformer_pl.model.beam_search import CachedSteps
+
+SPECIAL_TOKENS = 4  # ids below are special tokens
+SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
+LONG = 80  # longer than 64
+SEED = 1
+
+# Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
+SAME_SHAPES = 1e-5  # where tensors have the same shapes
+ROUNDING = 1e-4  # where shapes differ, and with them the order of sums
+ROUNDING_BFLOAT16 = 0.1
+GRADIENT_TRIES = 32  # models; a mixture of experts does not use each of its experts in every model
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is measured
+
+
+class Subject(NamedTuple):
+    """A model to measure, and sentences: of one of them the source is padded, of another the target."""
+
+    config: Sizes
+    model: Transformer
+    source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
+    target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
+
+
+def small_model(config: Sizes, seed: int = SEED) -> Subject:
+    """A model with these sizes and random sentences."""
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    move_zeros(model)
+    source, target = (
+        torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
+        for length in (SOURCE_LENGTH, TARGET_LENGTH)
+    )
+    source[1, SOURCE_LENGTH - 6 :] = PAD
+    target[2, TARGET_LENGTH - 5 :] = PAD
+    return Subject(config, model, source, target)
+
+
+@torch.no_grad()
+def move_zeros(module: nn.Module) -> None:
+    """Move the weights that start at zero."""
+    for parameter in module.parameters():
+        parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
+
+
+def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
+    """A model built anew, with the weights of this one and the same sentences."""
+    config = subject.config._replace(p_drop=p_drop)
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    model.load_state_dict(subject.model.state_dict())
+    return subject._replace(config=config, model=model)
+
+
+def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
+    """Logits (B, L, V); random numbers, such as those of stochastic depth, are the same in every call."""
+    if not subject.config.p_drop:
+        torch.manual_seed(SEED)
+    with torch.no_grad():
+        return subject.model(subject.source if source is None else source, subject.target if target is None else target)
+
+
+def mode_name(training: bool) -> str:
+    return "in training" if training else "in evaluation"
+
+
+def with_another_token(ids: Tensor, t: int) -> Tensor:
+    """The same sentences with another token at position t, where they have one."""
+    changed = ids.clone()
+    is_token = ids[:, t] != PAD
+    least = int(ids[ids != PAD].min())
+    greatest = int(ids.max())
+    changed[is_token, t] = torch.where(ids[:, t] == greatest, least, greatest)[is_token]
+    return changed
+
+
+def with_each_token_changed(
+    subject: Subject, side: str, positions: Sequence[int]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each position the logits before and after another token stands there, in the source or in the target.
+
+    All are computed in one batch.
+    """
+    source, target = (ids.repeat(len(positions), 1) for ids in (subject.source, subject.target))
+    before = logits(subject, source, target)
+    changed = torch.cat([with_another_token(getattr(subject, side), t) for t in positions])
+    after = logits(subject, changed, target) if side == "source" else logits(subject, source, changed)
+    sentences = len(subject.source)
+    yield from zip(positions, before.split(sentences), after.split(sentences), strict=True)
+
+
+def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
+    """Where two tensors differ most, and by how much; empty if by no more than the limit.
+
+    They are (sentences, positions, V), or (sentences, V) of one position. where: the (sentences, positions) that count.
+    """
+    found, expected = (x.double() if x.dim() == 3 else x.double()[:, None] for x in (found, expected))
+    by_position = (found - expected).abs().amax(-1).nan_to_num(nan=torch.inf)  # (sentences, positions)
+    if where is not None:
+        by_position = by_position.masked_fill(~where, 0)
+    greatest = by_position.max().item() / max(expected.std().item(), 1e-12)
+    if greatest <= limit:
+        return ""
+    sentence, at = divmod(int(by_position.argmax()), by_position.shape[1])
+    return f"sentence {sentence}, position {position + at}, by {greatest:.2g} standard deviations"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The properties
+
+Property = Callable[[Subject], str | None]
+
+
+def the_logits_are_finite(subject: Subject) -> str | None:
+    """The logits are finite, in evaluation and in training.
+
+    Usual causes: a division by zero, a root or logarithm of zero or less, a number too large for its type, or a softmax
+    over no keys at all.
+    """
+    for training in (False, True):
+        subject.model.train(training)
+        if not logits(subject)[subject.target != PAD].isfinite().all():
+            return f"{mode_name(training)}, some logits are NaN or infinite"
+    return None
+
+
+def the_future_is_hidden(subject: Subject) -> str | None:
+    """A later token of the target changes no earlier logits, in evaluation and in training.
+
+    The decoder is trained to predict token t + 1 from the tokens up to t. If it can look at token t + 1, it copies:
+    its validation loss is too good, and its translations are bad. Usual causes: `mask` is not applied, it is inverted
+    (True means that a query may look), or something is normalised or mixed over positions. It may be so in one path of
+    the code alone: in training, without padding, or in long sentences.
+    """
+    at = torch.arange(LONG)
+    source, target = (subject.source[0, places % SOURCE_LENGTH][None] for places in (at, at // 2))
+    long = subject._replace(source=source, target=target)  # without padding
+    for kind, sentences, positions in (
+        ("", subject, range(1, TARGET_LENGTH)),
+        (f" of a sentence of {LONG} tokens", long, (1, 2, 3, LONG // 2, LONG - 1)),
+    ):
+        for training in (False, True):
+            subject.model.train(training)
+            for t, before, after in with_each_token_changed(sentences, "target", positions):
+                if leak := difference(after[:, :t], before[:, :t], SAME_SHAPES):
+                    change = f"another token at target position {t}{kind} changes the logits of {leak}"
+                    return f"{mode_name(training)}, {change}"
+    return None
+
+
+def padding_changes_nothing(subject: Subject) -> str | None:
+    """The logits of a sentence do not depend on the padding after it, nor on the sentences beside it.
+
+    Batches are padded to their longest sentence, so a result would depend on which sentences share a batch. Usual
+    causes: `mask.keys` is not applied, or is inverted (True is a token), or a mean, a maximum or a norm is taken over
+    positions or over sentences.
+    """
+    source, target = subject.source, subject.target
+    embed, noise = subject.model._embed, torch.linspace(-2, 2, subject.config.d_model)
+
+    def with_noise(ids: Tensor, site: str, start: int = 0) -> Tensor:
+        return embed(ids, site, start) + noise * (ids == PAD)[:, :, None]
+
+    for training in (False, True):
+        subject.model.train(training)
+        before = logits(subject)
+        subject.model._embed = with_noise  # type: ignore[method-assign]
+        after = logits(subject)
+        del subject.model._embed
+        if change := difference(after, before, SAME_SHAPES, where=target != PAD):
+            return f"{mode_name(training)}, other values at padded positions change the logits of {change}"
+        others = logits(subject, *(torch.cat([ids[:1].roll(1, 1), ids[1:]]) for ids in (source, target)))
+        if change := difference(others[1:], before[1:], SAME_SHAPES, where=target[1:] != PAD):
+            return f"{mode_name(training)}, another first sentence changes the logits of others: {change}"
+    subject.model.eval()
+    before = logits(subject)
+    for sentence in range(SENTENCES):
+        own_source, own_target = (ids[sentence : sentence + 1] for ids in (source, target))
+        alone = logits(subject, own_source[own_source != PAD][None], own_target[own_target != PAD][None])
+        if change := difference(alone, before[sentence : sentence + 1, : alone.shape[1]], ROUNDING):
+            return f"a batch of sentence {sentence} alone, without padding, changes the logits of {change}"
+    return None
+
+
+def every_token_is_read(subject: Subject) -> str | None:
+    """Every token of the source, and every token of the target up to a position, can change the logits there.
+
+    Usual causes: a mask that hides too much, such as an inverted one, or a sub-layer that ignores its input.
+    """
+    subject.model.eval()
+    positions = range(TARGET_LENGTH - 5)  # from here on the third sentence is padding
+    for t, before, after in with_each_token_changed(subject, "target", positions):
+        if not difference(after[:, t], before[:, t], 10 * SAME_SHAPES):
+            return f"another token at target position {t} does not change the logits at that position"
+    positions = range(SOURCE_LENGTH - 6)  # from here on the second sentence is padding
+    for t, before, after in with_each_token_changed(subject, "source", positions):
+        if not difference(after, before, 10 * SAME_SHAPES):
+            return f"another token at source position {t} changes no logits"
+    return None
+
+
+def every_weight_gets_a_gradient(subject: Subject) -> str | None:
+    """The gradient of every parameter is finite, and in some model not zero everywhere.
+
+    A parameter without a gradient is never trained, but it counts in the table's column of parameters. Usual causes:
+    it is not used, or it is used behind `detach`, `no_grad` or a choice that has no gradient; where a gradient is not
+    finite, a root or a division whose derivative is infinite at zero.
+    """
+    without = dict.fromkeys(name for name, _ in subject.model.named_parameters())
+    for seed in range(GRADIENT_TRIES):
+        _, model, source, target = small_model(subject.config, seed)
+        model(source, target).square().mean().backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None and not parameter.grad.isfinite().all():
+                return f"the gradient of {name} is not finite"
+            if parameter.grad is not None and parameter.grad.any():
+                without.pop(name, None)
+        if not without:
+            return None
+    names = ", ".join(list(without)[:3]) + (f" and {len(without) - 3} others" if len(without) > 3 else "")
+    return f"{names}: no gradient in {GRADIENT_TRIES} models, each with other weights and sentences"
+
+
+def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | None:
+    """Decoding token by token, as beam search does, gives the logits of decoding all tokens at once, as in training.
+
+    With the cache and without it, while hypotheses change places and a sentence ends. Usual causes: `start` is ignored
+    or off by one (the position of the first query); the mask is not applied where `mask.keys` is None; the cache misses
+    something that later steps need; something is kept on `self`, also by a sub-layer that is called twice. A component
+    that cannot continue from a cache says `incremental = False`; then the prefix is computed anew in every step.
+    """
+    model = subject.model.eval()
+    target = subject.target.clamp(min=min(SPECIAL_TOKENS, subject.config.vocab_size - 1))
+    target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)  # two hypotheses per sentence
+    expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
+    for incremental in (True, False) if model.incremental else (False,):
+        if not incremental:
+            model.embedding.incremental = False
+        with torch.no_grad():
+            step, hypotheses = CachedSteps(model, subject.source), torch.arange(2 * SENTENCES)
+            for t in range(TARGET_LENGTH):
+                pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)  # at step 3 a sentence ends
+                origin = pairs[:, :1].expand(-1, 2) if t == 5 else pairs  # at step 5 both go on from one
+                hypotheses = hypotheses[origin.flatten()]
+                prefixes = target[hypotheses.view(-1, 2), : t + 1]
+                found = step(prefixes, origin if t else origin // 2).log_softmax(-1).flatten(0, 1)
+                if change := difference(found, expected[hypotheses, t], ROUNDING, position=t):
+                    with_cache = "with the cache" if incremental else "without a cache"
+                    return f"{with_cache}, step {t} of decoding changes the log-probabilities of {change}"
+    return None
+
+
+def weights_are_what_attention_computes(subject: Subject) -> str | None:
+    """Where an attention has the method `weights`, its output is the sum of the values by these weights.
+
+    Pictures of attention show `weights`. Keys that are hidden from a query have the weight 0. Usual causes: `weights`
+    misses a mask, a bias or `start` that `forward` has.
+    """
+    config = subject.config
+    torch.manual_seed(SEED)
+    Q, K = torch.randn(2, config.h, 6, config.d_k), torch.randn(2, config.h, 6, config.d_k)
+    V, other = torch.randn(2, 2, config.h, 6, config.d_v)
+    keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 5), ("cross", 0)):  # decoding has one query
+        attention = build(config.attention, config, site)
+        if not callable(getattr(attention, "weights", None)):
+            continue
+        if isinstance(attention, nn.Module):
+            move_zeros(attention)
+        mask = Mask(causal=True) if site == "decoder" else Mask(keys)
+        with torch.no_grad():
+            queries = Q[:, :, start:]
+            weights = attention.weights(queries, K, mask, start)
+            change = attention(queries, K, V, mask, start) - attention(queries, K, other, mask, start)
+            where = f"at {site}" + (f" with start = {start}" if start else "")
+            if not (error := (change - weights @ (V - other)).abs().max().item()) <= ROUNDING:  # also where it is NaN
+                return f"{where}, the output differs from the sum of the values by weights by {error:.2g}"
+            if not (hidden := weights.masked_fill(mask.dense(queries, K, start), 0).abs().max().item()) <= ROUNDING:
+                return f"{where}, a key that is hidden from a query has the weight {hidden:.2g}"
+    return None
+
+
+def evaluation_repeats(subject: Subject) -> str | None:
+    """In evaluation, the same sentences give the same logits again.
+
+    Usual causes: dropout or noise that is not switched off by `eval()`, or something kept from one call to the next.
+    """
+    noisy = rebuilt(subject, p_drop=0.5)
+    noisy.model.eval()
+    before = logits(noisy)
+    if change := difference(logits(noisy), before, SAME_SHAPES):
+        return f"a second evaluation changes the logits of {change}"
+    return None
+
+
+def saved_weights_are_all(subject: Subject) -> str | None:
+    """A model that is built anew and loads the saved weights computes the same.
+
+    Otherwise a resumed or translated trial is another model. Usual causes: random numbers, or a learned tensor, in a
+    plain attribute in place of a parameter or a buffer.
+    """
+    subject.model.eval()
+    loaded = rebuilt(subject, seed=SEED + 1)
+    loaded.model.eval()
+    if change := difference(logits(loaded), logits(subject), SAME_SHAPES):
+        return f"loading the weights into a new model changes the logits of {change}"
+    return None
+
+
+def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
+    """A model that is moved to another device computes there.
+
+    Otherwise it fails on a GPU. Usual causes: a tensor in a plain attribute in place of a buffer, or a tensor that is
+    made without `device=x.device`. It is measured without a GPU, on torch's meta device, which computes shapes alone:
+    in training, in evaluation, and in two steps of decoding. What reads values is not measured.
+    """
+    moved = rebuilt(subject).model.to("meta")
+    source, target = subject.source.to("meta"), subject.target.to("meta")
+
+    def decode() -> None:
+        step = CachedSteps(moved, source)
+        for t in (1, 2):
+            step(target[:, None, :t], torch.arange(SENTENCES, device="meta")[:, None])
+
+    for training, run in (
+        (True, lambda: moved(source, target)),
+        (False, lambda: moved(source, target)),
+        (False, decode),
+    ):
+        moved.train(training)
+        try:
+            with torch.no_grad():
+                run()
+        except Exception as error:
+            message = str(error)
+            if "expected device meta" in message or "same device" in message:
+                where = "in decoding" if run is decode else mode_name(training)
+                return f"on another device it fails {where}: {message.splitlines()[0]}"
+    return None
+
+
+def bfloat16_is_close(subject: Subject) -> str | None:
+    """The logits in bfloat16 are close to those in float32.
+
+    Usual causes: long sums, or positions, in bfloat16, which has three significant digits; a mask value that float32
+    alone can hold.
+    """
+    subject.model.eval()
+    expected = logits(subject)
+    with torch.autocast(subject.source.device.type, torch.bfloat16):
+        rounded = logits(subject).float()
+    error = ((rounded - expected)[subject.target != PAD].square().mean() / expected.var()).sqrt().item()
+    if not error < ROUNDING_BFLOAT16:
+        return f"they differ by {error:.2g} standard deviations (root mean square; at most {ROUNDING_BFLOAT16})"
+    return None
+
+
+PROPERTIES: dict[str, Property] = {
+    check.__name__: check
+    for check in (
+        the_logits_are_finite,
+        the_future_is_hidden,
+        padding_changes_nothing,
+        every_token_is_read,
+        every_weight_gets_a_gradient,
+        decoding_step_by_step_equals_decoding_at_once,
+        weights_are_what_attention_computes,
+        evaluation_repeats,
+        saved_weights_are_all,
+        it_runs_on_the_device_of_its_input,
+        bfloat16_is_close,
+    )
+}

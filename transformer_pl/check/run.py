@@ -1,0 +1,129 @@
+"""Run every check of a model's components, once for each source, and keep what passed in the runs folder.
+
+The components run in a child process, because they may hang, crash or exit.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from transformer_pl.config import Component, Config, Model, not_papers, sizes
+from transformer_pl.config.component_sources import source_digests
+from transformer_pl.config.components import component_names, import_component
+from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.files import read_json, write_json
+from transformer_pl.runtime.isolated import isolated
+
+ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
+CHECKS_REVISION = 3  # raised when a check becomes stricter: then every component is checked anew
+
+Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
+
+
+def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
+    """Check the components of a model that are not the paper's; return the properties that they are exempt from.
+
+    What passed is kept in `runs/checks`, so that it is checked once for each source, sizes and version of torch.
+    Raises an InputError for each property that is broken, and for a component that does not run.
+    """
+    if not not_papers(model):
+        return {}
+    path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
+    if passed := read_json(path):
+        return passed["exempt"]
+    exemptions = isolated(component_names(model), _checked, model, vocab_size)
+    with suppress(OSError):  # it is checked again where nothing can be written
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"exempt": exemptions})
+    return exemptions
+
+
+def check_models(configs: Iterable[Config], runs: Path) -> None:
+    """Check the components of several configs. Raises one InputError for all that is broken."""
+    different = {_digest(config.model, config.data.vocab_size): config for config in configs}
+    collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
+
+
+def exempt(component: Component) -> dict[str, str]:
+    """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
+    from transformer_pl.check.properties import PROPERTIES
+
+    reasons = getattr(import_component(component.path), "exempt", {})
+    if not isinstance(reasons, dict) or not all(
+        name in PROPERTIES and isinstance(why, str) and why.strip() for name, why in reasons.items()
+    ):
+        law = f"must give a reason for each property that it names, of {', '.join(PROPERTIES)}"
+        raise InputError(f"{component.path}.exempt = {reasons!r}: {law}")
+    return reasons
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In the child
+
+
+def _checked(model: Model, vocab_size: int) -> Exemptions:
+    """The exemptions of a model's components. Raises an InputError for each property that is broken."""
+    broken = {name: how for name, how in measured_properties(model, vocab_size).items() if how}
+    if broken:
+        raise InputError(*(_message(model, name, how) for name, how in broken.items()))
+    return {one.path: reasons for one in not_papers(model).values() if (reasons := exempt(one))}
+
+
+def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
+    """How each property is broken, by its name; None where it holds.
+
+    Those that a component is exempt from are left out, and all others where the logits are not finite. Raises an
+    InputError for a component that cannot be called or returns something else than it must, and whatever a component
+    raises itself.
+    """
+    import torch
+
+    from transformer_pl.check.dry_run import dry_run
+    from transformer_pl.check.properties import PROPERTIES, small_model
+
+    if "embedding" not in not_papers(model):
+        vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
+    config = sizes(model, vocab_size)
+    device = dry_run(config)
+    config = config._replace(N=2, p_drop=0.0)
+    devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
+    exempted = {name for component in not_papers(model).values() for name in exempt(component)}
+    measured: dict[str, str | None] = {}
+    for name in (name for name in PROPERTIES if name not in exempted):
+        with torch.random.fork_rng(devices), torch.device(device):
+            measured[name] = PROPERTIES[name](small_model(config))
+        if measured[name] and name == "the_logits_are_finite":  # then nothing else can be measured
+            break
+    return measured
+
+
+def _message(model: Model, name: str, how: str) -> str:
+    """The error for a broken property, with the command that explains it."""
+    own = not_papers(model)
+    slot, first = next(iter(own.items()))
+    words = [f"model.{other}={component.path}" for other, component in own.items() if other != slot]
+    words += [f"model.{other}.{key}={value}" for other, one in own.items() for key, value in one.options.items()]
+    command = join(["python", "-m", "transformer_pl.check", first.path, *words, "--slot", slot])
+    return (
+        f"{component_names(model)}: must keep the property {name}, but {how}; for an explanation run `{command}`"
+        f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` in the class'
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _digest(model: Model, vocab_size: int) -> str:
+    """What a result depends on, as 12 hexadecimal digits."""
+    inputs: dict[str, Any] = {
+        "sizes": sizes(model, vocab_size)._replace(N=1, p_drop=0)._asdict(),
+        "sources": source_digests(model),
+        "revision": CHECKS_REVISION,
+        "torch": importlib.metadata.version("torch"),  # without importing it
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=Component.model_dump).encode()).hexdigest()[:12]

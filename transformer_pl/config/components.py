@@ -1,0 +1,149 @@
+"""Components by import path: there is no registry, the path is the name.
+
+A component is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
+"""
+
+import importlib
+import inspect
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from transformer_pl.config import Component, Model, Sizes, not_papers
+from transformer_pl.config.types import constraint_of
+from transformer_pl.runtime.errors import InputError, described, shown, suggestion
+from transformer_pl.runtime.signals import component_code
+
+READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
+
+
+def build(component: Component, config: Sizes, site: str | None) -> Any:
+    """Build a component. site: `encoder`, `decoder` or `cross`; None for the embedding, which is built once for all."""
+    component_class = import_component(component.path)
+    with component_code():
+        return component_class(config, site, **_options(component, component_class))
+
+
+def import_component(path: str) -> type:
+    """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
+    module_name, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")) or not module_name:
+        raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
+    try:
+        module = importlib.import_module(module_name)
+        found = getattr(module, name, None)  # a module may have a __getattr__ of its own
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"{path}: no module {error.name}; it must be importable from here: start the command in the folder "
+                f"that holds {error.name.replace('.', '/')}.py, or add that folder to PYTHONPATH"
+            ) from None
+        raise InputError(f"{path}: {described(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{path}: {described(error)}") from None
+    if not inspect.isclass(found):
+        classes = [
+            known for known, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
+        ]
+        raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, classes)}")
+    return found
+
+
+def check_components(model: Model) -> list[str]:
+    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported."""
+    messages = []
+    for slot, component in not_papers(model).items():
+        try:
+            _options(component, import_component(component.path))
+        except InputError as error:
+            messages += [f"model.{slot} = {message}" for message in error.messages]
+        except Exception as error:  # the signature cannot be read
+            messages.append(f"model.{slot} = {component.path}: {described(error)}")
+    return messages
+
+
+def is_core(path: str) -> bool:
+    """Whether an import path is of `transformer_pl`."""
+    return path.startswith("transformer_pl.")
+
+
+def _options(component: Component, component_class: type) -> dict[str, Any]:
+    """Read the options by the constructor's declared types. Raises one InputError for all that do not fit."""
+    accepted = _accepted(component_class)
+    messages: list[str] = []
+    options: dict[str, Any] = {}
+    for name, value in component.options.items():
+        if name not in accepted:
+            known = suggestion(name, accepted) if accepted else "; it takes none"
+            messages.append(f"{component.path}: option {name} = {shown(value)}: no such option{known}")
+            continue
+        try:
+            options[name] = _typed(value, accepted[name].annotation)
+        except ValidationError as error:
+            messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint_of(error.errors()[0])}")
+    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in component.options]
+    messages += [f"{component.path}: option {name} must be given" for name in needed]
+    if messages:
+        raise InputError(*messages)
+    return options
+
+
+def default_options(component: Component) -> dict[str, Any]:
+    """The defaults of the options of a component that is not the paper's, by name."""
+    accepted = _accepted(import_component(component.path))
+    return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
+
+
+def without_defaults(model: Model) -> Model:
+    """The model without the options that have their defaults: these make no other model. The components are checked."""
+    changed = {}
+    for slot, component in not_papers(model).items():
+        if component.options:
+            defaults, typed = default_options(component), _options(component, import_component(component.path))
+            # True equals 1, so the types count
+            default = {n for n, value in typed.items() if n in defaults and repr(value) == repr(defaults[n])}
+            options = {name: value for name, value in component.options.items() if name not in default}
+            changed[slot] = component.model_copy(update={"options": options})
+    return model.model_copy(update=changed)
+
+
+def _typed(value: object, declared: Any) -> object:
+    """Read a value by its declared type. Without a type, or with one that pydantic cannot read, it stays as it is."""
+    if declared is inspect.Parameter.empty:
+        return value
+    try:
+        return TypeAdapter(declared, config=READING).validate_python(value)
+    except ValidationError:
+        raise
+    except Exception:  # pydantic knows no such type, or it is a text that cannot be evaluated
+        return value
+
+
+def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
+    """The parameters of the constructor after config and site, by name."""
+    try:
+        parameters = inspect.signature(component_class, eval_str=True).parameters
+    except Exception:  # a type that cannot be evaluated, such as one that is imported only for type checkers
+        try:
+            parameters = inspect.signature(component_class).parameters
+        except (TypeError, ValueError):
+            path = f"{component_class.__module__}.{component_class.__qualname__}"
+            raise InputError(f"{path}: must be a torch.nn.Module, but is built into Python or C; derive one") from None
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    given = [name for name, p in parameters.items() if p.kind in by_place][:2]  # config, site, unless *args takes them
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: p for name, p in parameters.items() if name not in given and p.kind not in unnamed}
+
+
+def named(slot: str, component: type) -> str:
+    """A component with its key, its file and its line; with its module, where no line defines it."""
+    try:
+        place = f"{inspect.getsourcefile(component)}, line {inspect.getsourcelines(component)[1]}"
+    except (OSError, TypeError):  # the class was made by a function, or is built into Python
+        place = f"module {component.__module__}"
+    return f"model.{slot} = {component.__module__}.{component.__qualname__} ({place})"
+
+
+def component_names(config: Model | Sizes) -> str:
+    """All components that are not the paper's, each with its key, file and line."""
+    return ", ".join(named(slot, import_component(c.path)) for slot, c in not_papers(config).items())

@@ -1,0 +1,68 @@
+"""The constraints between keys of the configuration: what no type of a single key can say."""
+
+from collections.abc import Iterator
+
+from transformer_pl.config import Config
+from transformer_pl.config.types import LARGEST, exact_product
+
+BY_WIDTH = ("d_model", "d_ff", "d_k", "d_v")  # the sizes that model.width multiplies
+Broken = tuple[tuple[str, ...], str]  # the keys that a constraint is about; what must hold, and the remedy
+
+NEVER_TOGETHER = (  # two settings of the trainer, and why they do not go together
+    ("precision", "16-mixed", "accelerator", "cpu", "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true"),
+    (
+        *("precision", "16-mixed", "strategy", "fsdp2"),
+        "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
+    ),
+    (
+        *("precision", "bf16-master", "strategy", "fsdp2"),
+        "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
+    ),
+    (
+        *("precision", "bf16-master", "compile", "on"),
+        "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
+    ),
+    (
+        *("compile", "on", "strategy", "fsdp2"),
+        "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
+    ),
+)
+
+
+def broken_constraints(config: Config) -> Iterator[Broken]:
+    """Every constraint that this config breaks."""
+    yield from _products_are_whole(config)
+    yield from _heads_divide_d_model(config)
+    trainer = config.trainer
+    for first, value, second, other, constraint in NEVER_TOGETHER:
+        if (getattr(trainer, first), getattr(trainer, second)) == (value, other):
+            yield (f"trainer.{first}", f"trainer.{second}"), constraint
+    if trainer.bleu_sample and trainer.strategy == "fsdp2":
+        keys = "trainer.bleu_sample", "trainer.strategy"
+        yield keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0"
+
+
+def _products_are_whole(config: Config) -> Iterator[Broken]:
+    """A size times its multiplier is a whole number."""
+    model, optim = config.model, config.optim
+    products = [
+        ("model.N", model.N, "model.depth", model.depth),
+        *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in BY_WIDTH),
+        ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
+    ]
+    for key, size, multiplier_key, multiplier in products:
+        product = exact_product(size or 1, multiplier)
+        if size and (product.denominator != 1 or not 1 <= product <= LARGEST):
+            constraint = f"at most {LARGEST:,}" if product > LARGEST else "a whole number of at least 1"
+            yield (key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}"
+
+
+def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
+    """h divides d_model where d_k or d_v follow from it, before and after the multiplier."""
+    model = config.model
+    unset = [name for name in ("d_k", "d_v") if getattr(model, name) is None]
+    d_model = exact_product(model.d_model, model.width)
+    if unset and (model.d_model % model.h or (d_model.denominator == 1 and d_model % model.h)):
+        effective = "" if model.width == 1 else f" (d_model is {float(d_model):g} at width {model.width:g})"
+        constraint = f"h must divide d_model{effective} while {' and '.join(unset)} are unset; set them"
+        yield ("model.h", "model.d_model", "model.width"), f"{constraint}, or choose another h"

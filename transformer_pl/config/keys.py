@@ -1,0 +1,306 @@
+"""The configuration: every key with its default, the paper's base.
+
+Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file and in a scale.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from transformer_pl.config.types import (
+    DATASET,
+    LARGEST,
+    PLAIN_NAME,
+    REVISION,
+    ClassPath,
+    Count,
+    CountOrNone,
+    Flag,
+    Multiplier,
+    Natural,
+    NoBool,
+    OrNone,
+    Positive,
+    Processes,
+    Rate,
+    Ratio,
+    Text,
+    TextOrNone,
+    multiplied,
+)
+from transformer_pl.runtime.errors import suggestion
+
+SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
+CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
+CLEANING = ("train_pairs", "most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
+COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
+SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
+
+
+class Section(BaseModel):
+    """A group of keys: frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Component(Section):
+    """What fills a slot of the model: the import path of a class, and the options for its constructor."""
+
+    path: ClassPath
+    options: dict[str, Any] = {}
+
+    def __hash__(self) -> int:
+        """With it pydantic shares a default where it would copy it for every config: options hold a dictionary."""
+        return hash(self.path)
+
+
+def _component(class_name: str, description: str) -> Any:
+    """A slot whose default is the paper's component."""
+    return Field(
+        default=Component(path=f"transformer_pl.model.{class_name}"), description=f"import path of {description}"
+    )
+
+
+class Model(Section):
+    """Section 3 and the columns of Table 3, in the paper's letters and numbers."""
+
+    N: Count = Field(default=6, description="layers in the encoder, and in the decoder (Section 3.1)")
+    d_model: Count = Field(default=512, description="width of the embeddings and of every layer's output (Section 3.1)")
+    d_ff: Count = Field(default=2048, description="inner width of the feed-forward network (Section 3.3)")
+    h: Count = Field(default=8, description="attention heads (Section 3.2.2)")
+    d_k: CountOrNone = Field(
+        default=None, description="width of the queries and keys of a head (Section 3.2.2); unset: d_model / h"
+    )
+    d_v: CountOrNone = Field(
+        default=None, description="width of the values of a head (Section 3.2.2); unset: d_model / h"
+    )
+    p_drop: Rate = Field(default=0.1, description="dropout probability (Section 5.4)")
+    attention: Component = _component("ScaledDotProductAttention", "the attention function (equation 1)")
+    ffn: Component = _component("FeedForward", "the feed-forward network (equation 2)")
+    position: Component = _component("SinusoidalPosition", "the positional encoding (Section 3.5)")
+    residual: Component = _component("PostNormResidual", "the residual connection and its norm (Section 3.1)")
+    self_attention: Component = _component("MultiHeadSelfAttention", "the layer that mixes positions (Section 3.2.3)")
+    embedding: Component = _component("SharedEmbedding", "the embeddings and the output projection (Section 3.4)")
+    width: Multiplier = Field(
+        default=1.0, description="multiplies d_model, d_ff, and d_k and d_v where set; 1/2 is allowed"
+    )
+    depth: Multiplier = Field(default=1.0, description="multiplies N; 1/2 is allowed")
+
+
+class Optim(Section):
+    """Sections 5.3 and 5.4. The learning rate is lr_scale times the paper's schedule."""
+
+    max_steps: Count = Field(default=100_000, description="optimizer steps (Section 5.2)")
+    duration: Multiplier = Field(default=1.0, description="multiplies max_steps; the paper's big model: 3")
+    match: Literal["steps", "flops"] = Field(
+        default="steps",
+        description="what all rows have equal: steps, or training FLOPs (each row gets the steps that cost as much as "
+        "max_steps of the paper's base; duration is ignored)",
+    )
+    warmup: Count = Field(default=4000, description="steps in which the learning rate rises (equation 3)")
+    lr_scale: Positive = Field(default=1.0, description="multiplies the learning rate of equation (3)")
+    eps_ls: Rate = Field(
+        default=0.1, description="label smoothing: probability spread over the vocabulary (Section 5.4)"
+    )
+    beta1: Rate = Field(default=0.9, description="Adam's decay of the mean of gradients (Section 5.3)")
+    beta2: Rate = Field(default=0.98, description="Adam's decay of the mean of squared gradients (Section 5.3)")
+    eps: Positive = Field(default=1e-9, description="Adam's epsilon (Section 5.3)")
+
+
+class Data(Section):
+    """Section 5.1. The text comes from a folder (`path`), else a Hugging Face dataset (`hub`), else it is built in."""
+
+    task: ClassPath = Field(
+        default="transformer_pl.tasks.translation.Translation",
+        description="import path of the task: what is read and what is scored",
+    )
+    path: TextOrNone = Field(default=None, description="folder that holds the text")
+    hub: TextOrNone = Field(
+        default=None,
+        pattern=DATASET,
+        description="dataset of the Hugging Face hub, NAME or OWNER/NAME; unused where path is set",
+    )
+    subset: TextOrNone = Field(
+        default=None, pattern=PLAIN_NAME, description="configuration of the hub's dataset, such as de-en"
+    )
+    revision: TextOrNone = Field(
+        default=None, pattern=REVISION, description="branch, tag or commit of the hub's dataset"
+    )
+    name: TextOrNone = Field(
+        default=None,
+        pattern=PLAIN_NAME,
+        description="what names of trials and rows call the text; unset: the last part of path, or of hub",
+    )
+    source: Text = Field(default="en", description="language to translate from, as the files or columns name it")
+    target: Text = Field(default="de", description="language to translate to, as the files or columns name it")
+    train: TextOrNone = Field(
+        default=None, description="name of the training split; unset: the split whose name begins with train"
+    )
+    val: TextOrNone = Field(default=None, description="name of the validation split; unset: as for train")
+    test: TextOrNone = Field(default=None, description="name of the test split; unset: as for train")
+    train_pairs: CountOrNone = Field(
+        default=None, description="use only this many pairs, the first of the training split; unset: all"
+    )
+    most_words: CountOrNone = Field(
+        default=None, description="most words in a sentence; longer training pairs are left out; unset: no limit"
+    )
+    most_ratio: Annotated[Ratio | None, OrNone] = Field(
+        default=None,
+        description="most words of one sentence per word of the other; pairs with more are left out; unset: no limit",
+    )
+    unique: Flag = Field(default=False, description="keep only the first of equal training pairs")
+    val_count: CountOrNone = Field(
+        default=None, description="number of validation pairs expected, an error if it differs; unset: any number"
+    )
+    test_count: CountOrNone = Field(
+        default=None, description="number of test pairs expected, an error if it differs; unset: any number"
+    )
+    vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
+        default=37_000,
+        description="subwords in the shared vocabulary, special tokens included (Section 5.1)",
+    )
+    batch_tokens: Count = Field(
+        default=25_000,
+        description="source tokens, and as many target tokens, in the global batch, padding included (Section 5.1)",
+    )
+    max_length: Count = Field(
+        default=256, description="tokens per sentence, end token included; longer training pairs are dropped"
+    )
+
+    @property
+    def short_name(self) -> str:
+        """What names of trials call the text: `name`, else the last part of its path or its dataset."""
+        return self.name or Path(os.path.abspath(os.path.expanduser(self.path or self.hub or "embedded"))).name
+
+
+class Decode(Section):
+    """Section 6.1: beam search, and the averaging of checkpoints."""
+
+    beam: Annotated[int, Field(ge=1, le=1000), NoBool] = Field(
+        default=4, description="hypotheses per sentence (Section 6.1)"
+    )
+    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool] = Field(
+        default=0.6, description="length penalty (Section 6.1)"
+    )
+    extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = Field(
+        default=50, description="tokens by which an output may be longer than its input (Section 6.1)"
+    )
+    average: Count = Field(
+        default=1, description="number of last checkpoints that are averaged; 1: none, as in Table 3"
+    )
+
+
+class Trainer(Section):
+    """Where and in what precision a trial runs, and what it logs.
+
+    Of these keys, only precision, val_every, bleu_sample and tokenised_bleu are part of a trial's identity.
+    """
+
+    accelerator: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto", description="hardware; auto: a GPU where there is one"
+    )
+    devices: Processes = Field(default=1, description="processes per node, each with a device of its own")
+    num_nodes: Processes = Field(default=1, description="machines that train one trial together")
+    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = Field(
+        default="auto",
+        description="how processes share the work; fsdp2 also splits the weights; ddp_find_unused_parameters_true is "
+        "for components that use part of their parameters in a step",
+    )
+    precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
+        default="32-true",
+        description="floating-point format of training; bf16-master: bf16 alone, but for master weights in fp32",
+    )
+    accumulate: Count = Field(
+        default=1, description="parts that a global batch is split into, computed one after the other"
+    )
+    compile: Literal["auto", "on", "off"] = Field(
+        default="off",
+        description="compile the layers with torch.compile for training; auto: on a GPU, "
+        "but not with fsdp2 or bf16-master",
+    )
+    threads: Annotated[Processes | None, OrNone] = Field(
+        default=None,
+        description="CPU threads per process; unset: its share of the cores, or what an interrupted trial began with",
+    )
+    val_every: Count = Field(default=1000, description="steps between validations, each with a checkpoint")
+    checkpoint_minutes: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), NoBool] = Field(
+        default=10,
+        description="minutes between checkpoints, where no validation comes first; 0: at every step",
+    )
+    log_every: Count = Field(default=50, description="steps between logged values of the training loss")
+    eval_tokens: Count = Field(
+        default=4096, description="source tokens, and as many target tokens, in an evaluation batch, padding included"
+    )
+    bleu_sample: Natural = Field(
+        default=0, description="sentences translated at every validation, for val/bleu_sample; 0: none"
+    )
+    tokenised_bleu: Flag = Field(
+        default=False,
+        description="also compute BLEU as the paper did: of Moses tokens, compounds split at their hyphens",
+    )
+
+
+class Config(Section):
+    """One trial: everything that its result depends on, as the user wrote it (nominal: before the multipliers)."""
+
+    model: Model = Model()
+    optim: Optim = Optim()
+    data: Data = Data()
+    decode: Decode = Decode()
+    trainer: Trainer = Trainer()
+    seed: Annotated[int, Field(ge=0, lt=2**32), NoBool] = Field(  # numpy takes no greater one
+        default=1, description="seed of the weights, of dropout and of the order of batches"
+    )
+
+    @property
+    def steps(self) -> int:
+        """The number of optimizer steps: max_steps times duration."""
+        return multiplied(self.optim.max_steps, self.optim.duration)
+
+    @property
+    def averaged(self) -> int:
+        """The number of checkpoints that are averaged: decode.average, or all validations where there are fewer."""
+        return min(self.decode.average, -(-self.steps // self.trainer.val_every))
+
+    def flat(self) -> dict[str, Any]:
+        """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
+        flat: dict[str, Any] = {}
+        for name, value in vars(self).items():  # much faster than pydantic's own ways
+            flat |= flat_section(name, value) if isinstance(value, Section) else {name: value}
+        return flat
+
+
+def flat_section(name: str, section: Section) -> dict[str, Any]:
+    """The dotted keys of a section with their values."""
+    flat: dict[str, Any] = {}
+    for key, value in vars(section).items():
+        if isinstance(value, Component):
+            flat[f"{name}.{key}"] = value.path
+            flat |= {f"{name}.{key}.{option}": v for option, v in value.options.items()}
+        else:
+            flat[f"{name}.{key}"] = value
+    return flat
+
+
+KEYS = Config().flat()  # every key with its default; only a component knows its own options
+
+
+def is_known_key(key: str) -> bool:
+    """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
+    section, _, name = key.partition(".")
+    slot, _, option = name.partition(".")
+    return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
+
+
+def unknown_key(key: str) -> str:
+    """What is wrong with a key that does not exist, and the remedy."""
+    if key == "scale":
+        return "no such key; use --scale, or parameters.scale of a sweep file"
+    return f"no such key{suggestion(key, [*KEYS, 'variant'])}"
+
+
+def without_section(key: str) -> str:
+    """The last part of a key: `h` of `model.h`; `seed` has no section."""
+    return key.partition(".")[2] or key

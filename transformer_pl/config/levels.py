@@ -1,0 +1,161 @@
+"""From what the user wrote to a config: the levels (scale, file, variant, command line), merged over the defaults.
+
+Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
+"""
+
+import ast
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from transformer_pl.config import COUNTS, SLOTS, Config, Model, is_known_key, unknown_key
+from transformer_pl.config.constraints import broken_constraints
+from transformer_pl.config.types import constraint_of
+from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.files import read_yaml
+
+SCALES = Path(__file__).parent / "scales"
+DEFAULT_SCALE = "demo"
+
+
+class Level(NamedTuple):
+    """Keys and values from one place, such as the scale or the command line. Errors name the place."""
+
+    place: str
+    values: Mapping[str, Any]
+
+
+def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
+    """Merge levels, lowest first: return each key's value and the place that it comes from.
+
+    Naming a component drops the options that lower levels gave for its slot. Naming another text drops what lower
+    levels say of theirs: the number of pairs that they expect, and of a dataset of the hub its subset and revision.
+    """
+    merged: dict[str, tuple[Any, str]] = {}
+    for place, values in levels:
+        for slot in SLOTS:
+            if f"model.{slot}" in values:
+                merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{slot}.")}
+        if values.keys() & {"data.path", "data.hub"}:
+            of_the_text = [f"data.{name}" for name in (*COUNTS, "subset", "revision")]
+            merged = {key: v for key, v in merged.items() if key not in of_the_text}
+        merged |= {key: (value, place) for key, value in values.items()}
+    return merged
+
+
+def resolve(levels: Iterable[Level]) -> Config:
+    """Merge levels, lowest first, over the defaults. Raises an InputError that lists every mistake of `read_levels`."""
+    config, mistakes = read_levels(levels)
+    if mistakes:
+        raise InputError(*mistakes)
+    return config
+
+
+def read_levels(levels: Iterable[Level]) -> tuple[Config, list[str]]:
+    """Merge levels, lowest first, over the defaults: the config of all keys that can be read, and the mistakes.
+
+    These are every unknown key, every value of a wrong type and every broken constraint.
+    """
+    merged = merge(levels)
+    config, wrong = _read_by_type(merged)
+    messages = list(wrong.values())
+    for keys, constraint in broken_constraints(config):
+        if not wrong.keys() & set(keys):
+            places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
+            values = ", ".join(f"{key} = {shown(config.flat()[key])}" for key in keys)
+            messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {constraint}")
+    return config, messages
+
+
+def type_errors(level: Level) -> list[str]:
+    """The mistakes of single keys: an unknown name, or a value of a wrong type. Constraints are not checked."""
+    return list(_read_by_type(merge([level]))[1].values())
+
+
+def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
+    """Return the config of all keys that can be read, and an error message for each of the others."""
+    wrong = {}
+    for key in [key for key in merged if not is_known_key(key)]:
+        value, place = merged[key]
+        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key)}"
+    while True:
+        right = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
+        try:
+            return Config.model_validate(_nest(right)), wrong
+        except ValidationError as error:
+            for mistake in error.errors():
+                key = ".".join(str(name) for name in mistake["loc"][:2])
+                value, place = merged[key]
+                wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}"
+
+
+def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """Turn dotted keys into the nested dictionaries that pydantic reads."""
+    nested: dict[str, Any] = {}
+    for key, (value, _) in merged.items():
+        section, _, name = key.partition(".")
+        name, _, option = name.partition(".")
+        if not name:
+            nested[section] = value
+        elif name in SLOTS and section == "model":
+            papers = {"path": getattr(Model(), name).path, "options": {}}
+            component = nested.setdefault("model", {}).setdefault(name, papers)
+            if option:
+                component["options"][option] = parse_scalar(value)
+            else:
+                component["path"] = value
+        else:
+            nested.setdefault(section, {})[name] = value
+    return nested
+
+
+def parse_scalar(value: object) -> object:
+    """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
+    if isinstance(value, str):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            read = ast.literal_eval(value)
+            return read if isinstance(read, int | float | None) else value
+    return value
+
+
+def scale_names() -> list[str]:
+    """The scales that ship."""
+    return sorted(path.stem for path in SCALES.glob("*.yaml"))
+
+
+def scale_level(scale: str) -> Level:
+    """The keys of a scale, by its name or by the path of a YAML file of one's own."""
+    names = scale_names()
+    if scale not in names and not scale.endswith((".yaml", ".yml")):
+        raise InputError(
+            f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}; or give the path of a YAML file, such "
+            "as my_scale.yaml"
+        )
+    path = SCALES / f"{scale}.yaml" if scale in names else Path(scale)
+    values = {str(key): value for key, value in read_yaml(path).items()}
+    if "seed" in values:
+        raise InputError(
+            f"scale {scale}: seed = {shown(values['seed'])}: must not be in a scale; give it by --seed of train, or by "
+            "--seeds of sweep"
+        )
+    return Level(f"scale {scale}", values)
+
+
+def parse_variant(variant: str, place: str) -> Level:
+    """Read a variant: `base`, or `key=value` pairs separated by blanks."""
+    words = [] if variant.strip() == "base" else variant.split()
+    return read_pairs(words, f"{place} variant {shown(repr(variant))}")
+
+
+def read_pairs(words: Iterable[str], place: str) -> Level:
+    """Read words such as `model.h=4`, each split at its first `=`."""
+    values: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key in values:
+            raise InputError(f"{place}: {shown(repr(word))}: must be key=value, such as model.h=4, and each key once")
+        values[key] = value
+    return Level(place, values)

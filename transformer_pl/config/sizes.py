@@ -1,0 +1,68 @@
+"""What a model is built from: the sizes of a config with its multipliers applied, its components, its vocabulary."""
+
+from typing import Any, NamedTuple
+
+from transformer_pl.config.keys import SIZE_NAMES, SLOTS, Component, Config, Model, flat_section
+from transformer_pl.config.types import multiplied
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3  # the first tokens of every vocabulary
+
+
+class Sizes(NamedTuple):
+    """What a component is built from: the effective sizes (multipliers applied), components and vocabulary size."""
+
+    N: int
+    d_model: int
+    d_ff: int
+    h: int
+    d_k: int
+    d_v: int
+    p_drop: float
+    attention: Component
+    ffn: Component
+    position: Component
+    residual: Component
+    self_attention: Component
+    embedding: Component
+    vocab_size: int
+
+
+def sizes(model: Model, vocab_size: int) -> Sizes:
+    """The effective sizes of a model that keeps the constraints (see `resolve`)."""
+    d_model = multiplied(model.d_model, model.width)
+    return Sizes(
+        N=multiplied(model.N, model.depth),
+        d_model=d_model,
+        d_ff=multiplied(model.d_ff, model.width),
+        h=model.h,
+        d_k=d_model // model.h if model.d_k is None else multiplied(model.d_k, model.width),
+        d_v=d_model // model.h if model.d_v is None else multiplied(model.d_v, model.width),
+        p_drop=model.p_drop,
+        **{slot: getattr(model, slot) for slot in SLOTS},
+        vocab_size=vocab_size,
+    )
+
+
+def is_papers(slot: str, component: Component) -> bool:
+    """Whether a component is the paper's own for this slot, without options."""
+    return component == Model.model_fields[slot].default
+
+
+def not_papers(model: "Model | Sizes") -> dict[str, Component]:
+    """By slot, the components that are not the paper's."""
+    components = {slot: getattr(model, slot) for slot in SLOTS}
+    return {slot: component for slot, component in components.items() if not is_papers(slot, component)}
+
+
+def effective_sizes(config: Config) -> dict[str, int]:
+    """The sizes and steps of a config with its multipliers applied, under `effective.*`."""
+    effective = sizes(config.model, 0)._asdict()
+    return {f"effective.{key}": effective[key] for key in SIZE_NAMES} | {"effective.max_steps": config.steps}
+
+
+def nominal_sizes(model: Model) -> dict[str, Any]:
+    """The model's keys in the paper's numbers: d_k and d_v filled in, the multipliers left out."""
+    values = flat_section("model", model)
+    for key in ("model.d_k", "model.d_v"):
+        values[key] = values[key] or model.d_model // model.h
+    return {key: value for key, value in values.items() if key not in ("model.width", "model.depth")}

@@ -1,0 +1,90 @@
+"""The types of the configuration's keys: their limits, how a value that comes as text is read, the messages for what
+does not fit."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+
+def _number(value: object) -> object:
+    """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a truth value")
+    return value
+
+
+def _flag(value: object) -> bool:
+    """Read a truth value as YAML, Python and W&B's agent spell it, and no number or other word."""
+    if str(value).lower() not in ("true", "false"):
+        raise ValueError("must be True or False")
+    return str(value).lower() == "true"
+
+
+def _multiplier(value: object) -> object:
+    """Read `1/2` as well as `0.5`."""
+    if not isinstance(value, str) or "/" not in value:
+        return _number(value)
+    try:
+        return float(Fraction(value if value.isascii() else ""))  # which would read the digits of every script
+    except (ValueError, ArithmeticError):
+        raise ValueError("must be a number, or a fraction such as 1/2") from None
+
+
+def _none_from_text(value: object) -> object:
+    """Read None as W&B's agent and YAML spell it."""
+    return None if value in ("None", "null") else value
+
+
+CLASS_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
+TEXT = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no path has a NUL, and an end of line breaks tables
+PLAIN = r"\w[\w.+-]*"  # becomes a folder below another, so it must not lead out of it
+PLAIN_NAME, DATASET, REVISION = rf"^{PLAIN}$", rf"^{PLAIN}(/{PLAIN})?$", rf"^{PLAIN}(/{PLAIN})*$"
+FORMS = {
+    CLASS_PATH: "the import path of a class, such as ablations.learned_position.LearnedPosition",
+    TEXT: "text without control characters",
+    PLAIN_NAME: "a short name of letters, digits and . _ + -",
+    DATASET: "NAME or OWNER/NAME, of letters, digits and . _ + -",
+    REVISION: "a branch, a tag or a commit, of letters, digits and . _ + - /",
+}
+
+
+def constraint_of(mistake: Mapping[str, Any]) -> str:
+    """What pydantic found broken in a value, as "must ..."."""
+    kind, context = mistake["type"], mistake.get("ctx", {})
+    if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
+        return f"must be {FORMS[context['pattern']]}"
+    if kind == "value_error":
+        return str(context["error"])
+    return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to parse")[0]
+
+
+LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
+
+NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
+OrNone = BeforeValidator(_none_from_text)
+Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
+CountOrNone = Annotated[Count | None, OrNone]
+Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
+Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
+Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
+Ratio = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False), NoBool]
+Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Text = Annotated[str, Field(pattern=TEXT)]
+TextOrNone = Annotated[Text | None, OrNone]
+ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
+
+
+def multiplied(size: int, multiplier: float) -> int:
+    return round(exact_product(size, multiplier))
+
+
+@lru_cache(maxsize=4096)
+def exact_product(size: int, multiplier: float) -> Fraction:
+    """The exact product. A float that is a simple fraction's is read as that: 0.3333333333333333 is 1/3."""
+    simple = Fraction(multiplier).limit_denominator(1024)
+    return size * (simple if float(simple) == multiplier else Fraction(repr(multiplier)))

@@ -1,0 +1,189 @@
+"""Beam search as in Section 6.1: beam 4, length penalty alpha = 0.6. It ends early only where this changes nothing.
+
+The search calls a function and knows no model; `CachedSteps` is that function for ours.
+Shapes: S sentences, R of them still searched, k live hypotheses of each
+(at first 1, then `beam`, or as many as exist), V tokens, t = length of the prefixes with BOS, n = n_best,
+C = min(2 beam, k V) candidates of a sentence.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transformer_pl.config import PAD
+from transformer_pl.model.kernels import rows_at_once
+from transformer_pl.model.transformer import Cache, Mask, Transformer
+
+LARGEST_BLOCK = 16  # measured on a CPU at V = 8,000 and 1,600
+
+Step = Callable[[Tensor, Tensor], Tensor]  # (prefixes, origin) -> logits of the next token
+
+
+class Hypothesis(NamedTuple):
+    score: float  # log-probability over the length penalty
+    tokens: list[int]  # without BOS and EOS
+
+
+class _State(NamedTuple):
+    """The sentences still searched. An entry without a hypothesis has log-probability -inf."""
+
+    sentence: Tensor  # (R,)         the sentence's index in the batch
+    limit: Tensor  # (R,)            its maximal length
+    origin: Tensor  # (R, k)         the row of the last call of `step` that each live hypothesis extends
+    live: Tensor  # (R, k, t)        BOS and tokens, the most probable hypothesis first
+    logprob: Tensor  # (R, k)        of the live
+    finished: Tensor  # (R, n, t)    BOS, tokens, then EOS up to t, the best score first
+    score: Tensor  # (R, n)          of the finished
+
+
+def length_penalty(length: float, alpha: float) -> float:
+    """Return ((5 + length) / 6)^alpha: Wu et al. 2016 (arXiv:1609.08144), equation 14."""
+    return ((5 + length) / 6) ** alpha
+
+
+@torch.no_grad()
+def beam_search(
+    step: Step, max_lengths: Tensor, *, bos: int, eos: int, beam: int, alpha: float, n_best: int = 1
+) -> list[list[Hypothesis]]:
+    """Return the n_best outputs of each sentence, best first. There are fewer only if fewer exist.
+
+    max_lengths (S,): the maximal length of each output, EOS included. The search runs on its device.
+    step(prefixes, origin): prefixes (R, k, t) are the live hypotheses, BOS first. k is 1 at first, then it is the beam.
+    origin (R, k) is the row of the previous call that each one extends, at first the sentence. The rows of a call are
+    its hypotheses in order: so a cache is reordered by `cache[origin.flatten()]`, and `origin[:, 0] // k` with the
+    k of the previous call are the sentences of that call that remain. It returns the logits (R, k, V) in float32: the
+    search normalises them. Some rows only fill up the beam. They never win, whatever their values.
+
+    At every length, the search looks at the 2 beam best extensions of a sentence. Those that end in EOS are finished;
+    the `beam` best of the others stay live. At the maximal length only EOS is allowed. A sentence is done when no live
+    hypothesis can exceed its n_best-th finished score: log-probabilities only fall and the penalty only grows, so
+    logprob / length_penalty(maximal length) is a bound. Of equal scores the shorter ranks first, so the early end does
+    not change the result.
+
+    Raises a FloatingPointError for logits that are NaN or infinite, except -inf.
+    """
+    limits = max_lengths.tolist()
+    assert alpha >= 0, "otherwise the early end would not be exact"
+    assert 1 <= n_best <= beam and min(limits, default=1) >= 1  # EOS is counted
+    lengths = range(max(limits, default=0) + 1)
+    penalty = torch.tensor([length_penalty(length, alpha) for length in lengths], device=max_lengths.device)
+    outputs: list[list[Hypothesis]] = [[] for _ in limits]
+    state = _start(max_lengths, bos, n_best)
+    while len(state.sentence):
+        state = _extend(state, step(state.live, state.origin), eos, beam, penalty)
+        done = state.score[:, -1] >= state.logprob[:, 0] / penalty[state.limit]  # (R,)
+        if done.any():
+            for sentence, hypotheses in _collect(_State(*(field[done] for field in state)), eos):
+                outputs[sentence] = hypotheses
+            state = _State(*(field[~done] for field in state))
+    return outputs
+
+
+def _start(max_lengths: Tensor, bos: int, n_best: int) -> _State:
+    """Return the first state: one live hypothesis per sentence, BOS alone, and nothing finished."""
+    S, device = len(max_lengths), max_lengths.device
+    sentence = torch.arange(S, device=device)
+    rows = torch.full((S, n_best, 1), bos, device=device)
+    nothing = torch.full((S, n_best), -torch.inf, device=device)
+    certain = torch.zeros(S, 1, device=device)
+    return _State(sentence, max_lengths, sentence[:, None], rows[:, :1], certain, rows, nothing)
+
+
+def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor) -> _State:
+    """Extend the live hypotheses by one token, given its logits (R, k, V)."""
+    (R, k, V), n = logits.shape, state.score.size(1)
+    length = state.live.size(-1)  # of the extensions: BOS is not counted, the new token is
+    offset = state.logprob - _log_sum_exp(logits)  # (R, k): plus a logit, it is the log-probability of an extension
+    logprob, best = _greatest(logits, offset, min(2 * beam, k * V))  # (R, C)
+    if logprob.isnan().any():  # NaN ranks first, and an infinite logit comes to it
+        raise FloatingPointError(f"step must return finite logits or -inf, but got others at length {length}")
+    closing = state.limit == length  # (R,)
+    logprob[closing] = -torch.inf
+    logprob[closing, :k] = (offset + logits[..., eos])[closing]
+    best[closing, :k] = eos + V * torch.arange(k, device=best.device)
+    parent, token = best // V, best % V  # (R, C)
+
+    extended = torch.cat([_gather_hypotheses(state.live, parent), token[..., None]], -1)  # (R, C, t + 1)
+    ends = token == eos  # (R, C)
+
+    score = torch.cat([state.score, logprob.masked_fill(~ends, -torch.inf) / penalty[length]], 1)  # (R, n + C)
+    score, rank = (x[:, :n] for x in score.sort(descending=True, stable=True))  # (R, n): the earlier wins a tie
+    finished = torch.cat([F.pad(state.finished, (0, 1), value=eos), extended], 1)  # (R, n + C, t + 1)
+
+    live_logprob, survivors = logprob.masked_fill(ends, -torch.inf).topk(min(beam, logprob.size(1)))  # (R, k)
+    first = k * torch.arange(R, device=parent.device)[:, None]  # (R, 1): row of the sentence's first hypothesis
+    return state._replace(
+        origin=first + parent.gather(1, survivors),
+        live=_gather_hypotheses(extended, survivors),
+        logprob=live_logprob,
+        finished=_gather_hypotheses(finished, rank),
+        score=score,
+    )
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """log sum exp over the last axis of (R, k, V). On a CPU by parts that fit its cache."""
+    rows = logits.flatten(0, 1)
+    return torch.cat([part.logsumexp(-1) for part in rows.split(rows_at_once(rows))]).view(logits.shape[:2])
+
+
+def _greatest(logits: Tensor, offset: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` greatest of logits (R, k, V) + offset (R, k) of each sentence, best first, and their indexes in k V.
+
+    They lie in the `count` blocks of tokens that have the greatest maxima, so that few numbers are sorted.
+    """
+    _, k, V = logits.shape
+    size = max(size for size in range(1, LARGEST_BLOCK + 1) if V % size == 0)  # tokens of a block
+    blocks = V // size
+    maxima = logits.unflatten(-1, (size, blocks)).amax(-2) + offset[..., None]  # (R, k, blocks)
+    block = maxima.flatten(1).topk(min(count, k * blocks), sorted=False).indices  # (R, blocks that are looked at)
+    parent, first = block // blocks, block % blocks
+    inside = blocks * torch.arange(size, device=block.device)
+    index = ((V * parent + first)[..., None] + inside).flatten(1)  # (R, numbers that are looked at)
+    values = logits.flatten(1).gather(1, index) + offset.gather(1, parent).repeat_interleave(size, 1)
+    values, rank = values.topk(count)
+    return values, index.gather(1, rank)
+
+
+def _gather_hypotheses(hypotheses: Tensor, index: Tensor) -> Tensor:
+    """Select hypotheses (R, k, t) by an index (R, m): (R, m, t)."""
+    return hypotheses.take_along_dim(index[..., None], 1)
+
+
+def _collect(state: _State, eos: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """Yield the index of each sentence in the batch, with its finished hypotheses."""
+    fields = (state.sentence, state.score, state.finished)
+    for sentence, scores, rows in zip(*(field.tolist() for field in fields), strict=True):
+        hypotheses = zip(scores, rows, strict=True)
+        yield sentence, [Hypothesis(s, row[1 : row.index(eos, 1)]) for s, row in hypotheses if s > -torch.inf]
+
+
+class CachedSteps:
+    """The `step` of beam search: logits of the next token, from a model and its caches."""
+
+    def __init__(self, model: Transformer, source: Tensor):
+        """source (S, Ls): the sentences, each with EOS, padded."""
+        self.model = model
+        self.keys = source != PAD  # (S, Ls)
+        self.memory_mask = Mask(self.keys)  # one for many steps, since it remembers what it has computed
+        self.memory = model.encode(source, self.keys)
+        self.k = 1  # hypotheses of a sentence in the previous call
+        self.caches: list[Cache] | None = [{} for _ in model.decoder] if model.incremental else None
+
+    def __call__(self, prefixes: Tensor, origin: Tensor) -> Tensor:
+        """prefixes (R, k, t) and origin (R, k) to logits (R, k, V) in float32; see `beam_search`."""
+        if len(origin) < len(self.keys):
+            remaining = origin[:, 0] // self.k  # (R,) among the sentences of the previous call
+            self.keys = self.keys[remaining]
+            self.memory_mask = Mask(self.keys)
+            self.memory = [(K.index_select(0, remaining), V.index_select(0, remaining)) for K, V in self.memory]
+        start, self.k = 0, origin.shape[1]
+        if self.caches is not None:
+            start, rows = prefixes.shape[2] - 1, origin.flatten()
+            self.caches = [{k: tensor.index_select(0, rows) for k, tensor in cache.items()} for cache in self.caches]
+        target = prefixes[:, :, start:].flatten(0, 1)
+        states = self.model.decode(target, Mask(causal=True), self.memory, self.memory_mask, start, self.caches)
+        return self.model.embedding.logits(states[:, -1:])[:, 0].float().unflatten(0, origin.shape)

@@ -1,0 +1,88 @@
+"""Cross-entropy of the next token: smoothed for training (Section 5.4), plain for perplexity.
+
+Both take the embedding and what it projects to logits, and go through a batch in chunks of sentences: at 37,000
+subwords and 25,000 tokens the logits alone would take 3.7 GB in float32.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer_pl.config import PAD
+from transformer_pl.model.kernels import rows_at_once
+
+CHUNK = 2048  # tokens whose logits exist at once
+PART = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
+
+
+def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float) -> Tensor:
+    """The sum over tokens of the label-smoothed cross-entropy, in nats; padding is left out.
+
+    x (B, L, d_model), target (B, L). eps_ls is spread evenly over all V subwords (Szegedy et al. 2016; torch's
+    variant). The gradient of a chunk is computed while its logits exist.
+    """
+    weights = [weight for weight in embedding.parameters() if weight.requires_grad]
+    return _SmoothedLoss.apply(embedding.logits, x, target, eps_ls, *weights)
+
+
+class _SmoothedLoss(torch.autograd.Function):
+    """The gradients are computed in the forward pass. The backward pass multiplies them by the gradient of the loss."""
+
+    @staticmethod
+    def forward(ctx: Any, project: Any, x: Tensor, target: Tensor, eps_ls: float, *weights: Tensor) -> Tensor:
+        losses, of_x = [], []
+        of_weights: list[Tensor | None] = [None for _ in weights]
+        for part, wanted in _chunks(x.detach(), target):
+            with torch.enable_grad():
+                logits = project(part.requires_grad_())
+            loss, slope = _loss_and_gradient(logits.detach(), wanted, eps_ls)
+            gradient, *gradients = torch.autograd.grad(logits, [part, *weights], slope, allow_unused=True)
+            losses.append(loss)
+            of_x.append(gradient)
+            # Not in place: autograd may return one tensor for two weights.
+            of_weights = [new if old is None else old + new for old, new in zip(of_weights, gradients, strict=True)]
+        ctx.save_for_backward(torch.cat(of_x), *of_weights)
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, *of_weights = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
+        return None, of_x, None, None, *of_weights
+
+
+def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
+    """The summed loss of logits (B, L, V), and its gradient by the logits: softmax less the smoothed target."""
+    V = logits.shape[-1]
+    rows, index = logits.flatten(0, 1), target.flatten().unsqueeze(1)  # (B L, V), (B L, 1)
+    real = (index != PAD).float()
+    gradient = torch.empty_like(rows, dtype=torch.float32)
+    losses = []
+    block = rows_at_once(rows)
+    for scores, out, true, weight in zip(*(x.split(block) for x in (rows, gradient, index, real)), strict=True):
+        torch.sub(scores, scores.amax(-1, keepdim=True), out=out)
+        expected = (1 - eps_ls) * out.gather(-1, true) + eps_ls / V * out.sum(-1, keepdim=True)
+        total = out.exp_().sum(-1, keepdim=True)
+        losses.append(((total.log() - expected) * weight).sum())
+        out.mul_(weight / total).sub_(eps_ls / V * weight).scatter_add_(-1, true, (eps_ls - 1) * weight)
+    return torch.stack(losses).sum(), gradient.view_as(logits).type_as(logits)
+
+
+def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    """The un-smoothed cross-entropy of every token in nats, (B, L); zero at padding. x (B, L, d_model)."""
+    project: Any = embedding.logits
+    nll = []
+    for chunk, wanted in _chunks(x, target):
+        rows = project(chunk).flatten(0, 1)
+        size = max(1, PART // rows.shape[1])  # in parts, as F.cross_entropy takes three times its logits
+        for part, next_ in zip(rows.split(size), wanted.flatten().split(size), strict=True):
+            nll.append(F.cross_entropy(part.float(), next_, ignore_index=PAD, reduction="none"))
+    return torch.cat(nll).view_as(target)
+
+
+def _chunks(x: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most CHUNK tokens."""
+    sentences = max(1, CHUNK // x.shape[1])
+    return zip(x.split(sentences), target.split(sentences), strict=True)

@@ -1,0 +1,1 @@
+"""From a sweep file to planned trials: rows, their configs, what is done of them, cost and time, retuning."""

@@ -1,0 +1,241 @@
+"""The plan of a sweep: every trial, its cost, and what has been done of it. Needs no torch for the paper's components.
+
+`plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time; `print_plan` prints them.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, Data, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config.component_sources import is_own_task, source_digests, task_digest
+from transformer_pl.config.levels import resolve, scale_level
+from transformer_pl.data.prepare import fingerprint_id
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.runtime.errors import collect_errors
+from transformer_pl.runtime.terminal import counted, format_duration, say
+from transformer_pl.task import Corpus, open_corpus
+from transformer_pl.trials.cost import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_cost
+from transformer_pl.trials.identity import Identity, describe_difference, identity
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.why_new import reasons_by_names
+
+SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of others
+
+
+class PlannedTrial(NamedTuple):
+    """One trial of a sweep."""
+
+    row: int  # index into the sweep's rows; of a search: the trial's number
+    name: str  # what differs from base, and the seed: `h=4 s1`
+    config: Config
+    identity: Identity
+    trial: Trial  # its folder, which need not exist yet
+    argv: list[str]  # of `python -m transformer_pl.train`: the only way in which it gets its config
+    prepared: Prepared  # its text, which need not be prepared yet
+
+
+class CostEstimate(NamedTuple):
+    """What one trial of a row costs."""
+
+    cost: Cost
+    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the text is not prepared yet
+    seconds: float | None  # by finished trials, or by --measure; None: not known
+
+
+class Plan(NamedTuple):
+    """A sweep with its trials, in the order of its rows and seeds, and an estimate for each row."""
+
+    sweep: Sweep
+    trials: list[PlannedTrial]
+    estimates: dict[int, CostEstimate]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trials
+
+
+def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
+    """The sweep's trials in order. Raises an InputError where the text cannot be found."""
+    corpora = collect_errors(corpus_opener(), dict.fromkeys(config.data for config in sweep.configs))
+    return [
+        plan_trial(index, f"{row.name} s{config.seed}", config, row.keys, sweep.scale, runs, corpora[config.data])
+        for index, row in enumerate(sweep.rows)
+        for config in row.configs
+    ]
+
+
+def plan_trial(
+    row: int, name: str, config: Config, keys: Mapping[str, Any], scale: str, runs: Path, corpus: Corpus
+) -> PlannedTrial:
+    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text.
+
+    keys: the arguments of `train`, beside the scale and the seed.
+    """
+
+    def readable() -> str:
+        return f"{Path(scale).stem}-{describe_difference(config, _scale_config(scale))}-s{config.seed}"
+
+    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
+    trial = Trial.at(runs, trial_identity.trial, readable)
+    prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
+    options = [f"--{key}={value}" for key, value in keys.items()]
+    argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
+    return PlannedTrial(row, name, config, trial_identity, trial, argv, prepared)
+
+
+@cache
+def _scale_config(scale: str) -> Config:
+    """The config of a scale alone. The readable part of a trial's folder says what differs from it."""
+    return resolve([scale_level(scale)])
+
+
+def corpus_opener() -> Callable[[Data], Corpus]:
+    """`open_corpus`, which opens each text once, for the trials that a search draws. Raises its InputErrors."""
+    opened = cache(open_corpus)
+    return lambda data: opened(_corpus_keys(data))
+
+
+def _corpus_keys(data: Data) -> Data:
+    """The keys that a corpus is opened by: without those of tokens and batches. A task of one's own may read all."""
+    if is_own_task(data):
+        return data
+    return data.model_copy(update={"name": None, "vocab_size": 1, "batch_tokens": 1, "max_length": 1})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Estimates
+
+
+def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
+    """The cost of a trial of each row.
+
+    finished: results of finished trials. The time of a FLOP is the median of those with the same components, text and
+    trainer.
+
+    Raises an InputError that names a component which does not run.
+    """
+    rates: dict[str, list[float]] = {}  # seconds per FLOP
+    slowest = {result["weights_id"]: result for result in sorted(finished, key=lambda result: result["wall_s"])}
+    for result in slowest.values():  # the others decoded alone
+        if result["steps"] >= SHORT:
+            rates.setdefault(_of_the_speed(result["config"]), []).append(result["wall_s"] / result["flops"])
+    first_of_row = {trial.row: trial for trial in reversed(planned)}
+    return collect_errors(lambda row: _estimate(first_of_row[row], rates), sorted(first_of_row))
+
+
+def _estimate(planned: PlannedTrial, rates: Mapping[str, list[float]]) -> CostEstimate:
+    config, text = planned.config, planned.prepared
+    assumed = not text.is_counted()
+    source, target = (ASSUMED_LENGTH if assumed else text.mean_length("train", side) for side in ("source", "target"))
+    model = sizes(config.model, config.data.vocab_size)
+    cost = training_cost(model, config.steps, config.data.batch_tokens, source, target)
+    known = rates.get(_of_the_speed(config.flat()))
+    return CostEstimate(cost, assumed, statistics.median(known) * cost.flops if known else None)
+
+
+def _of_the_speed(config: Mapping[str, Any]) -> str:
+    """The keys that the time of a FLOP depends on, beside the machine and the threads that the sweep gave a trial."""
+    keys = [f"model.{slot}" for slot in SLOTS] + [key for key in KEYS if key.startswith(("data.", "trainer."))]
+    return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
+
+
+def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
+    """In the order in which they are started, so that no long trial is alone at the end; equal ones as they are.
+
+    estimates: by row. By FLOPs, then by heads: the softmax of more heads takes more time, but few FLOPs.
+    """
+    return sorted(planned, key=lambda one: (-estimates[one.row].cost.flops, -one.config.model.h))
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The content of plan.json."""
+    trials = [
+        {
+            "row": plan.sweep.rows[planned.row].name,
+            "seed": planned.config.seed,
+            "id": planned.identity.trial,
+            "folder": planned.trial.folder.name,
+            **plan.estimates[planned.row].cost._asdict(),
+            "config": planned.config.flat() | effective_sizes(planned.config),
+        }
+        for planned in plan.trials
+    ]
+    return {"name": plan.sweep.name, "scale": plan.sweep.scale, "trials": trials}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# As it is printed
+
+
+def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:
+    """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
+
+    missing: the trials that are to be trained, so many of them at once.
+    """
+    sweep, trials, estimates = plan
+    states = [planned.trial.state() for planned in trials]
+    say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
+    base = _sizes(sweep.base)
+    say(console, f"base: {' '.join(base)}")
+    console.print(_table(plan, states, base))
+    if ">" in "".join(base):
+        say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
+    if any(estimate.assumed for estimate in estimates.values()):
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
+    if missing:
+        say(console, _describe_work_left([estimates[planned.row] for planned in missing], at_once))
+    new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}
+    runs = trials[0].trial.folder.parents[1]
+    for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
+        say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
+    if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
+        say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
+
+
+def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
+    """estimates: of each trial that is to be trained."""
+    seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
+    if len(seconds) < len(estimates):
+        return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
+    left = max(sum(seconds) / at_once, *seconds) if at_once > 1 else sum(seconds)
+    return f"about {format_duration(left)} of training left to do, {at_once} at a time"
+
+
+def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
+    """states: of the trials. base: its sizes, of which a row shows those that differ."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    differing = [" ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
+    for heading, cells in (("row", [row.name for row in plan.sweep.rows]), ("sizes", differing)):
+        longest = max(len(word) for cell in cells for word in (cell or heading).split())  # is not broken
+        table.add_column(heading, min_width=longest)
+    for heading in ("params", "FLOPs", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("trials", no_wrap=True)
+    counts = [Counter[str]() for _ in plan.sweep.rows]
+    for planned, state in zip(plan.trials, states, strict=True):
+        counts[planned.row][state] += 1
+    estimates = [plan.estimates[index] for index in range(len(plan.sweep.rows))]
+    params = short_numbers([one.cost.params for one in estimates])
+    for index, (row, one) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
+        time = "unknown" if one.seconds is None else f"~{format_duration(one.seconds)}"
+        trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
+        table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
+    return table
+
+
+def _sizes(config: Config) -> list[str]:
+    """`N=6>2`: as the file says it, and as it is at this scale's width and depth; `h=8` where they are equal."""
+    nominal = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
+    effective, words = effective_sizes(config), []
+    for name in (*SIZE_NAMES, "max_steps"):
+        written, built = nominal[f"model.{name}"], effective[f"effective.{name}"]
+        words.append(f"{name}={written}" if written == built else f"{name}={written}>{built}")
+    return words

@@ -1,0 +1,102 @@
+"""What is trained next: the queue of a sweep's trials, and what any queue is asked (a search has its own)."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from transformer_pl.plan.plan import CostEstimate, PlannedTrial
+
+Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
+
+
+class Left(NamedTuple):
+    """What a queue has not given out yet."""
+
+    trials: int
+    flops: float
+
+
+class TrialQueue(Protocol):
+    """Decides what is trained next, and is told how each trial ended."""
+
+    estimates: dict[int, CostEstimate]  # by row
+
+    def left(self) -> Left:
+        """The trials that wait."""
+
+    def next(self, taken: set[str]) -> PlannedTrial | None:
+        """A trial to start now, or None if there is none at the moment.
+
+        taken: the weights ids that are being trained here; no second trial may write to the same weights.
+        """
+
+    def hold(self, planned: PlannedTrial) -> None:
+        """Take back a trial that `next` returned: another command trains it."""
+
+    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
+        """How another command has ended a trial that `next` returned; None: it is to be trained here."""
+        return None
+
+    def waits(self) -> str | None:
+        """What the queue waits for when nothing runs and nothing can be started; None if everything is done."""
+
+    def give_heartbeat(self) -> None:
+        """Called several times a second: tells other commands that this one lives."""
+        return
+
+    def watch(self, planned: PlannedTrial) -> bool:
+        """Called several times a second for each running trial; True asks it to end early, which prunes it."""
+        return False
+
+    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
+        """A trial that `next` returned has ended, here or elsewhere, or could not be started (`failed`)."""
+
+    def stopped(self) -> None:
+        """A signal has stopped this command, and the trials that `next` returned have saved and ended."""
+        return
+
+
+class GridQueue(TrialQueue):
+    """A list of trials, in its order; no trial is pruned.
+
+    Several commands share the work: a trial that another one is training waits until that is over. If it has ended
+    then, well or badly, its ending counts here too; if it was stopped, this command continues it. Trials that differ in
+    decoding alone share weights and run one after the other.
+    """
+
+    def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
+        self.waiting, self.failed, self.estimates = list(trials), list[PlannedTrial](), estimates
+        self._sharing: dict[str, list[PlannedTrial]] = {}  # by weights
+        for planned in trials:
+            self._sharing.setdefault(planned.identity.weights, []).append(planned)
+        self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
+
+    def left(self) -> Left:
+        return Left(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))
+
+    def next(self, taken: set[str]) -> PlannedTrial | None:
+        taken = set(taken)
+        for planned in self.waiting:
+            weights = planned.identity.weights
+            if weights not in taken:
+                if not any(one.trial.locked() for one in self._sharing[weights]):
+                    self.waiting.remove(planned)
+                    return planned
+                taken.add(weights)
+        return None
+
+    def hold(self, planned: PlannedTrial) -> None:
+        self.waiting.append(planned)
+
+    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
+        status = planned.trial.status()
+        has_ended = status["state"] in ("done", "failed", "diverged")
+        return status["state"] if has_ended and status != self._earlier[planned.identity.trial] else None
+
+    def waits(self) -> str | None:
+        if not self.waiting:
+            return None
+        return f"waiting for another command, which trains {len(self.waiting)} of these"
+
+    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
+        if ending == "failed":
+            self.failed.append(planned)

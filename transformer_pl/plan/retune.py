@@ -1,0 +1,137 @@
+"""--retune: every row at its own best values of a few hyperparameters, found by the same small search for each row.
+
+An ablation at one learning rate is conditional on that rate, and rows change their order when each is given its own
+(Choi et al. 2019, arXiv:1910.05446). Every row tries the same points: the first has the file's own values, the others
+are spread evenly around it on a logarithmic scale (the sequence of Halton 1960). The tries have one seed that is not
+among the file's, so that the luck of a chosen try does not enter the table. Then the file's seeds are trained at the
+best point of each row.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_pl.config import KEYS, without_section
+from transformer_pl.config.levels import Level, scale_level
+from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.sweep_file import Row, Sweep
+from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.task import LOSSES, best_goal, task_of
+from transformer_pl.trials.trial_config import trial_config
+
+DRAWS_PER_POINT = 20  # of the sequence, at most
+REACH = 3.0  # each key is tried from a third of the file's value to three times that value
+
+
+class Retuning(NamedTuple):
+    """What every row tries, and what decides."""
+
+    points: list[dict[str, Any]]  # values by key; the first point is the file's own
+    seed: int  # of all tries
+    metric: str  # a score of the task, or a loss
+
+    def tries(self, sweep: Sweep) -> Sweep:
+        """The sweep of the tries: every row at every point, with one seed; row by row."""
+        rows = []
+        for row in sweep.rows:
+            for point in self.points:
+                values = " ".join(f"{without_section(key)}={value}" for key, value in point.items())
+                rows.append(_row_at(sweep.scale, row, point, [self.seed])._replace(name=f"{row.name} {values}"))
+        return sweep._replace(rows=rows)
+
+    def best(self, sweep: Sweep, tries: Sequence[PlannedTrial]) -> Sweep:
+        """The sweep with each row, base included, at its best point. tries: the trials of `self.tries(sweep)`.
+
+        A try that failed, diverged or has an infinite value is worse than any other; of equal ones the first is best.
+        """
+        values, rows = [self._value(planned) for planned in tries], []
+        for index, row in enumerate(sweep.rows):
+            of_row = values[index * len(self.points) : (index + 1) * len(self.points)]
+            point = self.points[of_row.index(max(of_row))]
+            rows.append(_row_at(sweep.scale, row, point, [config.seed for config in row.configs]))
+        base = sweep.base if sweep.base_row is None else rows[sweep.base_row].configs[0]
+        return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tries)))
+
+    def _value(self, planned: PlannedTrial) -> float:
+        """How good a try is."""
+        result = planned.trial.result()
+        value = result["metrics"][self.metric] if result else math.inf
+        sign = -1 if best_goal(self.metric) == "minimize" else 1
+        return sign * value if math.isfinite(value) else -math.inf
+
+    def _note(self, tries: Sequence[PlannedTrial]) -> str:
+        """What stands under the table."""
+        values = {key: [point[key] for point in self.points] for key in self.points[0]}
+        spans = " and ".join(f"{key} ({min(tried)} to {max(tried)})" for key, tried in values.items())
+        note = (
+            f"Every row is at its own best of the same {len(self.points)} points of {spans}, chosen by {self.metric} "
+            f"with seed {self.seed}, which is not among the seeds of the table."
+        )
+        if lost := sum(planned.trial.result() is None for planned in tries):
+            note += f" Of these {len(tries)} tries {lost} diverged or failed, which counts as the worst result."
+        return note
+
+
+def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -> Retuning:
+    """Choose `budget` points over `keys`.
+
+    metric: the sweep file's, `{name: ...}` or a name; None: the score of the task.
+
+    Raises one InputError for every key that cannot be retuned, and for a metric that trials do not have.
+    """
+    base, goals = sweep.base.flat(), [*task_of(sweep.base.data).metrics, *LOSSES]
+    errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
+    name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
+    if name not in goals:
+        errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
+    elif isinstance(metric, dict) and metric.get("goal", best_goal(name)) != best_goal(name):
+        errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must be {best_goal(name)} for {name}")
+    if errors:
+        raise InputError(*errors)
+    seeds = {config.seed for config in sweep.configs}
+    unused_seed = next(seed for seed in range(len(seeds) + 1) if seed not in seeds)
+    return Retuning(_points({key: base[key] for key in keys}, budget), unused_seed, str(name))
+
+
+def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
+    value = sweep.base.flat().get(key)
+    if key not in KEYS:
+        return f"--retune {key}: no such key{suggestion(key, KEYS)}"
+    if not key.startswith(("model.", "optim.")):
+        return f"--retune {key}: must be a key of model or optim; leave it out"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value:
+        return f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out"
+    if varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
+        return f"--retune {key}: must be the same in all rows, but row `{varying[0]}` changes it; leave it out"
+    return None
+
+
+def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
+    """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget has these, and more."""
+    from scipy.stats import qmc  # takes a second
+
+    points = [dict(center)]
+    # Without the sequence's first point, a corner, and its second, the middle of the first key, which the center has.
+    sequence = qmc.Halton(len(center), scramble=False).fast_forward(2)
+    for position in (2 * sequence.random(DRAWS_PER_POINT * budget) - 1).tolist():
+        point = {
+            key: _rounded(value * REACH**u, value) for (key, value), u in zip(center.items(), position, strict=True)
+        }
+        if len(points) < budget and point not in points:  # whole numbers may round alike
+            points.append(point)
+    if len(points) < budget:
+        raise InputError(f"--budget {budget}: must be at most {len(points)}, the different points around {center}")
+    return points
+
+
+def _rounded(value: float, like: float) -> int | float:
+    """A whole number of at least 1 where `like` is one, three digits otherwise."""
+    return max(1, round(value)) if isinstance(like, int) else float(f"{value:.3g}")
+
+
+def _row_at(scale: str, row: Row, point: Mapping[str, Any], seeds: Sequence[int]) -> Row:
+    """The row with the values of a point, for these seeds."""
+    keys = {**row.keys, **point}
+    levels = [scale_level(scale), Level("--retune", keys)]
+    configs = [trial_config([*levels, Level("--retune", {"seed": seed})]) for seed in seeds]
+    return row._replace(keys=keys, configs=configs)

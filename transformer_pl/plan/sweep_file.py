@@ -1,0 +1,248 @@
+"""Reads a sweep file, which is a W&B sweep file and nothing more, into the rows of a table and their trials."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_pl.config import Config, components, is_known_key, unknown_key
+from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
+from transformer_pl.runtime.environment import PROJECT
+from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
+from transformer_pl.runtime.files import broken_name_rule, read_yaml
+from transformer_pl.trials.identity import describe_difference, row_identity, same_row
+from transformer_pl.trials.trial_config import as_trained
+
+# W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").
+TOP_LEVEL = (
+    *("program", "name", "description", "project", "entity", "method", "metric", "metrics", "scheduler", "parameters"),
+    *("early_terminate", "command", "run_cap", "controller", "job", "image_uri", "kind", "apiVersion"),
+)
+SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of listing them
+# Keys that decide what optim.match=flops equalises.
+OF_THE_BUDGET = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
+OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
+MOST_TRIALS = 10_000  # of a grid
+
+
+class Row(NamedTuple):
+    """A row of the table: one config, trained once for each seed."""
+
+    name: str  # what differs from base: `h=4`
+    configs: list[Config]  # by seed
+    keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
+
+
+class Sweep(NamedTuple):
+    """The rows of a grid at one scale."""
+
+    name: str
+    project: str  # at W&B
+    scale: str
+    base: Config  # the scale, with the keys that the file gives to every row; rows are compared with it
+    rows: list[Row]
+    notes: tuple[str, ...] = ()  # printed under its table
+
+    @property
+    def configs(self) -> list[Config]:
+        """Of all trials, row by row."""
+        return [config for row in self.rows for config in row.configs]
+
+    @property
+    def base_row(self) -> int | None:
+        """The index of the row that is base; None where the sweep has none."""
+        return next((i for i, row in enumerate(self.rows) if same_row(row.configs[0], self.base)), None)
+
+
+def read_sweep(
+    path: Path,
+    scale: str | None = None,
+    seeds: Sequence[str | int] | None = None,
+    sets: Mapping[str, str] | None = None,
+    content: Mapping[str, Any] | None = None,
+) -> Sweep:
+    """Read a grid and check every trial of it.
+
+    scale, seeds: replace the file's. sets: the values of --set, which win over everything. content: the file's, where
+    it was read already.
+
+    Raises one InputError for all mistakes of the file and of all its trials.
+    """
+    content = read_yaml(path) if content is None else content
+    parameters, unknown, errors = _read_parameters(path, content)
+    scales = parameters.pop("scale", [DEFAULT_SCALE])
+    if scale is None and len(scales) > 1:
+        errors.append(f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each")
+    scale = str(scales[0]) if scale is None else scale
+    scale_keys = None
+    try:
+        scale_keys = scale_level(scale)
+    except InputError as error:
+        errors += error.messages
+    seeds = seeds or parameters.get("seed", [1])
+    row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
+    if row_count * len(seeds) > MOST_TRIALS:
+        errors.append(
+            f"{path}: a grid must have at most {MOST_TRIALS:,} trials, but its parameters make {row_count:,} rows with "
+            f"{len(seeds):,} seeds each; list the rows that you want in `variant`, or search with method: random"
+        )
+    if errors or scale_keys is None:
+        raise InputError(*unknown, *errors)
+    base, rows = _RowReader(path, scale_keys, seeds, sets or {}, unknown).read_all(parameters)
+    return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
+
+
+def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
+    """The levels of a row or of a drawn trial, lowest first: plain keys, `variant`, --set.
+
+    keys: of the file, `variant` among them. Raises an InputError where `variant` cannot be parsed, or where `variant`
+    or --set give the seed.
+    """
+    plain = {key: value for key, value in keys.items() if key != "variant"}
+    variant = [parse_variant(str(keys["variant"]), f"{path}:")] if "variant" in keys else []
+    higher = [*variant, Level("--set", sets)]
+    for place, values in higher:
+        if "seed" in values:
+            raise InputError(f"{place}: seed = {shown(values['seed'])}: must be given by parameters.seed or by --seeds")
+    return [Level(f"{path}: parameters", plain), *higher]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The file
+
+
+def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a sweep file outside its parameters, whatever its method."""
+    errors = []
+    for key in [str(key) for key in content if key not in TOP_LEVEL]:
+        remedy = "; write it under `parameters`" if is_known_key(key) else suggestion(key, TOP_LEVEL)
+        errors.append(f"{path}: {key}: no key of a W&B sweep{remedy}")
+    names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
+    for key, name, refused_by_wandb in names:
+        if not isinstance(name, str):
+            errors.append(f"{path}: {key} = {shown(name)}: must be text")
+        elif rule := broken_name_rule(name, refused_by_wandb):
+            errors.append(f"{path}: {key} = {shown(repr(name))}: {rule}; choose another")
+    return errors
+
+
+def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str], list[str]]:
+    """The values of every parameter of a grid, in the file's order; unknown keys; and the other mistakes of the file.
+
+    Where keys are unknown, the rows can be checked all the same.
+    """
+    errors = top_level_mistakes(path, content)
+    if content.get("method") != "grid":
+        methods = f"grid (a table), or {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]} (a search)"
+        errors.append(f"{path}: method = {shown(content.get('method'))}: must be {methods}")
+    parameters = content.get("parameters")
+    if not isinstance(parameters, dict) or not parameters:
+        errors.append(f"{path}: parameters = {shown(parameters)}: must map keys to {{value: ...}} or {{values: [...]}}")
+        return {}, [], errors
+    values_by_key, unknown = {}, []
+    for key, entry in parameters.items():
+        if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
+            unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
+        elif not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
+            form = "{value: ...} or {values: [...]} in a grid"
+            errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
+        else:
+            values = entry["values"] if "values" in entry else [entry["value"]]
+            if not isinstance(values, list) or not values:
+                errors.append(f"{path}: parameters.{key}.values = {shown(values)}: must be a list with a value in it")
+            elif wrong := [value for value in values if not isinstance(value, str | int | float | None)]:
+                errors += [f"{path}: parameters.{key} = {shown(value)}: must be a plain value" for value in wrong]
+            else:
+                values_by_key[str(key)] = values
+    return values_by_key, unknown, errors
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows
+
+
+@dataclass
+class _RowReader:
+    """Reads the rows of a grid and collects the errors of all of them."""
+
+    path: Path
+    scale: Level
+    seeds: Sequence[str | int]
+    sets: Mapping[str, str]  # the values of --set
+    errors: list[str]  # grows
+
+    def read_all(self, parameters: Mapping[str, list]) -> tuple[Config, list[Row]]:
+        """The base and the rows. Raises one InputError for the errors of all."""
+        shared = {k: values[0] for k, values in parameters.items() if len(values) == 1 and k not in OUR_PARAMETERS}
+        varied = [key for key in parameters if key != "seed" and key not in shared]
+        (base, _), seeds, rows = self._read(shared), self._read_seeds(), list[Row]()
+        written: list[str] = []  # what the file says of each row alone
+        for values in itertools.product(*(parameters[key] for key in varied)):
+            own = dict(zip(varied, values, strict=True))
+            config, keys = self._read(shared | own)
+            if base and config and seeds:
+                configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
+                rows.append(Row(describe_difference(config, base), configs, keys))
+                words = (f"{value}" if key == "variant" else f"{key}={value}" for key, value in own.items())
+                written.append(" ".join(words))
+        if not self.errors:
+            self.errors += self._mixed(rows)
+        if base and not self.errors:
+            matched = collect_errors(lambda index: self._match_budget(rows[index]), range(len(rows)))
+            base, rows = as_trained(base), list(matched.values())
+        self.errors += self._equal(rows, written)
+        if self.errors or not base:
+            raise InputError(*self.errors)
+        return base, rows
+
+    def _read_seeds(self) -> list[int]:
+        """The seeds; none of them where one has an error."""
+        read = [read_levels([Level(f"{self.path}: parameters", {"seed": seed})]) for seed in self.seeds]
+        mistakes = [mistake for _, of_one in read for mistake in of_one]
+        seeds = [config.seed for config, of_one in read if not of_one]
+        if len(set(seeds)) < len(seeds):
+            mistakes.append(f"{self.path}: seed = {seeds}: must differ from each other")
+        self.errors += mistakes
+        return [] if mistakes else seeds
+
+    def _read(self, keys: Mapping[str, Any]) -> tuple[Config | None, dict[str, Any]]:
+        """The config of a row with these keys of the file, None where it has errors; and its arguments of `train`."""
+        try:
+            levels = row_levels(self.path, keys, self.sets)
+        except InputError as error:
+            self.errors += error.messages
+            return None, {}
+        config, mistakes = read_levels([self.scale, *levels])
+        mistakes += [f"{self.path}: {mistake}" for mistake in components.check_components(config.model)]
+        self.errors += mistakes
+        return None if mistakes else config, {key: value for key, (value, _) in merge(levels).items()}
+
+    def _mixed(self, rows: Sequence[Row]) -> Iterator[str]:
+        """Error messages for rows that one table cannot hold, or with which FLOPs cannot be matched."""
+        first = rows[0].configs[0].flat()
+        for row in rows:
+            flat = row.configs[0].flat()
+            for key in ("data.task", *(OF_THE_BUDGET if flat["optim.match"] == "flops" else ())):
+                if flat[key] != first[key]:
+                    of_match = "" if key == "data.task" else " with optim.match=flops"
+                    yield f"{self.path}: row `{row.name}`: {key} = {flat[key]}: must be the same in all rows{of_match}"
+
+    def _equal(self, rows: Sequence[Row], written: Sequence[str]) -> Iterator[str]:
+        """Error messages for rows that are the same trials, or that have one name. written: of each row."""
+        by_identity, by_name = dict[str, int](), dict[str, int]()
+        for index, row in enumerate(rows):
+            equal = by_identity.setdefault(row_identity(row.configs[0]), index)
+            namesake = by_name.setdefault(row.name, index)
+            if min(equal, namesake) < index:
+                words = [shown(written[one]) for one in (min(equal, namesake), index)]
+                why = "are equal, at this scale and with this --set; leave one out"
+                if equal == index:
+                    why = f"have the same name, `{row.name}`; set data.name, or rename a class"
+                yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"
+
+    def _match_budget(self, row: Row) -> Row:
+        """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
+        trained = as_trained(row.configs[0])  # matched once for all seeds
+        return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])

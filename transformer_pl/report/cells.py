@@ -1,0 +1,119 @@
+"""The text of a table's cells. An empty string means that there is nothing to print."""
+
+from collections.abc import Sequence
+
+from transformer_pl.config import SLOTS, without_section
+from transformer_pl.report.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
+from transformer_pl.report.statistics import Estimate, RowComparison
+from transformer_pl.trials.cost import short_number, short_numbers
+
+SIGNIFICANT = "*"  # marks a row that differs significantly from base
+UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it
+
+
+def number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def short(value: float | None) -> str:
+    """A number in three digits and a unit."""
+    return "" if value is None else short_number(value)
+
+
+def score(row: RowResults) -> str:
+    """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
+    text, spread = number(mean(row.scores), ".1f"), standard_deviation(row.scores)
+    text += "" if spread is None else f" ± {spread:.1f}"
+    return text + UNCONVERGED if text and row.still_falls else text
+
+
+def perplexity(row: TableRow) -> str:
+    """PPL, marked with `*` where it differs from base's, and where the row, or base, had not converged."""
+    text, star = number(mean(row.results.values("val/ppl")), ".2f"), significance_mark(row.loss)
+    provisional = row.results.still_falls or (bool(star) and row.is_provisional)
+    return text + star + UNCONVERGED if text and provisional else text + star
+
+
+def interval(estimate: Estimate | None, sign: str = "") -> str:
+    """Its ends, with enough digits not to look like zero. sign: `+z` writes one before positive numbers, too."""
+    if estimate is None:
+        return ""
+    low, high = estimate.interval()
+    form = f"{sign}.{_digits(low, high)}f"
+    return f"{low:{form}} to {high:{form}}"
+
+
+def _digits(*values: float) -> int:
+    """How many digits behind the point it takes that no value but zero looks like zero, 1 to 4."""
+    return next((n for n in range(1, 4) if all(value == 0 or round(value, n) for value in values)), 4)
+
+
+def score_difference(row: TableRow) -> str:
+    """The score minus base's, marked with `*` where significant; then it has enough digits not to look like zero.
+
+    Marked, too, where the row or base had not converged. `-` where it is not known; nothing of base itself.
+    """
+    difference, mark = row.difference(), significance_mark(row.score)
+    if difference is None:
+        return "" if row.is_base else "-"
+    form = f"+z.{_digits(difference) if mark else 1}f"
+    return f"{difference:{form}}{mark}{UNCONVERGED if row.is_provisional else ''}"
+
+
+def significance_mark(comparison: RowComparison | None) -> str:
+    """`*` where the row differs significantly from base."""
+    return SIGNIFICANT if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
+
+
+def p_value(p: float | None) -> str:
+    if p is None:
+        return ""
+    if p < 0.001:
+        return "<0.001"
+    shown = f"{p:.3f}"
+    return f"<{shown}" if p < ALPHA <= float(shown) else shown  # so that a star agrees with its p
+
+
+def unmeasured(row: RowResults) -> str:
+    """What stands in the place of a number that was not measured: `diverged`, `failed` or `-` (not finished)."""
+    return next((state for state in ("diverged", "failed") if state in row.states), "-")
+
+
+def seed_counts(row: RowResults) -> str:
+    """Finished seeds, of how many if some are not finished, and how many failed or diverged: `2/3, 1 diverged`."""
+    done, planned = len(row.done), len(row.results)
+    ended = [f"{count} {state}" for state in ("failed", "diverged") if (count := row.states.count(state))]
+    return ", ".join([f"{done}" if done == planned else f"{done}/{planned}", *ended])
+
+
+def params(rows: Sequence[TableRow]) -> list[str]:
+    """The number of trained weights of each row, with enough digits that rows which differ look different."""
+    counts = [row.results.params or 0 for row in rows]
+    return [text if count else "-" for count, text in zip(counts, short_numbers(counts), strict=True)]
+
+
+def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:
+    """The column of a config key, as the paper prints it: base in full, other rows only where they differ from base.
+
+    Without a base row every cell is filled.
+    """
+    base = next((row for row in rows if row.is_base), None)
+    values = {str(row.settings[key]) for row in rows if key in row.settings}
+    in_full = len({_setting(key, value) for value in values}) < len(values)  # two components of the same name
+    return [
+        (str(row.settings[key]) if in_full else _setting(key, row.settings[key]))
+        if key in row.settings and (base in (None, row) or row.settings[key] != base.settings.get(key, ...))
+        else ""
+        for row in rows
+    ]
+
+
+def setting_title(key: str) -> str:
+    """The heading of a config key's column, in the paper's spelling."""
+    name = without_section(key)
+    return "P_drop" if name == "p_drop" else name
+
+
+def _setting(key: str, value: object) -> str:
+    """The value; of a component only the class name."""
+    return str(value).rpartition(".")[2] if without_section(key) in (*SLOTS, "task") else str(value)

@@ -1,0 +1,104 @@
+"""The rows of the paper's tables as the paper printed them, and how a config is matched to one of them."""
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from transformer_pl.config import Config, Data, Section, nominal_sizes
+from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
+from transformer_pl.runtime.files import read_yaml
+from transformer_pl.task import task_of
+
+Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
+FOLDER = Path(__file__).parent / "published"
+
+
+class PublishedRow(Section):
+    """A printed row, stated as its difference from the paper's base."""
+
+    label: str
+    differs: dict[str, Any] = {}
+    ppl: float | None = None
+    score: float | None = Field(None, description="BLEU, or what else the table is of")
+    params: float | None = Field(None, description="in millions")
+    flops: float | None = Field(None, description="of the training: time * GPUs * sustained rate")
+
+    @cached_property
+    def config(self) -> Config:
+        """The row's config at the paper's own scale."""
+        return resolve([Level(f"published row {self.label}", self.differs)])
+
+
+class PublishedTable(Section):
+    """A printed table. Its differences are to the row labelled `base`."""
+
+    source: str
+    hub: str | None = Field(None, description="the text, as data.hub names it")
+    split: Literal["val", "test"] = Field("val", description="the set that its scores are of")
+    rows: list[PublishedRow]
+    others: list[PublishedRow] = []  # systems that are no Transformer, and so no row of a sweep
+
+    def find(self, config: Config) -> PublishedRow | None:
+        """The printed row with this config's settings, whatever its scale; None if there is none."""
+        return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
+
+    def find_all(self, configs: Sequence[Config], base: Config | None) -> list[PublishedRow | None]:
+        """The printed row of each config. Each stands once: beside the config that is trained as base is, or else the
+        first."""
+        training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
+        for place, config in sorted(enumerate(configs), key=lambda one: _unmatched_settings(one[1]) != training):
+            if (row := self.find(config)) and row not in shown.values():
+                shown[place] = row
+        return [shown.get(place) for place in range(len(configs))]
+
+    def difference(self, row: PublishedRow) -> float | None:
+        """The row's score minus base's on the validation set; None for base itself and where one is not printed."""
+        base = next((row for row in self.rows if row.label == "base"), row)
+        if self.split == "test" or row is base or row.score is None or base.score is None:
+            return None
+        return round(row.score - base.score, 2)
+
+
+@cache
+def read_published(name: str = "table3", languages: str = "en-de") -> PublishedTable | None:
+    """Read a printed table by the name of its file, which may hold one for each pair of languages."""
+    content = read_yaml(FOLDER / f"{name}.yaml")
+    table = content if "rows" in content else content.get(languages)
+    return PublishedTable.model_validate(table) if table else None
+
+
+def paper_table(data: Data, sweep: str = "", beside: Beside | None = None) -> PublishedTable | None:
+    """The paper's table for a task: the one that a sweep is named after, such as table2, or else the task's own.
+
+    None for a task that the paper has no table of, with `beside` none, and by default where the text is the user's own:
+    a folder, or a dataset or a language that no shipped scale has.
+    """
+    published = task_of(data).published
+    is_own_text = data.path is not None or _text(data) not in _shipped_texts()
+    if not published or beside == "none" or (beside is None and is_own_text):
+        return None
+    name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published
+    return read_published(name, f"{data.source}-{data.target}")
+
+
+@cache
+def _shipped_texts() -> set[tuple]:
+    return {_text(resolve([scale_level(path.stem)]).data) for path in SCALES.glob("*.yaml")}
+
+
+def _text(data: Data) -> tuple:
+    return data.hub, data.subset, data.source, data.target
+
+
+def _unmatched_settings(config: Config | None) -> dict[str, Any]:
+    """The settings that are not matched to a printed row: those of the training."""
+    others = ("seed", "model.", "trainer.", "optim.eps_ls")
+    return {key: value for key, value in config.flat().items() if not key.startswith(others)} if config else {}
+
+
+def _matched_settings(config: Config) -> dict[str, Any]:
+    """The settings by which a config is matched to a printed row: the model's nominal sizes and components, eps_ls."""
+    return nominal_sizes(config.model) | {"optim.eps_ls": config.optim.eps_ls}

@@ -1,0 +1,129 @@
+"""A finished table, and its output formats: terminal, Markdown, LaTeX, CSV, JSON."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.table import Table as Grid
+from rich.text import Text
+
+from transformer_pl.runtime.terminal import UNBROKEN
+from transformer_pl.trials.metrics import finite_or_none
+
+if TYPE_CHECKING:
+    from transformer_pl.report.rows import TableRow
+
+WRAPPED_WIDTH = 28  # characters that a wrapping column needs at least
+
+
+class Column(NamedTuple):
+    """A column of a table, what it means, and how it is treated where space is short."""
+
+    name: str  # the heading
+    cells: list[str]
+    setting: bool = False  # a setting in which the rows differ, rather than a result
+    drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 1 first; None: never
+    wraps: bool = False  # whether long cells may take several lines
+    meaning: str = ""  # for a reader who knows the paper
+
+
+class Table(NamedTuple):
+    """Columns of text for people, records with the same content for programs, and notes."""
+
+    columns: list[Column]
+    records: list[dict[str, Any]]  # one per row, with the same keys; numbers at full precision
+    notes: list[str]
+    rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
+
+    def terminal(self, width: int) -> Group:
+        """The table for a terminal of this width.
+
+        All columns are shown if they fit. Otherwise the settings are joined into one column, and columns are dropped by
+        their rank as needed.
+        """
+        joined, ranks = _join_settings(self.columns), {column.drop_rank or 0 for column in self.columns} | {0}
+        fewer = [[one for one in joined if one.drop_rank is None or one.drop_rank > last] for last in sorted(ranks)]
+        grids, console = [_grid(columns) for columns in (self.columns, *fewer)], Console(width=UNBROKEN)
+        grid = next((grid for grid in grids if console.measure(grid).minimum <= width), grids[-1])
+        return Group(grid, *(Text(note, style="dim") for note in self.notes))
+
+    def markdown(self) -> str:
+        """A Markdown table with the notes as a list below it."""
+        columns = [
+            [column.name, "-:" if place else ":-", *(cell.replace("|", "\\|") for cell in column.cells)]
+            for place, column in enumerate(self.columns)
+        ]
+        table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
+        return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
+
+    def csv(self) -> str:
+        """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.records)
+        return text.getvalue()
+
+    def latex(self) -> str:
+        """A `tabular` with booktabs rules and the notes below it, to be included by \\input."""
+        lines = [[one.name for one in self.columns], *zip(*(one.cells for one in self.columns), strict=True)]
+        head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
+        begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}"
+        rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]
+        notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
+        return "\n".join(["% \\usepackage{booktabs}", *rows, *notes]) + "\n"
+
+    def json(self) -> str:
+        """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
+        records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
+        columns = {column.name: column.meaning for column in self.columns if column.meaning}
+        content = {"rows": records, "notes": self.notes, "columns": columns}
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _join_settings(columns: list[Column]) -> list[Column]:
+    """The columns with one column `h=1 d_k=512 d_v=512` in place of one per setting."""
+    settings = [column for column in columns if column.setting]
+    if not settings:
+        return columns
+    others = [column for column in columns if not column.setting]
+    rows = zip(*(column.cells for column in settings), strict=True)
+    joined = [" ".join(f"{c.name}={cell}" for c, cell in zip(settings, cells, strict=True) if cell) for cells in rows]
+    first = columns.index(settings[0])
+    return [*others[:first], Column("differs", joined, setting=True, wraps=True), *others[first:]]
+
+
+def _grid(columns: list[Column]) -> Grid:
+    """The columns as rich lays them out. A heading of several words has two lines; of cells, only settings wrap."""
+    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        heading = column.name.replace(" ", "\n", 1)
+        whole = max(map(cell_len, [*heading.split("\n"), *column.cells]))
+        grid.add_column(
+            Text(heading),
+            justify="left" if column.wraps or column is columns[0] else "right",
+            no_wrap=not column.wraps,
+            min_width=min(whole, WRAPPED_WIDTH) if column.wraps else whole,
+            overflow="fold",
+        )
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        grid.add_row(*map(Text, cells))
+    return grid
+
+
+_LATEX = {"\\": r"\textbackslash{}", "Δ": r"$\Delta$", "±": r"$\pm$", "²": "$^2$", "<": "$<$", ">": "$>$"}
+_LATEX |= {"†": r"$\dagger$"}
+_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"} | {c: "\\" + c for c in "&%$#_{}"}
+
+
+def _latex(text: str) -> str:
+    """Escape the special characters of LaTeX, and set a hyphen before a number as a minus."""
+    escaped = "".join(_LATEX.get(character, character) for character in text.replace("`", ""))
+    escaped = escaped.replace("--", "-{}-")  # an option, and no dash
+    return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", escaped)

@@ -1,0 +1,174 @@
+"""The rows of a table: the results of their trials, and everything that a table states about them."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
+from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.report import statistics as stats
+from transformer_pl.report.published import PublishedRow, PublishedTable
+from transformer_pl.report.statistics import RowComparison
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import Measure, task_of
+from transformer_pl.trials import convergence
+from transformer_pl.trials.convergence import Convergence
+from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
+from transformer_pl.trials.trial import Trial
+
+ALPHA = 0.05  # level of significance
+LEARNED = 1.0  # a base whose score is below it has learned next to nothing: nothing is compared with it
+ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
+
+
+class RowResults(NamedTuple):
+    """The trials of one configuration, one per seed."""
+
+    config: Config  # its seed has no meaning
+    results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
+    states: list[str]  # by seed
+    sentences: np.ndarray | None = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
+    convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
+
+    @property
+    def done(self) -> list[dict[str, Any]]:
+        """The results of the finished seeds."""
+        return [result for result in self.results if result]
+
+    @property
+    def measure(self) -> Measure:
+        """The score that rows are compared by."""
+        return task_of(self.config.data).measure
+
+    @property
+    def scores(self) -> list[float]:
+        """The score on the validation set, one value per finished seed."""
+        return self.values(f"val/{self.measure.name}")
+
+    @property
+    def params(self) -> int | None:
+        return self.done[0]["params"] if self.done else None
+
+    @property
+    def flops(self) -> float | None:
+        """The mean cost of a training."""
+        return mean([result["flops"] for result in self.done])
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the row is finished, and its score is not below LEARNED."""
+        return bool(self.scores) and statistics.fmean(self.scores) >= LEARNED
+
+    @property
+    def still_falls(self) -> bool:
+        """Whether it is known that the row had not converged."""
+        return self.convergence is not None and self.convergence.still_falls
+
+    def values(self, metric: str) -> list[float]:
+        """One value of the metric per finished seed."""
+        return [result["metrics"][metric] for result in self.done if metric in result["metrics"]]
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What a table states about a row. Cells, the record in the CSV file and notes are all made from it."""
+
+    results: RowResults
+    settings: dict[str, Any]  # by config key
+    published: PublishedRow | None  # the same row in the paper
+    is_base: bool
+    base: RowResults | None  # what differences are to; None where there is no base that has learned
+    score: RowComparison | None
+    loss: RowComparison | None
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether more steps may change the difference, as the row or base had not converged."""
+        return self.results.still_falls or (self.base is not None and self.base.still_falls)
+
+    @property
+    def label(self) -> str:
+        """The paper's label as the paper prints it, such as (A). The row that differences are to is always `base`."""
+        label = self.published.label if self.published else ""
+        printed = f"({label})" if len(label) == 1 else label
+        return f"base {printed}".strip() if self.is_base and label != "base" else printed
+
+    def difference(self, metric: str | None = None) -> float | None:
+        """Mean minus base's mean, of the score or of a metric.
+
+        None where one of them is missing or was measured on other text.
+        """
+        metric = metric or f"val/{self.results.measure.name}"
+        if self.is_base or self.base is None or text_settings(self.results.config) != text_settings(self.base.config):
+            return None
+        value, of_base = mean(self.results.values(metric)), mean(self.base.values(metric))
+        return None if value is None or of_base is None else value - of_base
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of no values."""
+    return statistics.fmean(values) if values else None
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """sqrt(sum (x - mean)^2 / (n - 1)); None of fewer than two values, and where one is infinite."""
+    return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+
+
+def read_rows(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[RowResults]:
+    """Read the results of a sweep's trials, as far as they are finished."""
+    return [
+        _read_row(row.configs[0], [one.trial for one in planned if one.row == place])
+        for place, row in enumerate(sweep.rows)
+    ]
+
+
+def _read_row(config: Config, trials: Sequence[Trial]) -> RowResults:
+    results, measure, sentences = [trial.result() for trial in trials], task_of(config.data).measure, None
+    with suppress(InputError):  # the scores of the sentences are not here
+        of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+        sentences = np.stack(of_seeds) if len({one.shape for one in of_seeds}) == 1 else None
+    converged = convergence.of_seeds([convergence.of_trial(trial) for trial in trials])
+    return RowResults(config, results, [trial.state() for trial in trials], sentences, converged)
+
+
+def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None) -> list[TableRow]:
+    """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`.
+
+    Rows that were measured on other text than base have no difference.
+    """
+    configs = [row.config for row in rows]
+    are_base = [base is not None and same_row(config, base) for config in configs]
+    index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
+    base_row = None if index is None else rows[index]
+    same_text = [base_row is not None and text_settings(one) == text_settings(base_row.config) for one in configs]
+    scores, losses = (
+        stats.compare_rows([row.sentences for row in rows], index, metric, same_text)
+        for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
+    )
+    published = paper.find_all(configs, base) if paper else [None] * len(rows)
+    return [
+        TableRow(row, row_settings(row.config), printed, is_base, base_row, score, loss)
+        for row, printed, is_base, score, loss in zip(rows, published, are_base, scores, losses, strict=True)
+    ]
+
+
+def row_settings(config: Config) -> dict[str, Any]:
+    """The settings that tell rows apart: nominal values in the paper's order, d_k and d_v filled in.
+
+    Seed and hardware (`trainer.*`) are left out, but for the trainer keys that change a result.
+    """
+    flat = config.flat() | nominal_sizes(config.model)
+    keys = dict.fromkeys([*ORDER_IN_PAPER, *flat])
+    return {key: flat[key] for key in keys if key in RESULT_TRAINER_KEYS or not key.startswith(("seed", "trainer."))}
+
+
+def text_settings(config: Config) -> tuple:
+    """The settings that decide on which text a row is evaluated."""
+    return tuple(getattr(config.data, key) for key in ("task", *CORPUS, "source", "target", "val"))

@@ -1,0 +1,99 @@
+"""The page of a search, and its figures, which Optuna draws."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from optuna.importance import PedAnovaImportanceEvaluator
+from optuna.visualization import matplotlib as optuna_plots
+
+from transformer_pl.plan.plan import PlannedTrial, corpus_opener, plan_trial
+from transformer_pl.plan.sweep_file import Row, Sweep
+from transformer_pl.report.figures import Drawing, Figure, drawing_by_pyplot, plain_log
+from transformer_pl.report.page import write_page_files
+from transformer_pl.report.render import Table
+from transformer_pl.search.results import SearchResults
+from transformer_pl.search.space import OF_MODEL
+from transformer_pl.search.study import FOLDER, trial_name, without_warnings
+from transformer_pl.trials.identity import same_row
+
+FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostly noise
+BY_RANK = PedAnovaImportanceEvaluator(target_quantile=0.25)  # arXiv:2304.10255: the best quarter against all trials
+SHOWN_TRIALS = 5  # whose translations and attention the page shows: base and the best
+
+
+def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
+    """Return figures with their explanations, by file name: history, parallel coordinates, importances, Pareto front.
+
+    Empty where no trial has a finite value.
+    """
+    goals, figures = list(results.search.goals), dict[str, Drawing]()
+    finite = sum(all(map(math.isfinite, trial.values)) for trial in results.complete.trials)
+    if not finite:
+        return figures
+    for index, goal in enumerate(goals):
+        if goal in OF_MODEL:
+            continue
+        suffix = f"_{index + 1}" if index else ""
+        of_goal = {"target_name": goal} | ({"target": lambda one, index=index: one.values[index]} if goals[1:] else {})
+        figures[f"history{suffix}"] = Drawing(
+            f"{goal} in the course of the search",
+            _draw(optuna_plots.plot_optimization_history, results.study, **of_goal),
+            "Each point is a finished trial, in the order of their start; the line is the best so far. A trial that "
+            "diverged has no point.",
+        )
+        figures[f"parallel{suffix}"] = Drawing(
+            f"The drawn values of every trial, and its {goal}",
+            _draw(optuna_plots.plot_parallel_coordinate, results.study, **of_goal),
+            "Each line is a finished trial. It crosses the axis of each setting at the value that the search drew. The "
+            "darker the line, the better the trial.",
+        )
+        if finite >= FEWEST_FOR_IMPORTANCES and len(results.search.space) > 1:
+            by_rank = {"evaluator": BY_RANK, "target": results.target(goal), "target_name": goal}
+            figures[f"importances{suffix}"] = Drawing(
+                f"Importance of each key for being in the best quarter by {goal}",
+                _draw(optuna_plots.plot_param_importances, results.complete, **by_rank),
+                "How much a setting's values differ between the best quarter of the finished trials and all of them "
+                "(PED-ANOVA), as shares of 1. With few trials it is rough.",
+            )
+    if len(goals) in (2, 3):
+        figures["front"] = Drawing(
+            " against ".join(goals),
+            _draw(optuna_plots.plot_pareto_front, results.complete, target_names=goals),
+            "Each point is a finished trial. No other trial is better in every goal than the best ones, in red.",
+        )
+    return figures
+
+
+@without_warnings()
+def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
+    """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
+    with drawing_by_pyplot():
+        figure: Figure = plot(*args, **options).figure
+        figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
+        for axes in figure.axes:
+            axes.set_title("")
+            axes.set_title("", loc="left")
+            if axes.get_yscale() == "log":
+                plain_log(axes.yaxis)
+        return figure
+
+
+def write_search_page(results: SearchResults, table: Table, folder: Path) -> None:
+    """Write `report.html` and the figures of a search.
+
+    The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
+    Raises an InputError where the text or a component is not here.
+    """
+    search, open_corpus, planned = results.search, corpus_opener(), list[PlannedTrial]()
+    for trial in results.trials:
+        if FOLDER in trial.user_attrs:
+            config, keys = search.config(trial.params)
+            corpus, name = open_corpus(config.data), trial_name(trial)
+            planned.append(plan_trial(len(planned), name, config, keys, search.scale, results.runs, corpus))
+    rows = [Row(one.name, [one.config], {}) for one in planned]
+    done = [one for one in planned if one.trial.result()]
+    base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best
+    sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
+    write_page_files(sweep, planned, base_first[:SHOWN_TRIALS], table, draw_search_plots(results), folder)

@@ -1,0 +1,139 @@
+"""The command line of every command: the parser, the readers of values, the exit code."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformer_pl.runtime import signals
+from transformer_pl.runtime.environment import NAME, project_version
+from transformer_pl.runtime.errors import InputError, shown, suggestion
+
+DEFAULT_RUNS = Path("runs")
+Options = argparse._ArgumentGroup  # a group of options in the help, to which more are added
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The parser
+
+
+_help_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=22)  # what options mean begins early
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that reports a wrong command line as an InputError.
+
+    Options must be spelled in full. The texts of the help keep their lines.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, formatter_class=_help_formatter, **options)
+        version = f"{NAME} {project_version()}"
+        self.add_argument("-V", "--version", action="version", version=version, help="show the version and exit")
+
+    def parse_args(self, argv: Any, namespace: Any = None) -> Any:  # type: ignore[override]  # argv is required here
+        """The options of a command line. Raises an InputError."""
+        options, unknown = self.parse_known_intermixed_args(argv, namespace)
+        for word in unknown:
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            is_option = word.startswith("-")
+            remedy = f"no such option{suggestion(word.partition('=')[0], known)}" if is_option else "one word too many"
+            self.error(f"{shown(word)}: {remedy}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        end = " " if message.endswith("?") else "; "
+        raise InputError(f"command line: {message}{end}see {self.prog} --help")
+
+
+def run_command(main: Callable[[list[str]], int]) -> NoReturn:
+    """Run a command on this process's arguments, and end the process with its exit code.
+
+    0: done. 1: a trial failed, or nobody reads the output any more. 2: the input is invalid, nothing was started.
+    128 + signal number: stopped by a signal.
+    """
+    signals.install_handler(signals.raise_stopped)
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except InputError as error:
+        sys.stdout.flush()
+        for message in error.messages:
+            print(f"error: {message}", file=sys.stderr)
+        code = 2
+    except signals.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        code = stopped.exit_code
+    except BrokenPipeError:  # such as `| head`, which ends before the output does
+        sys.stderr.close()
+        code = 1
+    sys.exit(code)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Readers of values, for the `type` of an option. argparse reports their errors with the option's name.
+
+
+def whole_number(at_least: int = 1) -> Callable[[str], int]:
+    """A reader of one whole number."""
+
+    def read(word: str) -> int:
+        if not re.fullmatch("[0-9]{1,18}", word) or int(word) < at_least:
+            raise must_be(word, f"be a whole number of at least {at_least}")
+        return int(word)
+
+    return read
+
+
+def text(word: str) -> str:
+    """Read a text that is not empty."""
+    if not word:
+        raise argparse.ArgumentTypeError("is empty; give a value, or leave it out")
+    return word
+
+
+def names(word: str) -> list[str]:
+    """Read different names with commas between them."""
+    words = word.split(",")
+    if not all(words) or len(set(words)) < len(words):
+        raise must_be(word, "be different values with commas between")
+    return words
+
+
+def whole_numbers(word: str, at_least: int = 1) -> list[int]:
+    """Read different whole numbers with commas between them."""
+    return [whole_number(at_least)(one) for one in names(word)]
+
+
+def folder_name(word: str) -> Path:
+    """Read the path of a folder, which need not exist yet. `~` is read as a shell reads it."""
+    folder = Path(os.path.expanduser(word))
+    if not word or os.path.isfile(folder) or str(folder).startswith("~"):
+        raise must_be(word, "be a folder; choose another")
+    return folder
+
+
+def must_be(word: str, constraint: str) -> argparse.ArgumentTypeError:
+    """The error of a reader: a value must be something else."""
+    return argparse.ArgumentTypeError(f"{shown(repr(word))} must {constraint}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options
+
+
+def add_runs_option(group: Options | CommandParser) -> None:
+    """Add the option that names the runs folder."""
+    help = "the folder of all results (%(default)s)"
+    group.add_argument("--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help=help)
+
+
+def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
+    """Raise an InputError for the first of these options that was given."""
+    for flag in flags:
+        if getattr(options, flag):
+            raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")

@@ -1,0 +1,133 @@
+"""Trains what a queue gives out: several trials at once on this machine."""
+
+import time
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
+
+from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.queue import Ending, TrialQueue
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import check_writable, why_unwritable
+from transformer_pl.runtime.signals import GRACE_S, Stopped
+from transformer_pl.runtime.terminal import counted
+from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all
+from transformer_pl.sweep.progress import ProgressView
+from transformer_pl.trials.metrics import main_score
+
+POLL_S = 0.2  # between two looks at the running trials
+
+
+class RunningTrial(NamedTuple):
+    """A trial that this command is training."""
+
+    process: BaseProcess
+    planned: PlannedTrial
+    deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
+
+
+@dataclass
+class Launch:
+    """Trains everything that a queue gives out, and shows it."""
+
+    queue: TrialQueue
+    workers: Workers
+    view: ProgressView
+    waits: bool  # for trials that other commands train
+    running: dict[int, RunningTrial] = field(default_factory=dict)  # by worker, 0 to workers.count - 1
+
+    def run(self) -> int:
+        """Train; return 0, or the exit code of the signal that stopped it, once all trials have saved and ended."""
+        try:
+            with self.view:
+                self._train()
+        except Stopped as stopped:
+            self.queue.stopped()
+            self.view.say(str(stopped))
+            return stopped.exit_code
+        return 0
+
+    def _train(self) -> None:
+        try:
+            while True:
+                self._fill_free_workers()
+                self.view.waits = None if self.running else self.queue.waits()
+                if not self.running and not (self.waits and self.view.waits):
+                    return
+                self.view.refresh()
+                time.sleep(POLL_S)
+                self.queue.give_heartbeat()
+                for worker in list(self.running):
+                    self._look_at(worker)
+        finally:
+            if self.running:
+                trials = counted(len(self.running), "trial")
+                self.view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
+                end_all([one.process for one in self.running.values()])
+
+    def _fill_free_workers(self) -> None:
+        """Start a trial on every free worker, as far as the queue has any."""
+        while free := set(range(self.workers.count)) - self.running.keys():
+            planned = self.queue.next({one.planned.identity.weights for one in self.running.values()})
+            if planned is None:
+                return
+            if ending := self.queue.ended_elsewhere(planned):
+                self.view.started(planned)
+                self._ended(planned, ending, f"{_describe(ending, planned)} (by another command)")
+                continue
+            self.view.started(planned)
+            try:
+                check_writable(planned.trial.folder.parent)
+                worker = min(free)
+                self.running[worker] = RunningTrial(self.workers.start(planned, worker), planned)
+            except (InputError, OSError) as error:  # such as a disk that has become full
+                self._ended(planned, "failed", f"could not be started: {error}")
+
+    def _look_at(self, worker: int) -> None:
+        """Look at a running trial: has it ended, is it to end early, has it taken too long to do so?"""
+        process, planned, deadline = self.running[worker]
+        if process.exitcode is not None:
+            del self.running[worker]
+            end(process)
+            ending = _ending(process, planned, asked=deadline is not None)
+            if ending == "failed":  # or dropped, as this command stood still and another one has taken the trial over
+                ending = self.queue.ended_elsewhere(planned) or ending
+            if ending == "failed" and planned.trial.locked():
+                self.queue.hold(planned)
+                self.view.waits_again(planned, "another command trains it")
+            else:
+                self._ended(planned, ending, _describe(ending, planned, process.exitcode))
+        elif deadline is not None:
+            if time.monotonic() > deadline:
+                end(process)
+        elif self.queue.watch(planned):
+            self.running[worker] = RunningTrial(process, planned, time.monotonic() + GRACE_S)
+            ask_to_end(process)
+
+    def _ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
+        self.queue.ended(planned, ending)
+        self.view.ended(planned, ending, description)
+
+
+def _ending(process: BaseProcess, planned: PlannedTrial, asked: bool) -> Ending:
+    """How a trial ended. asked: to end early, which prunes it."""
+    if process.exitcode == 0 and planned.trial.result() is not None:
+        return "done"
+    if planned.trial.diverged_at() is not None:
+        return "diverged"
+    return "pruned" if asked else "failed"
+
+
+def _describe(ending: Ending, planned: PlannedTrial, exit_code: int | None = None) -> str:
+    """One line for people; a failure has the end of its log below."""
+    trial, result = planned.trial, planned.trial.result()
+    if ending == "pruned":
+        return ending
+    if ending == "diverged":
+        return f"diverged at step {trial.diverged_at()}"
+    if ending == "done" and result is not None:
+        name, score = main_score(result)
+        return f"val/ppl {result['metrics']['val/ppl']:.2f}  {name} {score:.2f}"
+    lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parent)])]
+    how = "" if exit_code is None else f" with exit code {exit_code}"
+    return f"failed{how}; the end of {trial.log}:\n" + "\n".join(f"    | {line}" for line in lines)

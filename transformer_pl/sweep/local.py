@@ -1,0 +1,156 @@
+"""Trains trials on this machine: each is a child process with a share of the cores or GPUs."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+from transformer_pl.config import Trainer
+from transformer_pl.runtime import children
+from transformer_pl.runtime.environment import ROW, TRIAL
+from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.machine import cpu_cores, gpus
+from transformer_pl.runtime.signals import GRACE_S, Stopped, install_handler, kill, raise_stopped
+from transformer_pl.runtime.terminal import counted
+from transformer_pl.train.devices import accelerator, without_slurm
+
+if TYPE_CHECKING:
+    from transformer_pl.plan.plan import PlannedTrial
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The shares of the machine
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The machine, divided among the trials that run at once.
+
+    count: how many trials run at once.
+    threads: of each process of a trial, unless the trial itself says otherwise.
+    gpus: of each worker, as CUDA_VISIBLE_DEVICES lists them; empty on a CPU.
+    cores: of each worker, to which its processes are pinned; empty where they may use all.
+    """
+
+    count: int
+    threads: int
+    gpus: list[str]
+    cores: list[list[int]] = field(default_factory=list)
+
+    def describe(self, trials: Sequence["PlannedTrial"], undrawn: int = 0) -> str:
+        """How many trials run at once on what, with how many threads. undrawn: how many more trials a search draws."""
+        each = sorted({*map(self._threads_of, trials), *([self.threads] if undrawn else [])})
+        numbers = " or ".join([*map(str, each[:-1]), counted(each[-1], "thread")])
+        trial_count = counted(len(trials) + undrawn, "trial")
+        return f"{trial_count} to train, {self.count} at a time, each on {self._share()}, with {numbers}"
+
+    def start(self, planned: "PlannedTrial", worker: int, **variables: str) -> BaseProcess:
+        """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log.
+
+        variables: more environment variables of it.
+        """
+        planned.trial.make()
+        environment = without_slurm() | {
+            "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
+            "OMP_NUM_THREADS": str(self._threads_of(planned)),
+            "WANDB_NAME": planned.name,
+            ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
+            TRIAL: planned.identity.trial,
+            **variables,
+        }
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
+        cores = self.cores[worker] if self.cores else []
+        return children.start_module("transformer_pl.train", planned.argv, environment, planned.trial.log, cores)
+
+    def _threads_of(self, planned: "PlannedTrial") -> int:
+        """The threads of each process of this trial."""
+        return planned.trial.threads(planned.config.trainer.threads, self.threads)
+
+    def _share(self) -> str:
+        """What each trial is trained on: `1 CPU core`, or `2 GPUs`."""
+        if self.gpus:
+            each = sum(len(one.split(",")) for one in self.gpus) // self.count
+            shared = len(set(self.gpus)) < self.count
+            return counted(each, "GPU") + (" that it shares" if shared else "")
+        each = len(set().union(*self.cores) or cpu_cores()) // self.count
+        return counted(each, "CPU core") if each else "a CPU core that it shares"
+
+
+def divide_machine(
+    trainers: Iterable[Trainer],
+    trial_count: int,
+    parallel: int | None = None,
+    devices: int | None = None,
+    per_device: int | None = None,
+) -> Workers:
+    """Divide this machine among `parallel` trials, or all if they are fewer.
+
+    trainers: of all trials. Every worker gets as many devices as the trial with the most `trainer.devices` needs.
+    parallel: None for as many as there are GPUs, or cores where none is used.
+    devices: how many GPUs are divided; or how many cores where no GPU is used, to which trials are pinned then. None:
+    all, and none is pinned. per_device: how many trials share a GPU, each pinned to cores of its own.
+
+    Raises one InputError for everything that these trainer sections ask for and this machine lacks.
+    """
+    trainers, environment, all_gpus, all_cores = list(trainers), without_slurm(), gpus(), cpu_cores()
+    collect_errors(lambda trainer: accelerator(trainer, len(all_gpus), environment), dict.fromkeys(trainers))
+    gpu_ids = all_gpus if any(trainer.accelerator != "cpu" for trainer in trainers) else []
+    each = max((trainer.devices for trainer in trainers), default=1)
+    there = counted(len(gpu_ids), "GPU") if gpu_ids else counted(len(all_cores), "CPU core")
+    if trainers and devices and not each <= devices <= len(gpu_ids or all_cores):
+        raise InputError(
+            f"--devices {devices}: must be at least what one trial needs, trainer.devices = {each}, and at most what "
+            f"this machine has, {there}; change one of them"
+        )
+    if trainers and per_device and not gpu_ids:
+        raise InputError(
+            f"--per-device {per_device}: shares a GPU among trials, but these are trained on CPU cores here; use "
+            "--parallel"
+        )
+    gpu_ids, cores = gpu_ids[:devices], all_cores[: None if gpu_ids else devices]
+    count = min(parallel or max(1, len(gpu_ids or cores) // each) * (per_device or 1), max(1, trial_count))
+
+    def shares(ids: list[Any], size: int) -> list[list[Any]]:
+        return [[ids[(worker * size + i) % len(ids)] for i in range(size)] for worker in range(count)]
+
+    gpus_by_worker = [",".join(share) for share in shares(gpu_ids, each)] if gpu_ids else []
+    is_pinned = per_device or (devices and not gpu_ids)
+    cores_by_worker = shares(cores, max(1, len(cores) // count)) if is_pinned else []
+    return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How trials end early
+
+
+def ask_to_end(process: BaseProcess) -> None:
+    """Ask a trial to save and end."""
+    with suppress(ProcessLookupError, TypeError):  # it has ended
+        os.killpg(process.pid, signal.SIGTERM)  # type: ignore[arg-type]
+
+
+def end(process: BaseProcess) -> None:
+    """Kill a trial, and whatever it has left behind in its session."""
+    assert process.pid is not None
+    kill(process.pid)
+    process.join()
+
+
+def end_all(processes: Sequence[BaseProcess]) -> None:
+    """Ask every trial to save and end. Kill those that have not ended in time; kill all at a second Ctrl-C."""
+    for process in processes:
+        ask_to_end(process)
+    deadline = time.monotonic() + GRACE_S
+    signal.signal(signal.SIGINT, raise_stopped)
+    with suppress(Stopped):
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+    install_handler(signal.SIG_IGN)
+    for process in processes:
+        end(process)
+    install_handler(raise_stopped)

@@ -1,0 +1,132 @@
+"""What a sweep shows while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, Task
+from rich.text import Text
+
+from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.queue import Ending, TrialQueue
+from transformer_pl.runtime.terminal import format_duration, say
+from transformer_pl.trials.metrics import line_kind
+
+DRAW_EVERY_S = 1.0  # in a terminal
+PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
+RECENT = 20  # lines of metrics, in which the last line of training is looked for
+
+
+class _Bars(Progress):
+    """A bar for each running trial, and a line below them."""
+
+    summary = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(self.summary, no_wrap=True, overflow="ellipsis")
+
+
+class ProgressView:
+    """Shows the running trials of a queue, counts the others, and prints a line for each that ended. Use it in `with`.
+
+    cached: how many trials of the sweep needed no training.
+    """
+
+    def __init__(self, console: Console, queue: TrialQueue, cached: int):
+        self.console, self.queue, self.cached = console, queue, cached
+        self.running = dict[str, Task]()  # by the trial's id
+        self.counts = dict.fromkeys(("done", "pruned", "diverged", "failed"), 0)  # of those that ended here
+        self.waits: str | None = None  # what the queue waits for while nothing runs
+        self._trained = 0.0  # FLOPs of the trials that ended here
+        self._started_s = self._shown_s = time.monotonic()
+        columns = "{task.description}", BarColumn(bar_width=None), "{task.fields[state]}"
+        self.bars = _Bars(*columns, console=console, auto_refresh=False, transient=True, expand=True)
+        self.bars.speed_estimate_period = 3600.0  # seconds: a step is seen when it is logged
+
+    def __enter__(self) -> "ProgressView":
+        if self.console.is_interactive:
+            self.bars.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.bars.stop()
+
+    def started(self, planned: PlannedTrial) -> None:
+        lines = planned.trial.metrics(last=RECENT)
+        first = max((line["step"] for line in lines if line_kind(line) == "train"), default=0)
+        bar = self.bars.add_task(planned.name, total=planned.config.steps, completed=first, state="starting")
+        self.bars.update(bar, planned=planned, started_at=time.time(), begun=first)
+        self.running[planned.identity.trial] = self.bars.tasks[-1]
+
+    def ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
+        """Count a trial that ended and print its line. description: for people."""
+        task = self._drop(planned)
+        self.counts[ending] += 1
+        if ending == "done":
+            self._trained += self._flops(task, planned.config.steps - task.fields["begun"])
+        ended = self.cached + sum(self.counts.values())
+        total = ended + len(self.running) + self.queue.left().trials
+        self.say(f"[{ended}/{total}] {planned.name}  {format_duration(task.elapsed or 0.0)}  {description}")
+
+    def waits_again(self, planned: PlannedTrial, why: str) -> None:
+        """A trial that ran here has not ended, and waits. why: for people."""
+        self._drop(planned)
+        self.say(f"{planned.name}  {why}")
+
+    def say(self, line: str) -> None:
+        """Print a line above the view."""
+        say(self.console, line)
+
+    def refresh(self) -> None:
+        """Draw or print the state, if it is time to. Call this often."""
+        now, draws = time.monotonic(), self.console.is_interactive
+        if now - self._shown_s < (DRAW_EVERY_S if draws else max(PRINT_EVERY_S, (now - self._started_s) / 20)):
+            return
+        self._shown_s = now
+        for task in self.running.values():
+            self._look_at(task)
+        self.bars.summary = self._summary()
+        if draws:
+            self.bars.refresh()
+            return
+        for task in self.running.values():
+            self.say(f"  {task.description:24} {task.fields['state']}")
+        self.say(f"  {self.bars.summary}")
+
+    def _look_at(self, task: Task) -> None:
+        """Update the bar of a trial by the last line of its metrics since it was started."""
+        planned: PlannedTrial = task.fields["planned"]
+        lines = [line for line in planned.trial.metrics(last=RECENT) if line_kind(line) == "train"]
+        last, steps = lines[-1] if lines else {}, planned.config.steps
+        if last.get("time", 0.0) < task.fields["started_at"]:
+            return
+        self.bars.update(task.id, completed=last["step"])
+        left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
+        if last["step"] + planned.config.trainer.log_every > steps:  # no training line will follow
+            left = "evaluating"
+        state = f"{last['step']}/{steps}  loss {last['train/loss']:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
+        self.bars.update(task.id, state=state.rstrip())
+
+    def _summary(self) -> str:
+        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`, at the FLOPs per second until now."""
+        (waiting, to_do), trained = self.queue.left(), self._trained
+        for task in self.running.values():
+            to_do += self._flops(task, task.remaining or 0)
+            trained += self._flops(task, task.completed - task.fields["begun"])
+        counts = self.counts | {"cached": self.cached, "running": len(self.running), "waiting": waiting}
+        parts = [*(f"{count} {state}" for state, count in counts.items() if count), self.waits]
+        elapsed = time.monotonic() - self._started_s
+        left = f", about {format_duration(to_do * elapsed / trained)} left" if to_do and trained else ""
+        return f"{', '.join(filter(None, parts))}; {format_duration(elapsed)} so far{left}"
+
+    def _flops(self, task: Task, steps: float) -> float:
+        """The FLOPs of so many steps of a running trial."""
+        planned: PlannedTrial = task.fields["planned"]
+        return self.queue.estimates[planned.row].cost.flops * steps / planned.config.steps
+
+    def _drop(self, planned: PlannedTrial) -> Task:
+        task = self.running.pop(planned.identity.trial)
+        self.bars.remove_task(task.id)
+        return task

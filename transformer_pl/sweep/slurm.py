@@ -1,0 +1,117 @@
+"""Submits a sweep to SLURM: a job array, each task of which runs the same sweep command as a worker.
+
+A worker trains what nobody else trains, on all that its task has, and ends when nothing is left. Before its time limit,
+and when it is preempted, it saves and is requeued. The workers share the sweep as any commands on one runs folder do.
+"""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.files import read_yaml, write_atomically
+from transformer_pl.runtime.terminal import counted, say
+
+SAVE_S = 120  # before its time limit a worker is told to save and end
+MOST_TASKS = 1000  # what clusters usually allow of an array
+OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
+SCRIPT = """\
+#!/bin/bash
+{options}
+
+trap 'at_limit=yes; kill -TERM $sweep' USR1  # SLURM sends it {save_s} s before the time limit
+trap : TERM  # of a preemption or scancel: SLURM sends it to the sweep as well
+{command} &
+sweep=$!
+while kill -0 $sweep 2> /dev/null; do sleep 1; done  # a signal may end `wait`, and bash may then lose the exit code
+wait $sweep
+code=$?
+if [ "$at_limit" ] && [ $code = 143 ]; then
+    scontrol requeue "$SLURM_JOB_ID" && sleep 60
+fi
+exit $code
+"""
+
+
+def submit_workers(options: argparse.Namespace, folder: Path, console: Console, trial_count: int) -> bool:
+    """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
+
+    False where nothing is left to train, and with --wait, when all workers have ended. options: of the sweep command.
+    folder: of the sweep. Raises an InputError for mistakes in the file of --slurm, and where sbatch refuses the job.
+    """
+    sbatch_options = read_options(options.slurm)
+    tasks = min(trial_count, options.parallel or MOST_TASKS, MOST_TASKS)
+    if not tasks:
+        return bool(options.plan)
+    script = array_script(folder, sbatch_options, tasks, sys.argv[1:])
+    if options.plan:
+        say(console, f"would submit to sbatch:\n{script}")
+        return True
+    say(console, f"submitting {counted(tasks, 'worker')} to SLURM")
+    path = folder / "slurm" / "array.sh"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, script)
+    words = ["sbatch", "--parsable", *(["--wait"] if options.wait else []), str(path)]  # --wait: until all tasks end
+    try:
+        done = subprocess.run(words, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise InputError(
+            "--launcher slurm: needs the command sbatch; start this on a login node of a cluster"
+        ) from None
+    if not done.stdout.strip():  # with --wait the exit code is that of the tasks
+        reason = " ".join(done.stderr.split())
+        raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
+    if not options.wait:
+        job = done.stdout.strip().partition(";")[0]
+        say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")
+        say(console, "the same command without --launcher slurm prints the table, and trains here what is left")
+    return not options.wait
+
+
+def read_options(path: Path | None) -> dict[str, str]:
+    """The options of sbatch for one task, from a YAML file: `partition: long`. Raises an InputError for its mistakes.
+
+    sbatch itself says which options and values it knows.
+    """
+    options, mistakes = {}, []
+    for key, value in (read_yaml(path) if path else {}).items():
+        if key in OURS:
+            mistakes.append(f"{path}: {key} = {shown(value)}: is set by the sweep itself; leave it out")
+        elif key == "time" and not isinstance(value, str):  # YAML reads 2:00:00 as 7200
+            mistakes.append(f'{path}: time = {shown(value)}: must be in quotes, such as "2:00:00"; add them')
+        elif not re.fullmatch(r"[a-z-]+", str(key)) or not re.fullmatch(r"\S+", str(value)):
+            mistakes.append(f"{path}: {key} = {shown(value)}: must be an option of sbatch with a plain value; fix it")
+        else:
+            options[key] = str(value)
+    if mistakes:
+        raise InputError(*mistakes)
+    return options
+
+
+def array_script(folder: Path, options: Mapping[str, str], tasks: int, words: Sequence[str]) -> str:
+    """The batch script of an array of workers.
+
+    folder: of the sweep, where the tasks print. options: of sbatch. words: of the sweep command, as they were typed.
+    """
+    output = str(folder / "slurm").replace("%", "%%")
+    lines = [
+        f"--job-name={folder.name}",
+        f"--array=0-{tasks - 1}",
+        *(f"--{key}={value}" for key, value in options.items()),
+        "--ntasks=1",
+        f"--output={shlex.quote(output)}/%A.%a.txt",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:USR1@{SAVE_S}",
+    ]
+    words = [word for word in words if word != "--plan"]
+    command = [sys.executable, "-m", "transformer_pl.sweep", *words, "--worker"]
+    return SCRIPT.format(
+        options="\n".join(f"#SBATCH {line}" for line in lines), save_s=SAVE_S, command=shlex.join(command)
+    )

@@ -1,0 +1,177 @@
+"""Checkpoints: what a trial needs to continue exactly where it was interrupted.
+
+Lightning's ModelCheckpoint does not do for that. By minutes it saves between the parts of an accumulated batch, whose
+gradients no checkpoint holds, and before a validation that is due at the same step, which a resumed training skips.
+"""
+
+import math
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from transformer_pl.runtime import machine
+from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.files import put_in_place
+from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
+from transformer_pl.train.module import TransformerModule
+
+
+class Checkpoints(L.Callback):
+    """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and on SIGINT or SIGTERM.
+
+    `last.ckpt` is the newest, `previous.ckpt` the one before it. With `average` k > 1 the weights of the last k
+    validations are kept too (Section 6.1); the end of the training counts as one. Nothing is saved of a training that
+    has diverged.
+    """
+
+    def __init__(
+        self, folder: Path, average: int = 1, minutes: float = math.inf, check: Callable[[], None] = lambda: None
+    ):
+        """check: called before anything is written; raises an error where another process has taken the trial over."""
+        self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
+        self.earlier_s = 0.0  # seconds that earlier processes trained
+        self.accumulate = 1  # parts of a batch, from the trainer
+        self._signal: int | None = None  # the signal that asked to stop
+        self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
+
+    def newest(self) -> tuple[Path | None, int]:
+        """The newest checkpoint that can be loaded, and its step; None and 0 without one.
+
+        One that cannot be loaded is renamed, with a warning.
+        """
+        for path in (self.folder / "last.ckpt", self.folder / "previous.ckpt"):
+            if path.exists():
+                try:
+                    return path, torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"]
+                except Exception as error:  # torch raises nearly anything for bytes that it cannot read
+                    if not getattr(rank_zero_only, "rank", 0):
+                        aside = path.replace(f"{path}.damaged")
+                        reason = (str(error) or type(error).__name__).splitlines()[0]
+                        warn(f"{path}: cannot be loaded: {reason}; it is now {aside.name}, and an older one is used")
+        return None, 0
+
+    def averaged(self) -> dict[str, torch.Tensor] | None:
+        """The mean of the weights of the last k validations, or of all if there were fewer; None where k = 1.
+
+        Whole numbers, such as an index that a component keeps, are those of the last.
+        """
+        if self.average == 1:
+            return None
+        files = sorted(self.folder.glob("weights.*.pt"))
+        total: dict[str, torch.Tensor] = {}
+        for file in files:  # one after the other, on the CPU: of a large model they are many gigabytes
+            for name, value in torch.load(file, map_location="cpu", weights_only=True).items():
+                total[name] = total[name] + value if name in total and value.is_floating_point() else value
+        return {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.accumulate = trainer.accumulate_grad_batches
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._started, self._saved = time.perf_counter() - self.earlier_s, time.monotonic()
+        install_handler(self._note_signal)
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._random_states:  # not earlier, because Lightning draws random numbers while it starts
+            if len(self._random_states) == trainer.world_size:
+                _restore_random_state(self._random_states[trainer.global_rank])
+            self._random_states = None
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:  # a checkpoint holds no gradients of part of a batch
+            return
+        if trainer.global_step < trainer.max_steps and not _validates_now(trainer):  # else save after the validation
+            is_due = time.monotonic() >= self._saved + 60 * self.minutes
+            if trainer.strategy.reduce_boolean_decision(is_due or self._signal is not None, all=False):
+                self._save(trainer)
+                self._stop_if_asked(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        machine.return_freed_memory()
+        self._save(trainer, counts=True)
+        if trainer.global_step < trainer.max_steps:
+            self._stop_if_asked(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not _validates_now(trainer):
+            self._save(trainer, counts=True)
+        self._stop_if_asked(trainer)  # by a signal during the last validation
+
+    def _note_signal(self, signum: int, frame: object) -> None:
+        """Remember the signal until the step ends. Lightning restores the earlier handler after the training."""
+        self._signal = signum
+        expect_another()
+
+    def _stop_if_asked(self, trainer: L.Trainer) -> None:
+        """Stop after a checkpoint was saved."""
+        if trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False):
+            raise Stopped(self._signal or signal.SIGTERM)
+
+    def _save(self, trainer: L.Trainer, counts: bool = False) -> None:
+        """Save a checkpoint, on every rank. counts: its weights are among those that are averaged."""
+        module = cast(TransformerModule, trainer.lightning_module)
+        module.stop_if_diverged()
+        self.check()
+        if counts and self.average > 1:  # first: a process that resumes from this checkpoint does not validate again
+            weights = module.weights()
+            if trainer.is_global_zero:
+                torch.save(weights, self.folder / "new.weights")
+                put_in_place(self.folder / "new.weights", self.folder / f"weights.{trainer.global_step:09d}.pt")
+                for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
+                    old.unlink()
+        new, last = self.folder / "new.ckpt", self.folder / "last.ckpt"
+        trainer.save_checkpoint(new)
+        self._saved = time.monotonic()
+        if trainer.is_global_zero:
+            if last.exists():
+                last.replace(self.folder / "previous.ckpt")
+            put_in_place(new, last)
+
+    def state_dict(self) -> dict[str, Any]:
+        random_states: list[Any] = [_random_state()]  # by rank
+        if torch.distributed.is_initialized():
+            random_states *= torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(random_states, random_states[0])
+        seconds = time.perf_counter() - self._started
+        return {"seconds": seconds, "random": random_states, "accumulate": self.accumulate}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["accumulate"] != self.accumulate:  # Lightning counts parts of batches
+            raise InputError(
+                f"trainer.accumulate = {self.accumulate}: must be {state['accumulate']}, with which this trial began, "
+                f"as its checkpoints count parts of batches; set that, or remove {self.folder} to begin again"
+            )
+        self.earlier_s, self._random_states = state["seconds"], state["random"]
+
+
+def _validates_now(trainer: L.Trainer) -> bool:
+    """Whether a validation follows the step that has just ended."""
+    assert trainer.val_check_batch  # set, because the trainer has a val_check_interval
+    return trainer.global_step * trainer.accumulate_grad_batches % trainer.val_check_batch == 0
+
+
+def _random_state() -> dict[str, Any]:
+    """The state of every random number generator, in plain types, which checkpoints can load."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    numbers = (name, np.asarray(keys).tolist(), *rest)
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": numbers, "cuda": cuda}
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    if state["cuda"] is not None and torch.cuda.is_available():  # a trial may continue on another device
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,174 @@
+"""A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_pl.config import BOS, EOS, Config, Decode, sizes
+from transformer_pl.config.component_sources import kept_sources
+from transformer_pl.data.batches import collate, eval_batches, padded
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokenizer import Tokenizer
+from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.model import Transformer
+from transformer_pl.model.beam_search import CachedSteps, Hypothesis, beam_search
+from transformer_pl.model.loss import negative_log_likelihood
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import checked_scores, task_of
+from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
+from transformer_pl.trials.trial import Trial
+
+EXAMPLES = 20  # validation sentences whose translations W&B shows
+
+
+class Likelihood(NamedTuple):
+    """Of each reference, in the order of the split."""
+
+    nll: np.ndarray  # (sentences,) nats: the negative log-likelihood without label smoothing, EOS included
+    tokens: np.ndarray  # (sentences,) EOS included
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return float(self.nll.sum() / self.tokens.sum())
+
+
+def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likelihood:
+    """Score every reference, in batches of at most `tokens` tokens per language."""
+    nll, lengths = np.zeros(len(split.source)), split.target.lengths_with_special
+    for indexes in eval_batches(split.source.lengths_with_special, lengths, tokens):
+        batch = collate(split, indexes)
+        with _evaluating(model) as device:
+            target = batch.target_out.to(device)
+            states = model.states(batch.source.to(device), batch.target_in.to(device))
+            of_tokens = negative_log_likelihood(model.embedding, states, target)
+            nll[indexes] = of_tokens.double().sum(-1).cpu().numpy()
+    return Likelihood(nll, lengths)
+
+
+def translate(
+    model: Transformer, source: Tokens, decode: Decode, tokens: int, n_best: int = 1
+) -> list[list[Hypothesis]]:
+    """Return the n_best translations of every sentence (Section 6.1).
+
+    A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
+    nearly as much as the first ones.
+    """
+    translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
+    for indexes in eval_batches(source.lengths_with_special, None, tokens):
+        rows = torch.from_numpy(padded(source, indexes))
+        limits = torch.from_numpy(source.lengths[indexes] + decode.extra)
+        with _evaluating(model) as device:
+            step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
+            outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha, n_best=n_best)
+        for index, hypotheses in zip(indexes, outputs, strict=True):
+            translations[index] = hypotheses
+    return translations
+
+
+def best_translations(
+    model: Transformer, source: Tokens, tokenizer: Tokenizer, decode: Decode, tokens: int
+) -> list[str]:
+    """Return the best translation of every sentence as text; an empty text if there is none."""
+    translations = translate(model, source, decode, tokens)
+    return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
+
+
+@contextmanager
+def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Iterator[Transformer]:
+    """The model of a trained trial, on a GPU if there is one. Its components are those that were trained.
+
+    Raises an InputError for weights that do not fit.
+    """
+    with kept_sources(config.model, trial.sources):
+        model = Transformer(sizes(config.model, len(prepared.tokenizer)))
+        weights = trial.folder / "weights.pt"
+        try:
+            model.load_state_dict(torch.load(weights, weights_only=True))
+        except Exception as error:  # torch raises nearly anything for bytes that it cannot read
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
+        yield model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
+
+
+class Evaluation(NamedTuple):
+    """What a trained model is worth."""
+
+    params: int
+    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
+    score: str  # which of these the task compares rows by, such as bleu
+    signature: str  # how that was computed
+    examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
+
+
+def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
+    """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
+
+    Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
+    """
+    metrics: dict[str, float] = {}
+    sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
+    splits = [prepared.split(name) for name in sets]
+    every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
+    with trained_model(config, prepared, trial) as model:
+        likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
+        if not all(math.isfinite(nll.loss) for nll in likelihoods):
+            raise Diverged(config.steps)
+        with diverged_if_not_finite(config.steps):
+            translations = best_translations(model, every, prepared.tokenizer, config.decode, tokens)
+        params = sum(p.numel() for p in model.parameters())
+    first = len(splits[0].source)
+    hypotheses = {"val": translations[:first], "test": translations[first:]}
+    for name, nll in zip(sets, likelihoods, strict=True):
+        scores = checked_scores(hypotheses[name], prepared.text(name)[1], config)
+        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": perplexity(nll.loss)}
+        metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
+        trial.save_sentences(name, hypotheses[name], task.measure.name, scores.statistics, nll.nll, nll.tokens)
+    lines = zip(*prepared.text("val"), hypotheses["val"], strict=True)
+    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:EXAMPLES]]
+    return Evaluation(params, metrics, task.measure.name, scores.signature, examples)
+
+
+def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:
+    """Return the attention weights of every layer: for each site, one tensor (B, h, Lq, Lk) per layer.
+
+    source (B, Ls), target (B, Lt), padded. The sites are `encoder`, `decoder` and `cross`. A site is left out if its
+    attention component has no method `weights`.
+    """
+    maps: dict[str, list[Tensor]] = {}
+    hooks = []
+    for name, module in model.named_modules():
+        if callable(getattr(module, "weights", None)) and name.endswith("attention.attention"):
+            site = "cross" if "cross" in name else name.partition(".")[0]
+            record = partial(_record_weights, maps.setdefault(site, []))
+            hooks.append(module.register_forward_pre_hook(record, with_kwargs=True))
+    try:
+        with _evaluating(model) as device:
+            model(source.to(device), target.to(device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return maps
+
+
+def _record_weights(maps: list[Tensor], attention: Any, inputs: tuple, named: dict[str, Any]) -> None:
+    Q, K, _, *mask_and_start = inputs
+    maps.append(attention.weights(Q, K, *mask_and_start, **named))
+
+
+@contextmanager
+def _evaluating(model: Transformer) -> Iterator[torch.device]:
+    """Switch off dropout and gradients. Yields the model's device."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():  # a table that a component extends here must serve training, too
+            yield next(model.parameters()).device
+    finally:
+        model.train(training)

@@ -1,0 +1,154 @@
+"""Train a trial to the end of its schedule and keep its weights; or reuse those of a trial that trained the same."""
+
+import logging
+import warnings
+from typing import Any
+
+import lightning as L
+import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
+import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
+
+from transformer_pl.config import Config
+from transformer_pl.data.datamodule import TranslationDataModule
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime import machine
+from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
+from transformer_pl.train import devices
+from transformer_pl.train.checkpoint import Checkpoints
+from transformer_pl.train.logger import MetricsFile
+from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.precision import MasterWeights
+from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_run import TrialRun
+
+
+def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) -> float:
+    """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
+
+    file: of the metrics, which is opened here. Returns the seconds that earlier processes trained, before an
+    interruption. Raises Diverged or Stopped.
+    """
+    config = run.config
+    L.seed_everything(config.seed, verbose=False)
+    module = TransformerModule(config, len(prepared.tokenizer))
+    if compiles(config):
+        module.compile_layers()
+    data = TranslationDataModule(config, prepared)
+    folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
+    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
+    trainer = build_trainer(config, [file, *loggers], [checkpoints])
+    newest, step = checkpoints.newest()
+    file.start(step)
+    trainer.fit(module, data, ckpt_path=newest, weights_only=True)
+    weights = module.weights()
+    if trainer.is_global_zero:
+        run.trial.save_weights(checkpoints.averaged() or weights)
+    return checkpoints.earlier_s
+
+
+def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
+    """Lightning's trainer for a config.
+
+    Under SLURM, Lightning would requeue the job itself, with a checkpoint in the working folder.
+    """
+    plugins: list[Any] = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    precision = config.trainer.precision
+    if precision == "bf16-master":
+        plugins.append(MasterWeights())
+    strategy: str | Strategy = config.trainer.strategy
+    if strategy == "fsdp2":
+        ranks = config.trainer.devices * config.trainer.num_nodes
+        strategy = ModelParallelStrategy(ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return L.Trainer(
+        plugins=plugins,
+        accelerator=accelerator(config),
+        devices=config.trainer.devices,
+        num_nodes=config.trainer.num_nodes,
+        strategy=strategy,
+        precision=None if precision == "bf16-master" else precision,
+        max_steps=config.steps,
+        accumulate_grad_batches=config.trainer.accumulate,
+        val_check_interval=config.trainer.val_every * config.trainer.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        inference_mode=False,  # as in `evaluate`: a table that a component extends then must serve training, too
+        logger=loggers,
+        callbacks=callbacks,
+        use_distributed_sampler=False,
+        log_every_n_steps=1,  # the module decides when it logs
+        enable_checkpointing=False,  # see train/checkpoint.py
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
+    """The result of a finished trial that differs from this one only in decoding; None without one.
+
+    None also where this one has begun to train, or is to be trained again.
+    """
+    if rerun or (run.trial.folder / "checkpoints").exists():
+        return None
+    for result in finished_results(run.runs):
+        same_weights = result["weights_id"] == run.identity.weights and result["id"] != run.identity.trial
+        if same_weights and (result["folder"] / "weights.pt").exists():
+            return result
+    return None
+
+
+def reuse_weights(run: TrialRun, result: dict[str, Any], file: MetricsFile) -> float:
+    """Hard-link the weights of the trial of a result that `trained_elsewhere` has found. Returns what `fit` returns."""
+    print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
+    run.trial.link(result["folder"], "weights.pt", "metrics.jsonl")
+    file.start(run.config.steps)
+    return 0.0
+
+
+def accelerator(config: Config) -> str:
+    """`cuda` or `cpu`, named to Lightning so that it cannot choose another.
+
+    Raises an InputError where this machine cannot train the trial as its config says.
+    """
+    return devices.accelerator(config.trainer, torch.cuda.device_count())
+
+
+def gpu_names(config: Config) -> list[str]:
+    """The names of the GPUs of this machine that a trial is trained on; none where that is the CPU."""
+    count = config.trainer.devices if accelerator(config) == "cuda" else 0
+    return [torch.cuda.get_device_name(index) for index in range(count)]
+
+
+def compiles(config: Config) -> bool:
+    """Whether the layers are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
+    if config.trainer.compile == "auto":
+        whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
+        return whole and accelerator(config) == "cuda"
+    return config.trainer.compile == "on"
+
+
+def use_threads(config: Config, trial: Trial) -> int:
+    """Set torch's number of threads to the trial's, and return it."""
+    share = chosen_thread_count()  # for each process; torch has read it only if this process was not forked
+    if share is None:
+        share = max(1, torch.get_num_threads() // config.trainer.devices)
+    threads = trial.threads(config.trainer.threads, share)
+    torch.set_num_threads(threads)
+    set_thread_count(threads)
+    return threads
+
+
+def start_libraries() -> None:
+    """Set what torch and Lightning do by default: fp32 stays fp32, memory and code are kept, and noise is silenced."""
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
+    machine.keep_freed_memory()
+    keep_compiled_products()
+    torch.set_flush_denormal(True)  # numbers below 1e-38 make a product of matrices up to 25 times as slow
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    messages = (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*")
+    for message in (*messages, ".*returned a view tensor.*"):  # the code changes no keys or values in place
+        warnings.filterwarnings("ignore", message)

@@ -1,0 +1,194 @@
+"""The LightningModule: trains the model of Section 3 as Section 5 describes."""
+
+import math
+import time
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+from transformer_pl.config import PAD, Config, Decode, sizes
+from transformer_pl.data.batches import Batch
+from transformer_pl.data.datamodule import TranslationDataModule
+from transformer_pl.data.tokens import evenly_spaced
+from transformer_pl.model import DecoderLayer, Transformer
+from transformer_pl.model.loss import negative_log_likelihood, smoothed_loss
+from transformer_pl.model.schedule import learning_rate
+from transformer_pl.runtime.signals import component_code
+from transformer_pl.task import checked_scores, task_of
+from transformer_pl.train.evaluate import best_translations
+from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
+
+
+class TransformerModule(L.LightningModule):
+    """A Transformer, its loss, Adam and the learning-rate schedule. Metrics go to the trainer's loggers."""
+
+    def __init__(self, config: Config, vocab_size: int):
+        super().__init__()
+        self.config = config
+        self.sizes = sizes(config.model, vocab_size)
+        self.model = Transformer(self.sizes)
+        self._trained = torch.zeros(2)  # on this rank since the last log line: loss in nats, target tokens
+        self._diverged_at = torch.tensor(math.inf)  # the first step on this rank whose loss was not finite
+        self._seconds = 0.0  # trained since the last log line, without validations
+        self._clock = 0.0  # up to when they are counted
+        self._compiled = False
+
+    def configure_model(self) -> None:
+        """Under FSDP2, shard every weight, and with it Adam's state, over the ranks."""
+        if self.device_mesh is not None:
+            shards: dict[str, Any] = {"mesh": self.device_mesh["data_parallel"]}
+            for layer in (*self.model.encoder, *self.model.decoder):
+                if isinstance(layer, DecoderLayer):  # the encoder calls it too, before the layer's own forward
+                    fully_shard(layer.cross_attention, **shards)
+                    register_fsdp_forward_method(layer.cross_attention, "keys_values")
+                fully_shard(layer, **shards)
+            fully_shard(self.model, **shards)
+            register_fsdp_forward_method(self.model, "states")
+
+    def compile_layers(self) -> None:
+        """Let the layers compile themselves when training calls them: once, for all lengths.
+
+        Dropout draws the same masks as without compiling, so that numbers differ in their last digits only.
+        """
+        self._compiled = True
+        for layer in (*self.model.encoder, *self.model.decoder):
+            layer.compile(dynamic=True, options={"fallback_random": True})
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
+        state = self.trainer.strategy.lightning_module_state_dict()
+        return {name.removeprefix("model."): value for name, value in state.items()}
+
+    def log_now(self, metrics: dict[str, float]) -> None:
+        """Give metrics of the last step to every logger."""
+        for logger in self.loggers:
+            logger.log_metrics(metrics, self.trainer.global_step)
+
+    # `component_code` must guard these methods and not the trainer: Lightning takes a component's StopIteration for the
+    # end of an epoch, and its KeyboardInterrupt for Ctrl-C.
+
+    @component_code()
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The smoothed loss per target token of the global batch.
+
+        `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
+        its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
+        """
+        states = self.model.states(batch.source, batch.target_in)
+        loss = smoothed_loss(self.model.embedding, states, batch.target_out, self.config.optim.eps_ls)
+        step = self.trainer.global_step + 1
+        # Only a tensor operation, so that no step waits for a GPU. `stop_if_diverged` reads the value.
+        self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
+        self._trained[0] += loss.detach()
+        self._trained[1] += (batch.target_out != PAD).sum()
+        return loss / batch.tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    def stop_if_diverged(self, *values: Tensor) -> None:
+        """Raise Diverged on every rank if on any rank an earlier loss, a weight, or one of `values` is not finite.
+
+        The error names the first step that is known to have diverged. Call it on every rank, and not at every step: it
+        waits for the device.
+        """
+        weights = (weight.to_local() if isinstance(weight, DTensor) else weight for weight in self.parameters())
+        finite = torch.stack([value.isfinite().all() for value in (*weights, *values)]).all()
+        first = torch.where(finite, self._diverged_at, self._diverged_at.clamp(max=self.trainer.global_step))
+        step = self.trainer.strategy.reduce(first, reduce_op="min").item()
+        if math.isfinite(step):
+            raise Diverged(int(step))
+
+    @component_code()
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def on_train_start(self) -> None:
+        if self.global_rank:  # dropout differs from rank to rank, after all have built the same weights
+            torch.manual_seed(self.config.seed + self.global_rank)
+        self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
+        self._clock = time.perf_counter()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save the sums and the seconds that the next log line is made from. Lightning calls it on every rank."""
+        sums = self.trainer.strategy.all_gather(self._trained)  # (ranks, 2), or (2,)
+        checkpoint["trained"] = {"sums": sums.reshape(-1, 2).tolist(), "seconds": self._seconds}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore them. Where the number of ranks is another, rank 0 gets the sums of all."""
+        self._seconds, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
+        if len(sums) != self.trainer.world_size:
+            sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, 2)])
+        self._trained = sums[self.global_rank]
+
+    def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:  # type: ignore[override]
+        """Log, and step the schedule.
+
+        Lightning calls it after every optimiser step, before a callback may save and stop: so no line is logged twice.
+        """
+        scheduler.step()
+        logs = self.trainer.global_step % self.config.trainer.log_every == 0
+        loss, tokens = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
+        now = time.perf_counter()
+        self._seconds, self._clock = self._seconds + now - self._clock, now
+        if logs:
+            if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
+                self.stop_if_diverged()
+            (lr,) = scheduler.get_last_lr()
+            self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / self._seconds})
+            self._trained, self._seconds = torch.zeros_like(self._trained), 0.0
+
+    def on_validation_epoch_start(self) -> None:
+        self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
+        if self._compiled:  # other lengths, no gradients, caches: each would be compiled anew
+            torch.compiler.set_stance("force_eager")
+
+    @component_code()
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        states = self.model.states(batch.source, batch.target_in)
+        nll = negative_log_likelihood(self.model.embedding, states, batch.target_out)
+        self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
+
+    def on_validation_epoch_end(self) -> None:
+        self.stop_if_diverged(self._validated)
+        loss, tokens = self._sum_over_ranks(self._validated)
+        self.log_now({"val/loss": loss / tokens, "val/ppl": perplexity(loss / tokens)})
+        if self.config.trainer.bleu_sample:
+            self._score_sample(self.trainer.datamodule)  # type: ignore[attr-defined]
+
+    @component_code()
+    def _score_sample(self, data: TranslationDataModule) -> None:
+        """Log the score of `trainer.bleu_sample` evenly spaced sentences of the validation set: cheap, for a pruner.
+
+        Every rank translates all of them, since each has the whole model.
+        """
+        prepared, keys, task = data.prepared, self.config.trainer, task_of(self.config.data)
+        source, (_, references) = prepared.split("val").source, prepared.text("val")
+        chosen = evenly_spaced(len(source), keys.bleu_sample)
+        quick = Decode(beam=1)  # no key of decoding counts: trials that differ in these share their training
+        with diverged_if_not_finite(self.trainer.global_step):
+            sample = source.take(chosen)
+            hypotheses = best_translations(self.model, sample, prepared.tokenizer, quick, keys.eval_tokens)
+        scores = checked_scores(hypotheses, [references[i] for i in chosen], self.config)
+        self.log_now({task.sample_metric: scores.metrics[task.measure.name]})
+
+    def on_validation_end(self) -> None:
+        """Leave the time of the validation and of its callbacks out of the training rate."""
+        if self._compiled:
+            torch.compiler.set_stance("default")
+        self._clock = time.perf_counter()
+
+    def configure_optimizers(self) -> Any:
+        """Adam and the learning rate of equation 3, Section 5.3."""
+        optim = self.config.optim
+        adam = torch.optim.Adam(
+            self.model.parameters(), lr=1.0, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            adam, lambda done: learning_rate(done + 1, self.sizes.d_model, optim.warmup, optim.lr_scale)
+        )
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _sum_over_ranks(self, sums: Tensor) -> list[float]:
+        return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()

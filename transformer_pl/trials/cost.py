@@ -1,0 +1,117 @@
+"""What a model costs before it is trained: parameters and floating-point operations."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from transformer_pl.config import Sizes, not_papers
+from transformer_pl.config.components import component_names
+from transformer_pl.runtime.isolated import isolated
+
+ASSUMED_LENGTH = 25  # tokens per sentence, where the text is not known
+
+
+class Cost(NamedTuple):
+    """The cost of a model and of some computation with it."""
+
+    params: int
+    flops: float  # floating-point operations; a multiply-add counts as two
+
+
+def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
+    """The cost of a forward pass over `sentences` pairs of `source` and `target` tokens each.
+
+    Only matrix products are counted. Where every component is the paper's, a formula gives the cost, without torch.
+    Other models make a dry run and are counted on the meta device. Raises an InputError that names a component which
+    does not run.
+    """
+    if not not_papers(config):
+        return _cost_by_formula(config, sentences, source, target)
+    return isolated(component_names(config), _counted_cost, config, sentences, source, target)
+
+
+def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
+    """The cost of a training of `steps` batches, each with `batch_tokens` tokens per language.
+
+    source and target: mean tokens per sentence, which are rounded. A backward pass costs two forward passes.
+    """
+    lengths = max(1, round(source)), max(1, round(target))
+    params, forward = forward_cost(config, 1, *lengths)
+    return Cost(params, 3 * steps * forward * batch_tokens / max(lengths))
+
+
+def short_number(number: float, digits: int = 3) -> str:
+    """A number in three digits and a unit, or as a power of ten: 412K, 63.1M, 3.2e16."""
+    if number >= 1e10:
+        return f"{number:.1e}".replace("e+", "e")
+    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= 0.9995 * size:
+            return f"{number / size:.{digits}g}{unit}"
+    return f"{number:.0f}"
+
+
+def short_numbers(numbers: Sequence[int]) -> list[str]:
+    """Numbers below 10 billion, in as many digits as it takes that different ones look different: 431K, 431.04K."""
+    different = len(set(numbers))
+    enough = (digits for digits in range(3, 10) if len({short_number(n, digits) for n in numbers}) == different)
+    digits = next(enough, 10)
+    return [short_number(number, digits) for number in numbers]
+
+
+def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
+    query_output = c.d_model * c.h * (c.d_k + c.d_v)  # W^Q and W^O, Section 3.2.2
+    keys_values = c.d_model * c.h * (c.d_k + c.d_v)  # W^K and W^V
+    attention = query_output + keys_values
+    ffn = 2 * c.d_model * c.d_ff
+    norm = 2 * c.d_model
+    encoder = attention + ffn + c.d_ff + c.d_model + 2 * norm
+    decoder = 2 * attention + ffn + c.d_ff + c.d_model + 3 * norm
+    params = c.N * (encoder + decoder) + c.vocab_size * c.d_model
+
+    pairs = Ls * Ls + Lt * Lt + Lt * Ls  # of queries and keys: encoder, decoder, cross
+    per_layer = Ls * (attention + ffn + keys_values) + Lt * (attention + ffn + query_output)
+    per_layer += pairs * c.h * (c.d_k + c.d_v)
+    return Cost(params, 2 * B * (c.N * per_layer + Lt * c.d_model * c.vocab_size))
+
+
+def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from transformer_pl.check.dry_run import dry_run
+    from transformer_pl.model import Transformer
+
+    def count(device: str) -> Cost:
+        ids: dict[str, Any] = {"dtype": torch.long, "device": device}
+        counter = FlopCounterMode(display=False)
+        with counter:
+            model = Transformer(c).to(device)
+            model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
+        return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
+
+    device = dry_run(c)
+    try:
+        with torch.device("meta"):
+            return count("meta")
+    except Exception:  # a component reads values, and meta tensors have none
+        with torch.random.fork_rng(devices=[]), _unfused():
+            return count(device)
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """On a CPU, turn off the kernels whose operations torch does not count, and those that compute with zeros."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from transformer_pl.model import kernels
+
+    small, kernels.SMALL = kernels.SMALL, 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns that there is no Intel GPU
+            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        kernels.SMALL = small

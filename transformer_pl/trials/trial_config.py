@@ -1,0 +1,53 @@
+"""From what the user wrote to the config that is trained. Every command that plans or trains a trial goes this way."""
+
+from collections.abc import Iterable
+
+from transformer_pl.config import Config, Model, sizes
+from transformer_pl.config.components import check_components, without_defaults
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import task_of
+from transformer_pl.trials.cost import ASSUMED_LENGTH, forward_cost
+
+
+def trial_config(levels: Iterable[Level]) -> Config:
+    """Merge the levels, lowest first, check the components, and match the number of steps to the budget.
+
+    Raises an InputError that lists every mistake of the keys, or else every mistake of the components.
+    """
+    return as_trained(resolve(levels))
+
+
+def as_trained(config: Config) -> Config:
+    """Check the components and the task of a config that was resolved, and match its steps to the budget.
+
+    Options of components that have their defaults are left out, as they make no other trial.
+    """
+    mistakes = list(check_components(config.model))
+    try:
+        task_of(config.data)
+    except InputError as error:
+        mistakes += error.messages
+    if mistakes:
+        raise InputError(*mistakes)
+    return match_flops(config.model_copy(update={"model": without_defaults(config.model)}))
+
+
+def match_flops(config: Config) -> Config:
+    """Return a config with `optim.match=flops` replaced by the number of steps that it stands for.
+
+    These are as many steps as cost what `optim.max_steps` steps of the paper's base cost at this width and depth;
+    `optim.duration` is ignored. The base is assumed to have the same vocabulary and the same batches.
+
+    Raises an InputError for a component that does not run, because its operations have to be counted.
+    """
+    if config.optim.match == "steps":
+        return config
+    base = Model(width=config.model.width, depth=config.model.depth)
+    base_flops, flops = (
+        forward_cost(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH).flops
+        for model in (base, config.model)
+    )
+    steps = max(1, round(config.optim.max_steps * base_flops / flops))
+    stated = {"match": "steps", "duration": 1.0, "max_steps": steps}
+    return config.model_copy(update={"optim": config.optim.model_copy(update=stated)})
