@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.loggers.logger import Logger
 
 from transformer_pl.config.levels import Level, resolve
-from transformer_pl.data.datamodule import TranslationDataModule
+from transformer_pl.data.datamodule import DataModule
 from transformer_pl.train.fit import build_trainer
 from transformer_pl.train.module import TransformerModule
 
@@ -47,7 +47,7 @@ def fit(prepared, config, *callbacks, checkpoint=None, lines=None):
         notes.lines = lines
     trainer = build_trainer(config, [notes], list(callbacks))
     try:
-        trainer.fit(module, TranslationDataModule(config, prepared), ckpt_path=checkpoint, weights_only=True)
+        trainer.fit(module, DataModule(config, prepared), ckpt_path=checkpoint, weights_only=True)
     finally:
         for signum, handler in handlers:
             signal.signal(signum, handler)

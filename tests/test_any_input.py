@@ -62,10 +62,10 @@ CONTENTS = st.fixed_dictionaries(
 )
 PAPERS = [path for path in SHIPPED if "ablations." not in path.read_text()]  # planned without torch
 SLICES = st.tuples(st.integers(0, 5000), st.integers(0, 30), st.sampled_from([*ODD, *SPELLED, "&a", "*a", "- ", "{"]))
-OPTIONS = ["--scale", "--seeds", "--set", "--parallel", "--rerun", "--beside", "--sampler", "--storage", "--retune"]
+OPTIONS = ["--scale", "--seeds", "--set", "--parallel", "--rerun", "--no-paper", "--sampler", "--storage", "--retune"]
 OPTIONS += ["--help", "--version", "--format", "--beam", "--alpha", "--devices", "--", "-", "--nosuch", "-x"]
 ARGUMENTS = st.one_of(
-    st.sampled_from(["--seeds=1,2", "--set=model.h=4", "--beside=none", "--parallel=2", *OPTIONS]),
+    st.sampled_from(["--seeds=1,2", "--set=model.h=4", "--no-paper", "--parallel=2", *OPTIONS]),
     st.builds(lambda option, value: f"{option}={value}", st.sampled_from(OPTIONS), SCALARS),
     st.sampled_from(["right.yaml", "text", "table3_A", "1,2", "model.h=4", "md", "tpe"]),
     SETTINGS.map("--set={}".format),

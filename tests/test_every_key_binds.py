@@ -191,9 +191,9 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("data.target", "fr"),
         Change("data.train", "other"),
         Change("data.train_pairs", 30),
-        Change("data.most_words", 4),
-        Change("data.most_ratio", 1.5, {"data.train": "other"}),
-        Change("data.unique", True, {"data.train": "other"}),
+        Change("data.max_words", 4),
+        Change("data.max_length_ratio", 1.5, {"data.train": "other"}),
+        Change("data.deduplicate", True, {"data.train": "other"}),
         Change("data.vocab_size", 310),
         Change("data.batch_tokens", 96),
         Change("data.max_length", 9),
@@ -259,7 +259,7 @@ RUNNING = {  # what shows it, of the trial with the change and of the one withou
         lambda made, base: ["test/bleu_tokenised" in one.trial.result()["metrics"] for one in (made, base)],
         [True, False],
     ),
-    Change("trainer.bleu_sample", 3, ALONE): (lambda made, base: made.batches(False) - base.batches(False), 2 * 3),
+    Change("trainer.val_sample", 3, ALONE): (lambda made, base: made.batches(False) - base.batches(False), 2 * 3),
 }
 
 

@@ -93,7 +93,7 @@ class Task(ABC):
 
     @property
     def sample_metric(self) -> str:
-        """The name of the measure of a few sentences during training (`trainer.bleu_sample`)."""
+        """The name of the measure of a few sentences during training (`trainer.val_sample`)."""
         return f"val/{self.measure.name}_sample"
 
     def sides(self, data: Data) -> tuple[str, str]:

@@ -95,7 +95,7 @@ class Raises(FeedForward):
     [
         ("training", "SystemExit", {}),
         ("backward", "StopIteration", {}),
-        ("decoding", "SystemExit", {"trainer.bleu_sample": 3}),
+        ("decoding", "SystemExit", {"trainer.val_sample": 3}),
     ],
 )
 def test_a_component_that_ends_the_training_fails_its_trial(module, tmp_path, when, how, keys):

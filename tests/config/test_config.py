@@ -262,7 +262,7 @@ def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
         {"precision": "bf16-master", "strategy": "fsdp2"},
         {"precision": "bf16-master", "compile": "on"},
         {"compile": "on", "strategy": "fsdp2"},
-        {"bleu_sample": 3, "strategy": "fsdp2"},
+        {"val_sample": 3, "strategy": "fsdp2"},
     ],
     ids=str,
 )

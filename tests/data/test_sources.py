@@ -11,7 +11,7 @@ from transformer_pl.task import open_corpus
 
 def test_without_a_place_the_corpus_is_the_synthetic_one_in_both_directions():
     corpus, turned = open_corpus(Data()), open_corpus(Data(source="de", target="en"))
-    assert corpus.fingerprint == {"corpus": "embedded", "version": synthetic.VERSION}
+    assert corpus.fingerprint == {"corpus": "synthetic", "version": synthetic.VERSION}
     assert list(corpus.pairs("val")) == [tuple(pair) for pair in synthetic.pairs("val")]
     assert list(turned.pairs("val")) == [(de, en) for en, de in synthetic.pairs("val")]
 

@@ -55,9 +55,9 @@ def row(config, *bleus, state="new"):
     return RowResults(config, results, [state if r is None else "done" for r in results])
 
 
-def build_table(rows, base=None, beside=None, names=()):
+def build_table(rows, base=None, shown=None, names=()):
     """The table of these rows, beside the paper's."""
-    return tables.build_table(rows, base, paper_table(rows[0].config.data, beside=beside), names)
+    return tables.build_table(rows, base, paper_table(rows[0].config.data, shown=shown), names)
 
 
 def column(table, name):
@@ -88,7 +88,7 @@ def test_every_published_row_resolves_and_is_found_at_every_scale(scale):
         assert read_published().find(printed).model_dump() == one.model_dump()
     rows = [row(config(scale), 60.0), row(config(scale, model__h=1), 59.0)]
     assert column(build_table(rows, rows[0].config), "row") == ["base", "(A)"]
-    assert column(build_table(rows, rows[0].config, beside="none"), "row") == ["base", ""]
+    assert column(build_table(rows, rows[0].config, shown=False), "row") == ["base", ""]
 
 
 def test_rows_are_matched_by_nominal_settings():
@@ -247,7 +247,7 @@ def test_the_first_note_says_how_the_rows_were_trained():
 )
 def test_a_note_says_what_the_paper_has_otherwise(scale, keys, other):
     rows = [row(config(scale, **keys), 60.0), row(config(scale, **keys, model__h=1), 60.0)]
-    note = build_table(rows, rows[0].config, beside="paper").notes[0]
+    note = build_table(rows, rows[0].config, shown=True).notes[0]
     assert f"other {other}:" in note if other else "other" not in note
 
 
@@ -396,9 +396,9 @@ OWN = [{"data__path": "mine"}, {"data__hub": "some/one"}, {"data__target": "fr"}
 @pytest.mark.parametrize("keys", OWN, ids=str)
 def test_a_text_of_one_s_own_is_not_shown_beside_the_paper(keys):
     rows = [row(config(**keys), 60.0), row(config(model__h=1, **keys), 59.0)]
-    for table in (build_table(rows, rows[0].config), build_table(rows, rows[0].config, beside="none")):
+    for table in (build_table(rows, rows[0].config), build_table(rows, rows[0].config, shown=False)):
         assert not any("paper" in name for name in names(table)) and column(table, "row") == ["base", ""]
-    table = build_table(rows, rows[0].config, beside="paper")
+    table = build_table(rows, rows[0].config, shown=True)
     assert column(table, "row") == ["base", "(A)"] and column(table, "paper BLEU") == ["25.8", "24.9"]
 
 

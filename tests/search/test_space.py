@@ -72,7 +72,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"metric": {"name": "val/bleu"}}, "metric.goal = minimize"),
         ({"metric": {"name": "val/blue", "goal": "maximize"}}, "did you mean val/bleu"),
         (PARSING | {"metric": {"name": "val/bleu", "goal": "maximize"}}, "val/bleu"),
-        ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "trainer.bleu_sample"),
+        ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "trainer.val_sample"),
         ({"run_cap": True}, "run_cap = True"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9}}, "early_terminate.min_iter = None"),
         ({"space": {}}, "parameters"),

@@ -10,7 +10,7 @@ from transformer_pl.config import Data
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep.datasets import prepare_texts, survey_texts
+from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import open_corpus
 
 
@@ -27,7 +27,7 @@ def console():
 
 def lines(folder, console, runs, **keys):
     data = Data(**{"path": str(folder), "vocab_size": 300} | keys)
-    return survey_texts([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console)
+    return survey_datasets([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console)
 
 
 def test_a_plan_says_how_large_a_text_is(folder, console, tmp_path):
@@ -50,7 +50,7 @@ def test_pairs_with_an_empty_sentence_are_counted(folder, console, tmp_path):
 
 def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, tmp_path):
     data = Data(path=str(folder), vocab_size=300)
-    prepare_texts([data, data.model_copy(update={"max_length": 99})], tmp_path, console)
+    prepare_datasets([data, data.model_copy(update={"max_length": 99})], tmp_path, console)
     *stages, text = console.file.getvalue().splitlines()
     assert len(stages) == 3
     assert "60 training pairs, 8 for validation, 6 for test" in text

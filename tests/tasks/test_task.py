@@ -17,7 +17,7 @@ from transformer_pl.tasks.translation import Translation
 from transformer_pl.train import __main__ as train
 from transformer_pl.trials.trial import Trial
 
-KEYS = tiny_trials.TINY | {"data.task": "copying_task.Copying", "data.vocab_size": 275, "trainer.bleu_sample": 3}
+KEYS = tiny_trials.TINY | {"data.task": "copying_task.Copying", "data.vocab_size": 275, "trainer.val_sample": 3}
 
 
 def sweep_file(path, keys, **parameters):

@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.train import fit
 
-KEYS = {"data.batch_tokens": 48, "optim.max_steps": 30, "trainer.val_every": 10, "trainer.bleu_sample": 3}
+KEYS = {"data.batch_tokens": 48, "optim.max_steps": 30, "trainer.val_every": 10, "trainer.val_sample": 3}
 
 
 def config(**keys):

@@ -49,7 +49,7 @@ def weights_on_disk(folder):
 @pytest.mark.parametrize(("step", "log_every"), [(1, 1), (4, 100), (7, 5), (12, 1), (12, 100), (14, 5)])
 def test_the_first_step_that_is_not_finite_is_named_and_nothing_after_it_is_kept(prepared, tmp_path, step, log_every):
     """Validations are at steps 6 and 12, and the last step is 14, whenever a line is logged."""
-    settings = config(optim__max_steps=14, trainer__log_every=log_every, trainer__bleu_sample=4, decode__average=2)
+    settings = config(optim__max_steps=14, trainer__log_every=log_every, trainer__val_sample=4, decode__average=2)
     with pytest.raises(Diverged) as caught:
         fit(prepared, settings, Spoils(step), Checkpoints(tmp_path, 2))
     assert caught.value.step == step
@@ -79,7 +79,7 @@ class Late(SinusoidalPosition):
 def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, module):
     """Of a sample in the course of training, and at the end."""
     module(LATE)
-    settings, trial = config(model__position="stranger.Late", trainer__bleu_sample=4), Trial(tmp_path)
+    settings, trial = config(model__position="stranger.Late", trainer__val_sample=4), Trial(tmp_path)
     with pytest.raises(Diverged) as caught:
         fit(prepared, settings, Checkpoints(tmp_path / "checkpoints", 1))
     assert caught.value.step == 6 and not weights_on_disk(tmp_path / "checkpoints")

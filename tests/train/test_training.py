@@ -53,7 +53,7 @@ def test_validation_on_the_schedule_agrees_with_the_final_one(prepared):
 
 def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothing(prepared):
     learns = {"model__d_model": 32, "model__d_ff": 64, "optim__warmup": 100, "optim__max_steps": 360}
-    settings = config(trainer__bleu_sample=10, trainer__val_every=60, decode__extra=3, **learns)
+    settings = config(trainer__val_sample=10, trainer__val_every=60, decode__extra=3, **learns)
     module, lines = fit(prepared, settings)
     split, (_, references) = prepared.split("val"), prepared.text("val")
     scored = {step: line["val/bleu_sample"] for step, line in lines if "val/bleu_sample" in line}
@@ -64,7 +64,7 @@ def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothin
     sample = [references[i] for i in chosen]
     assert len(set(sample)) == 10 and scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample]).score)
     short = learns | {"optim__max_steps": 36}
-    (scored, _), (plain, _) = fit(prepared, config(trainer__bleu_sample=10, **short)), fit(prepared, config(**short))
+    (scored, _), (plain, _) = fit(prepared, config(trainer__val_sample=10, **short)), fit(prepared, config(**short))
     assert all(torch.equal(a, b) for a, b in zip(scored.parameters(), plain.parameters(), strict=True))
 
 
@@ -85,7 +85,7 @@ class Growing(NoPosition):
 
 def test_a_table_that_a_component_makes_in_evaluation_serves_training(prepared, module):
     module(GROWING)
-    trained, _ = fit(prepared, config(model__position="stranger.Growing", trainer__bleu_sample=2))
+    trained, _ = fit(prepared, config(model__position="stranger.Growing", trainer__val_sample=2))
     assert len(trained.model.position["encoder"].table)
 
 

@@ -81,9 +81,9 @@ OTHER = [
     {"optim.eps": 1e-8},
     {"data.vocab_size": 32_000},
     {"data.train_pairs": 1000},
-    {"data.most_words": 100},
-    {"data.most_ratio": 1.5},
-    {"data.unique": True},
+    {"data.max_words": 100},
+    {"data.max_length_ratio": 1.5},
+    {"data.deduplicate": True},
     {"data.batch_tokens": 4096},
     {"data.max_length": 128},
     {"data.task": "copying_task.Copying"},
@@ -91,7 +91,7 @@ OTHER = [
     {"data.train": "half"},
     {"trainer.precision": "bf16-mixed"},
     {"trainer.val_every": 10},  # each validation draws a number where dropout does
-    {"trainer.bleu_sample": 100},  # which is measured, so that a search can ask for it
+    {"trainer.val_sample": 100},  # which is measured, so that a search can ask for it
     {"decode.average": 2},
     {"decode.average": 5},
     {"decode.average": 10},

@@ -37,8 +37,8 @@ def broken_constraints(config: Config) -> Iterator[Broken]:
     for first, value, second, other, constraint in NEVER_TOGETHER:
         if (getattr(trainer, first), getattr(trainer, second)) == (value, other):
             yield (f"trainer.{first}", f"trainer.{second}"), constraint
-    if trainer.bleu_sample and trainer.strategy == "fsdp2":
-        keys = "trainer.bleu_sample", "trainer.strategy"
+    if trainer.val_sample and trainer.strategy == "fsdp2":
+        keys = "trainer.val_sample", "trainer.strategy"
         yield keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0"
 
 

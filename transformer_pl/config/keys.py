@@ -34,7 +34,7 @@ from transformer_pl.runtime.errors import suggestion
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-CLEANING = ("train_pairs", "most_words", "most_ratio", "unique")  # the keys of `data` that leave out training pairs
+CLEANING = ("train_pairs", "max_words", "max_length_ratio", "deduplicate")  # keys that leave out training pairs
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
@@ -143,14 +143,14 @@ class Data(Section):
     train_pairs: CountOrNone = Field(
         default=None, description="use only this many pairs, the first of the training split; unset: all"
     )
-    most_words: CountOrNone = Field(
+    max_words: CountOrNone = Field(
         default=None, description="most words in a sentence; longer training pairs are left out; unset: no limit"
     )
-    most_ratio: Annotated[Ratio | None, OrNone] = Field(
+    max_length_ratio: Annotated[Ratio | None, OrNone] = Field(
         default=None,
         description="most words of one sentence per word of the other; pairs with more are left out; unset: no limit",
     )
-    unique: Flag = Field(default=False, description="keep only the first of equal training pairs")
+    deduplicate: Flag = Field(default=False, description="keep only the first of equal training pairs")
     val_count: CountOrNone = Field(
         default=None, description="number of validation pairs expected, an error if it differs; unset: any number"
     )
@@ -172,7 +172,7 @@ class Data(Section):
     @property
     def short_name(self) -> str:
         """What names of trials call the text: `name`, else the last part of its path or its dataset."""
-        return self.name or Path(os.path.abspath(os.path.expanduser(self.path or self.hub or "embedded"))).name
+        return self.name or Path(os.path.abspath(os.path.expanduser(self.path or self.hub or "synthetic"))).name
 
 
 class Decode(Section):
@@ -195,7 +195,7 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these keys, only precision, val_every, bleu_sample and tokenised_bleu are part of a trial's identity.
+    Of these keys, only precision, val_every, val_sample and tokenised_bleu are part of a trial's identity.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(
@@ -213,7 +213,7 @@ class Trainer(Section):
         description="floating-point format of training; bf16-master: bf16 alone, but for master weights in fp32",
     )
     accumulate: Count = Field(
-        default=1, description="parts that a global batch is split into, computed one after the other"
+        default=1, description="gradient accumulation steps: micro-batches that a global batch is split into"
     )
     compile: Literal["auto", "on", "off"] = Field(
         default="off",
@@ -233,8 +233,8 @@ class Trainer(Section):
     eval_tokens: Count = Field(
         default=4096, description="source tokens, and as many target tokens, in an evaluation batch, padding included"
     )
-    bleu_sample: Natural = Field(
-        default=0, description="sentences translated at every validation, for val/bleu_sample; 0: none"
+    val_sample: Natural = Field(
+        default=0, description="sentences translated and scored at every validation, for val/bleu_sample; 0: none"
     )
     tokenised_bleu: Flag = Field(
         default=False,

@@ -9,7 +9,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.task import checked_scores
 
 
-class TranslationDataModule(L.LightningDataModule):
+class DataModule(L.LightningDataModule):
     """Batches by length (Section 5.1), made in this process: with memory-mapped arrays, workers would be slower."""
 
     def __init__(self, config: Config, prepared: Prepared):

@@ -54,8 +54,8 @@ def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_p
         )
     if not counts["pairs"]:
         raise InputError(
-            f"{corpus.description}: {name} must hold a pair with text in both languages that data.most_words and "
-            f"data.most_ratio allow, but none of its {len(kept)} pairs is one; fix these keys, or give another text"
+            f"{corpus.description}: {name} must hold a pair with text in both languages that data.max_words and "
+            f"data.max_length_ratio allow, but none of its {len(kept)} is one; fix these keys, or give another dataset"
         )
     return Selection(counts, kept)
 
@@ -65,11 +65,11 @@ def _reason(pair: Pair, data: Data, seen: set[bytes]) -> str | None:
     shorter, longer = sorted(len(sentence.split()) for sentence in pair)
     if not shorter:
         return "blank"
-    if data.most_words is not None and longer > data.most_words:
+    if data.max_words is not None and longer > data.max_words:
         return "long"
-    if data.most_ratio is not None and longer > data.most_ratio * shorter:
+    if data.max_length_ratio is not None and longer > data.max_length_ratio * shorter:
         return "uneven"
-    if data.unique:
+    if data.deduplicate:
         before = len(seen)
         seen.add(blake2b("\n".join(pair).encode(), digest_size=8).digest())
         if len(seen) == before:

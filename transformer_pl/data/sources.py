@@ -39,5 +39,5 @@ def _synthetic(data: Data) -> Corpus:
         from_german = data.source == "de"
         return ((de, en) if from_german else (en, de) for en, de in synthetic.pairs(split))
 
-    fingerprint = {"corpus": "embedded", "version": synthetic.VERSION}
+    fingerprint = {"corpus": "synthetic", "version": synthetic.VERSION}
     return Corpus(fingerprint, f"the synthetic corpus, version {synthetic.VERSION}", pairs)

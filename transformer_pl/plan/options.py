@@ -60,8 +60,8 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
     group.add_argument("--storage", type=text, metavar="URL", help=study)
-    beside = "whether the table shows the paper's numbers (paper, unless the text is your own)"
-    group.add_argument("--beside", choices=("none", "paper"), help=beside)
+    paper = "whether the table shows the paper's numbers (it does, unless the dataset is your own)"
+    group.add_argument("--paper", action=argparse.BooleanOptionalAction, help=paper)
 
 
 def complete_sweep_options(options: argparse.Namespace) -> None:

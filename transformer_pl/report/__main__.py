@@ -105,7 +105,7 @@ def _grid_report(file: Path, content: dict[str, Any], options: argparse.Namespac
     planned = plan_trials(sweep, options.runs)
     from transformer_pl.report.table import table_of  # scipy takes half a second
 
-    table = table_of(sweep, planned, options.beside)
+    table = table_of(sweep, planned, options.paper)
     if folder := _page_folder(sweep, options):
         from transformer_pl.report.page import write_page  # matplotlib and torch take seconds
 
@@ -132,7 +132,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     from transformer_pl.search.results import SearchResults
     from transformer_pl.search.study import find_study, search_from_options
 
-    refuse_options(options, ["beside"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(options, ["paper"], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)

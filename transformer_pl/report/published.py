@@ -12,7 +12,6 @@ from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.task import task_of
 
-Beside = Literal["none", "paper"]  # what stands beside a table's own numbers
 FOLDER = Path(__file__).parent / "published"
 
 
@@ -70,15 +69,15 @@ def read_published(name: str = "table3", languages: str = "en-de") -> PublishedT
     return PublishedTable.model_validate(table) if table else None
 
 
-def paper_table(data: Data, sweep: str = "", beside: Beside | None = None) -> PublishedTable | None:
+def paper_table(data: Data, sweep: str = "", shown: bool | None = None) -> PublishedTable | None:
     """The paper's table for a task: the one that a sweep is named after, such as table2, or else the task's own.
 
-    None for a task that the paper has no table of, with `beside` none, and by default where the text is the user's own:
-    a folder, or a dataset or a language that no shipped scale has.
+    None for a task that the paper has no table of, where `shown` is False, and by default where the dataset is the
+    user's own: a folder, or a dataset or a language that no shipped scale has.
     """
     published = task_of(data).published
     is_own_text = data.path is not None or _text(data) not in _shipped_texts()
-    if not published or beside == "none" or (beside is None and is_own_text):
+    if not published or shown is False or (shown is None and is_own_text):
         return None
     name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published
     return read_published(name, f"{data.source}-{data.target}")

@@ -12,7 +12,7 @@ from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
 from transformer_pl.report.notes import table_notes
-from transformer_pl.report.published import Beside, PublishedRow, PublishedTable, paper_table
+from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import (
     ALPHA,
@@ -27,9 +27,9 @@ from transformer_pl.report.statistics import RowComparison
 from transformer_pl.task import task_of
 
 
-def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], beside: Beside | None = None) -> Table:
+def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], with_paper: bool | None = None) -> Table:
     """The table of a sweep from the results that are there, beside the paper's (see `paper_table`)."""
-    paper, names = paper_table(sweep.base.data, sweep.name, beside), [row.name for row in sweep.rows]
+    paper, names = paper_table(sweep.base.data, sweep.name, with_paper), [row.name for row in sweep.rows]
     table = build_table(read_rows(sweep, planned), sweep.base, paper, names)
     return table._replace(notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
 

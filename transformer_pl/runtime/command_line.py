@@ -135,5 +135,5 @@ def add_runs_option(group: Options | CommandParser) -> None:
 def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
     """Raise an InputError for the first of these options that was given."""
     for flag in flags:
-        if getattr(options, flag):
+        if getattr(options, flag) not in (None, False, []):
             raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")

@@ -16,15 +16,15 @@ from transformer_pl.task import SPLITS, open_corpus
 LEFT_OUT = ("blank", "long", "uneven", "repeated")  # why training pairs are left out
 
 
-def prepare_texts(texts: Iterable[Data], runs: Path, console: Console) -> None:
+def prepare_datasets(texts: Iterable[Data], runs: Path, console: Console) -> None:
     """Prepare what is not prepared yet, show the progress, and print a line for each text. Raises an InputError."""
     with shown_stages(console) as on_progress:
         prepared = collect_errors(lambda data: prepare(data, runs, on_progress=on_progress), dict.fromkeys(texts))
-    for line in survey_texts(prepared.items(), console):
+    for line in survey_datasets(prepared.items(), console):
         say(console, line)
 
 
-def survey_texts(texts: Iterable[tuple[Data, Prepared]], console: Console) -> list[str]:
+def survey_datasets(texts: Iterable[tuple[Data, Prepared]], console: Console) -> list[str]:
     """Read the texts that are not prepared yet, and return a line for each text.
 
     Raises an InputError for text that cannot be used.

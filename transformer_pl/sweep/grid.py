@@ -27,7 +27,7 @@ from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.files import check_writable, write_json
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep import slurm
-from transformer_pl.sweep.datasets import prepare_texts, survey_texts
+from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.launch import Launch
 from transformer_pl.sweep.local import Workers, divide_machine
 from transformer_pl.sweep.measure import measured
@@ -93,9 +93,9 @@ class GridCommand:
         texts = [(planned.config.data, planned.prepared) for planned in missing]
         lines: list[str] = []  # of texts that are not prepared here; else `train` prepares them
         if self.options.measure:
-            prepare_texts([data for data, _ in texts], self.options.runs, self.console)
+            prepare_datasets([data for data, _ in texts], self.options.runs, self.console)
         elif self.options.plan:
-            lines = survey_texts(texts, self.console)
+            lines = survey_datasets(texts, self.console)
         estimates = estimate_costs(trials, finished_results(self.options.runs))
         if self.options.measure and workers:
             estimates = measured(estimates, missing, workers, self.console)
@@ -120,7 +120,7 @@ class GridCommand:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
         queue = GridQueue(missing, plan.estimates)
-        prepare_texts([planned.config.data for planned in missing], self.options.runs, self.console)
+        prepare_datasets([planned.config.data for planned in missing], self.options.runs, self.console)
         check_writable(self.folder)
         write_json(self.folder / "plan.json", as_json(plan) | {"differs": other_table(self.options)})
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
@@ -144,7 +144,7 @@ class GridCommand:
             exit_code = 1
         from transformer_pl.report.table import table_of  # scipy takes half a second
 
-        table = table_of(plan.sweep, plan.trials, self.options.beside)
+        table = table_of(plan.sweep, plan.trials, self.options.paper)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second

@@ -24,7 +24,7 @@ from transformer_pl.search.queue import SearchQueue
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search
 from transformer_pl.sweep import slurm
-from transformer_pl.sweep.datasets import prepare_texts, survey_texts
+from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.launch import Launch
 from transformer_pl.sweep.local import Workers, divide_machine
 from transformer_pl.sweep.progress import ProgressView
@@ -38,7 +38,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = studies.search_from_options(options.file, content, options)
-    grids = ["beside", "measure", "rerun"]
+    grids = ["paper", "measure", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     by_method = ["random" if search.method == "random" else "tpe"]
     sampler = studies.construct(studies.SAMPLERS, options.sampler or by_method, "--sampler")
@@ -68,7 +68,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     check_writable(folder)
     study.sampler, study.pruner = sampler, pruner
     set_wandb_group(search.name, search.project, folder.name)
-    prepare_texts([search.base.data], options.runs, console)
+    prepare_datasets([search.base.data], options.runs, console)
     queue = SearchQueue(search, study, options.runs)
     ended = queue.ended_count()
     left = search.run_cap - ended
@@ -104,6 +104,6 @@ def _print_plan(search: Search, study: studies.Study | None, runs: Path, console
     data, trials = search.base.data, studies.counted_trials(study) if study else []
     for trial in trials:
         say(console, f"{studies.trial_name(trial)}: {studies.state_of(trial)}")
-    for line in survey_texts([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console):
+    for line in survey_datasets([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console):
         say(console, line)
     return max(0, search.run_cap - sum(studies.state_of(one) not in ("running", "failed") for one in trials))

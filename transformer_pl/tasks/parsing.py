@@ -58,7 +58,7 @@ class Parsing(Task):
         if data.path is None:
             from transformer_pl.data import synthetic
 
-            place, fingerprint = "the synthetic corpus", {"corpus": "embedded trees", "version": synthetic.VERSION}
+            place, fingerprint = "the synthetic corpus", {"corpus": "synthetic trees", "version": synthetic.VERSION}
             return Corpus(
                 fingerprint | {"linearising": LINEARISING},
                 f"the trees of {place}, version {synthetic.VERSION}",

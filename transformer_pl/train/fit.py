@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from transformer_pl.config import Config
-from transformer_pl.data.datamodule import TranslationDataModule
+from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.environment import chosen_thread_count, keep_compiled_products, set_thread_count
@@ -37,7 +37,7 @@ def fit(run: TrialRun, prepared: Prepared, file: MetricsFile, *loggers: Logger) 
     module = TransformerModule(config, len(prepared.tokenizer))
     if compiles(config):
         module.compile_layers()
-    data = TranslationDataModule(config, prepared)
+    data = DataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
     trainer = build_trainer(config, [file, *loggers], [checkpoints])

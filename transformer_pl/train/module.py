@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from transformer_pl.config import PAD, Config, Decode, sizes
 from transformer_pl.data.batches import Batch
-from transformer_pl.data.datamodule import TranslationDataModule
+from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.model.loss import negative_log_likelihood, smoothed_loss
@@ -154,18 +154,18 @@ class TransformerModule(L.LightningModule):
         self.stop_if_diverged(self._validated)
         loss, tokens = self._sum_over_ranks(self._validated)
         self.log_now({"val/loss": loss / tokens, "val/ppl": perplexity(loss / tokens)})
-        if self.config.trainer.bleu_sample:
+        if self.config.trainer.val_sample:
             self._score_sample(self.trainer.datamodule)  # type: ignore[attr-defined]
 
     @component_code()
-    def _score_sample(self, data: TranslationDataModule) -> None:
-        """Log the score of `trainer.bleu_sample` evenly spaced sentences of the validation set: cheap, for a pruner.
+    def _score_sample(self, data: DataModule) -> None:
+        """Log the score of `trainer.val_sample` evenly spaced sentences of the validation set: cheap, for a pruner.
 
         Every rank translates all of them, since each has the whole model.
         """
         prepared, keys, task = data.prepared, self.config.trainer, task_of(self.config.data)
         source, (_, references) = prepared.split("val").source, prepared.text("val")
-        chosen = evenly_spaced(len(source), keys.bleu_sample)
+        chosen = evenly_spaced(len(source), keys.val_sample)
         quick = Decode(beam=1)  # no key of decoding counts: trials that differ in these share their training
         with diverged_if_not_finite(self.trainer.global_step):
             sample = source.take(chosen)

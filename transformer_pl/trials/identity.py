@@ -11,7 +11,7 @@ from transformer_pl.config import CORPUS, COUNTS, KEYS, SIZE_NAMES, SLOTS, Confi
 
 # Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
 # the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
-RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.bleu_sample", "trainer.tokenised_bleu")
+RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.val_sample", "trainer.tokenised_bleu")
 CORE_REVISION = 3  # raised whenever the core's numerics change: older results are then no longer reused
 
 
