@@ -178,7 +178,7 @@ def contents(runs):
 
 def earlier(runs):
     """A runs folder with an earlier result in it."""
-    trial, table = runs / "trials" / "demo-h-4-s1-0123456789ab", runs / "sweeps" / "smoke@demo"
+    trial, table = runs / "trials" / "h=4-s1-0123456789ab", runs / "sweeps" / "smoke@demo"
     for folder in (trial, table):
         folder.mkdir(parents=True)
     (trial / "result.json").write_text(json.dumps(a_result()))

@@ -22,7 +22,7 @@ def printed(*argv, text):
 
 @pytest.fixture(scope="module")
 def trial(smoke):
-    (folder,) = (path.parent for path in smoke[0].glob("trials/demo-h-4*/result.json"))
+    (folder,) = (path.parent for path in smoke[0].glob("trials/h=4*/result.json"))
     return Trial(folder)
 
 
@@ -32,7 +32,7 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial, tmp_path):
     source, _ = Prepared(runs / "data" / trial.data()).text("val")
     expected = (trial.folder / "hyp.val.txt").read_text().splitlines()[:5]
     lines = [line for sentence in source[:5] for line in (sentence, "")]
-    completed = printed("h-4", "--runs", runs, text="\n".join(lines) + "\n")
+    completed = printed("smoke/h=4/s1", "--runs", runs, text="\n".join(lines) + "\n")
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
     (tmp_path / "in.txt").write_text("\n".join(source[:5]))
@@ -108,10 +108,10 @@ def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, tr
     [
         (["nothing-like-it"], "nothing-like-it"),
         (["demo"], "TRIAL demo"),
-        (["h-4", "missing.txt"], "missing.txt"),
-        (["h-4", "--beam", "0"], "decode.beam = 0"),
-        (["h-4", "--beam", "2", "--n-best", "3"], "--n-best 3"),
-        (["h-4", "--n-best", "none"], "--n-best"),
+        (["smoke/h=4/s1", "missing.txt"], "missing.txt"),
+        (["smoke/h=4/s1", "--beam", "0"], "decode.beam = 0"),
+        (["smoke/h=4/s1", "--beam", "2", "--n-best", "3"], "--n-best 3"),
+        (["smoke/h=4/s1", "--n-best", "none"], "--n-best"),
         ([], "TRIAL"),
     ],
 )

@@ -23,9 +23,9 @@ CHUNK = 500  # sentences that are read and translated together, unless they are 
 
 EXAMPLES = """\
 examples:
-  python -m transformer_pl.sweep --list                                    which trials there are
-  python -m transformer_pl.translate demo-base-s1 sentences.txt --beam 4   every line of a file
-  python -m transformer_pl.translate demo-base-s1                          lines as you type them
+  python -m transformer_pl.sweep --list                                       which trials there are
+  python -m transformer_pl.translate table3-A/h=4/s1 sentences.txt --beam 4   every line of a file
+  python -m transformer_pl.translate table3-A/base/s1                         lines as you type them
 """
 
 
@@ -36,7 +36,9 @@ def main(argv: list[str]) -> int:
         description="Translate lines with a trained trial. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("trial", metavar="TRIAL", help="a trial's folder, its id, or a part of its name")
+    parser.add_argument(
+        "trial", metavar="TRIAL", help="SWEEP/ROW/sSEED as a table names it, or a folder, or an id"
+    )
     parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="one sentence per line (standard input)")
     group = parser.add_argument_group("how")
     group.add_argument("--beam", metavar="K", help="hypotheses per sentence in the beam search (the trial's)")

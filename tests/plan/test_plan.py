@@ -61,8 +61,8 @@ def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
     trials = plan_trials(TABLE3_A, tmp_path)
     assert [(one.row, one.name) for one in trials[:3]] == [(0, "h=1 s1"), (0, "h=1 s2"), (1, "h=4 s1")]
     for one in trials:
-        row = TABLE3_A.rows[one.row].name.replace("=", "-")
-        assert one.trial.folder == tmp_path / "trials" / f"demo-{row}-s{one.config.seed}-{one.identity.trial}"
+        row = TABLE3_A.rows[one.row].name
+        assert one.trial.folder == tmp_path / "trials" / f"{row}-s{one.config.seed}-{one.identity.trial}"
         assert one.prepared.folder.parent == tmp_path / "data" and not one.prepared.folder.exists()
     assert len({one.identity.trial for one in trials}) == 10
     assert len({one.prepared.folder for one in trials}) == 1  # all read one text
@@ -172,7 +172,7 @@ def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     one.trial.make()
     one.trial.finish(a_result(id=one.identity.trial))
     (one.trial.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
-    one.trial.folder.rename(one.trial.folder.with_name("demo-h=1-s1-0123456789ab"))
+    one.trial.folder.rename(one.trial.folder.with_name("renamed-s1-0123456789ab"))
     (reason,) = [line for line in printed(tmp_path, 200) if "core revision 1" in line]
     assert reason.endswith(": h=1 s1")
     one.trial.make()

@@ -34,7 +34,7 @@ def make_text(runs, vocab_size):
 
 def make_trial(runs, number, state, text):
     """A trial as training leaves it in a state."""
-    trial = Trial(runs / "trials" / f"demo-{state}-s1-{number:012x}")
+    trial = Trial(runs / "trials" / f"{state}-s1-{number:012x}")
     (trial.folder / "checkpoints").mkdir(parents=True)
     (trial.folder / "checkpoints" / "last.ckpt").write_bytes(bytes(1000))
     write_json(trial.folder / "env.json", {"data": text.name})
@@ -52,7 +52,7 @@ def runs(tmp_path):
     used, _ = make_text(runs, 300), make_text(runs, 400)
     trials = [make_trial(runs, number, state, used) for number, state in enumerate(STATES)]
     plan = {"name": "tiny", "scale": "demo", "differs": "--set optim.warmup=8"}
-    plan["trials"] = [{"folder": trial.folder.name} for trial in trials] + [{"folder": f"demo-new-s1-{9:012x}"}]
+    plan["trials"] = [{"folder": trial.folder.name} for trial in trials] + [{"folder": f"new-s1-{9:012x}"}]
     (runs / "sweeps" / "tiny@demo").mkdir(parents=True)
     write_json(runs / "sweeps" / "tiny@demo" / "plan.json", plan)
     return runs
@@ -63,7 +63,7 @@ def names(found):
     return sorted(path.name[:-13] if path.parent.name == "trials" else "text" for path in found)
 
 
-WASTE = ["demo-failed-s1", "demo-pruned-s1", "demo-stopped-s1", "text"]
+WASTE = ["failed-s1", "pruned-s1", "stopped-s1", "text"]
 
 
 def everything(folder):
@@ -94,7 +94,7 @@ def test_the_list_tells_state_last_change_size_and_score(runs):
     assert all(f"1 {state}" in lines["tiny@demo"] for state in (*STATES, "new"))
     assert "--set optim.warmup=8" in lines["tiny@demo"]
     for number, state in enumerate(STATES):
-        _, told, *rest = lines[f"demo-{state}-s1-{number:012x}"].split()
+        _, told, *rest = lines[f"{state}-s1-{number:012x}"].split()
         changed = time.strptime(f"{time.localtime().tm_year} {' '.join(rest[:3])}", "%Y %d %b %H:%M")
         assert told == state and abs(time.time() - time.mktime(changed)) < 120 and rest[4] in ("bytes", "kB")
         assert rest[5:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
@@ -109,22 +109,22 @@ def test_waste_goes_on_a_yes_alone(runs):
     words = [sys.executable, "-m", "transformer_pl.sweep", "--clean", "--runs", str(runs)]
     assert subprocess.run(words, cwd=ROOT, input="y\n", text=True, timeout=60).returncode == 0
     left = {path.name[:-13] for path in (runs / "trials").iterdir()}
-    assert left == {"demo-done-s1", "demo-diverged-s1"} and len(os.listdir(runs / "data")) == 1
+    assert left == {"done-s1", "diverged-s1"} and len(os.listdir(runs / "data")) == 1
     assert everything(runs).items() <= before.items() and (runs / "sweeps" / "tiny@demo" / "plan.json").exists()
     code, printed = clean(runs, "y\n")
     assert code == 0 and find_removable(runs) == {}
 
 
 def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
-    (stopped,) = (runs / "trials").glob("demo-stopped-*")
+    (stopped,) = (runs / "trials").glob("stopped-*")
     trial = make_trial(runs, 8, "stopped", make_text(runs, 500))
     for name in (".weights.pt", ".metrics.jsonl.123"):  # of a process that was killed
         (trial.folder / name).write_text("half")
     with Trial(stopped).lock(), trial.lock():
-        assert names(find_removable(runs)) == ["demo-failed-s1", "demo-pruned-s1", "text"]
+        assert names(find_removable(runs)) == ["failed-s1", "pruned-s1", "text"]
         (trial.folder / "env.json").unlink()  # it has only just begun: any text may be its own
-        assert names(find_removable(runs)) == ["demo-failed-s1", "demo-pruned-s1"]
-    assert names(find_removable(runs)) == sorted([*WASTE, "demo-stopped-s1", "text"])
+        assert names(find_removable(runs)) == ["failed-s1", "pruned-s1"]
+    assert names(find_removable(runs)) == sorted([*WASTE, "stopped-s1", "text"])
 
 
 # What others have put there
@@ -132,7 +132,7 @@ def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
 
 @pytest.mark.parametrize("name", ["notes.md", ".hidden", "plots/a.png", "weights.pt.bak", ".git/config", "a\nb"])
 def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
-    (failed,) = (runs / "trials").glob("demo-failed-*")
+    (failed,) = (runs / "trials").glob("failed-*")
     (text,) = (path for path in find_removable(runs) if path.parent.name == "data")
     for folder in (failed, text):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -141,7 +141,7 @@ def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
     assert clean(runs, "y\n")[0] == 0
     assert [everything(folder) for folder in (failed, text)] == before
     left = {path.name[:-13] for path in (runs / "trials").iterdir()}
-    assert left == {"demo-done-s1", "demo-diverged-s1", "demo-failed-s1"}
+    assert left == {"done-s1", "diverged-s1", "failed-s1"}
 
 
 def test_what_only_looks_like_a_trial_or_a_text_is_none(runs):
@@ -156,8 +156,8 @@ def test_what_only_looks_like_a_trial_or_a_text_is_none(runs):
         "trials/court-cases/status.json": json.dumps({"state": "failed", "time": 1, "pid": 1}),
         "trials/hearings/result.json": '{"id": ',
         "trials/run-202611211530/log.txt": "a log of another program",  # a date, and twelve digits
-        "trials/demo-base-s1-0a0a0a0a0a0a/status.json": status,  # no time and no process
-        "trials/demo-base-s1-0b0b0b0b0b0b/result.json": '{"id": "fedcba987654"}',
+        "trials/base-s1-0a0a0a0a0a0a/status.json": status,  # no time and no process
+        "trials/base-s1-0b0b0b0b0b0b/result.json": '{"id": "fedcba987654"}',
         "sweeps/notes@demo/plan.json": "plan: buy milk",
     }
     for name, content in files.items():
@@ -171,7 +171,7 @@ def test_what_only_looks_like_a_trial_or_a_text_is_none(runs):
 
 @pytest.mark.parametrize("name", ["", "checkpoints", "status.json"])
 def test_nothing_is_removed_behind_a_link_or_beside_one(runs, tmp_path, name):
-    (failed,) = (runs / "trials").glob("demo-failed-*")
+    (failed,) = (runs / "trials").glob("failed-*")
     path, elsewhere = failed / name, tmp_path / "elsewhere"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)

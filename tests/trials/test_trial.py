@@ -34,10 +34,10 @@ def test_an_infinite_perplexity_survives(tmp_path):
 
 def test_a_trial_is_found_by_its_id_when_its_folder_was_renamed(tmp_path):
     renamed = tmp_path / "trials" / "mine-0123456789ab"
-    assert Trial.at(tmp_path, "0123456789ab", lambda: "demo-base-s1").folder.name == "demo-base-s1-0123456789ab"
+    assert Trial.at(tmp_path, "base-s1-0123456789ab").folder.name == "base-s1-0123456789ab"
     renamed.mkdir(parents=True)
-    assert Trial.at(tmp_path, "0123456789ab", lambda: "demo-base-s1").folder == renamed
-    assert Trial.at(tmp_path, "ba9876543210", lambda: "demo-base-s2").folder.name == "demo-base-s2-ba9876543210"
+    assert Trial.at(tmp_path, "base-s1-0123456789ab").folder == renamed
+    assert Trial.at(tmp_path, "base-s2-ba9876543210").folder.name == "base-s2-ba9876543210"
 
 
 def test_a_trial_that_no_process_trains_is_done_if_it_has_a_result(tmp_path):

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, Data, effective_sizes, nominal_sizes, sizes
-from transformer_pl.config.component_sources import is_own_task, source_digests, task_digest
-from transformer_pl.config.levels import resolve, scale_level
+from transformer_pl.config.component_sources import is_own_task
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
@@ -23,8 +22,9 @@ from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.task import Corpus, open_corpus
 from transformer_pl.trials.cost import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_cost
-from transformer_pl.trials.identity import Identity, describe_difference, identity
+from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_run import identify
 from transformer_pl.trials.why_new import reasons_by_names
 
 SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of others
@@ -66,35 +66,24 @@ def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where the text cannot be found."""
     corpora = collect_errors(corpus_opener(), dict.fromkeys(config.data for config in sweep.configs))
     return [
-        plan_trial(index, f"{row.name} s{config.seed}", config, row.keys, sweep.scale, runs, corpora[config.data])
+        plan_trial(index, row.name, config, row.keys, sweep.scale, runs, corpora[config.data])
         for index, row in enumerate(sweep.rows)
         for config in row.configs
     ]
 
 
 def plan_trial(
-    row: int, name: str, config: Config, keys: Mapping[str, Any], scale: str, runs: Path, corpus: Corpus
+    row: int, row_name: str, config: Config, keys: Mapping[str, Any], scale: str, runs: Path, corpus: Corpus
 ) -> PlannedTrial:
-    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared text.
+    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared dataset.
 
-    keys: the arguments of `train`, beside the scale and the seed.
+    row_name: what differs from base. keys: the arguments of `train`, beside the scale and the seed.
     """
-
-    def readable() -> str:
-        return f"{Path(scale).stem}-{describe_difference(config, _scale_config(scale))}-s{config.seed}"
-
-    trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
-    trial = Trial.at(runs, trial_identity.trial, readable)
+    identity, trial = identify(config, corpus, runs, row_name)
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
     options = [f"--{key}={value}" for key, value in keys.items()]
     argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
-    return PlannedTrial(row, name, config, trial_identity, trial, argv, prepared)
-
-
-@cache
-def _scale_config(scale: str) -> Config:
-    """The config of a scale alone. The readable part of a trial's folder says what differs from it."""
-    return resolve([scale_level(scale)])
+    return PlannedTrial(row, f"{row_name} s{config.seed}", config, identity, trial, argv, prepared)
 
 
 def corpus_opener() -> Callable[[Data], Corpus]:

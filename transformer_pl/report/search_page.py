@@ -90,8 +90,9 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     for trial in results.trials:
         if FOLDER in trial.user_attrs:
             config, keys = search.config(trial.params)
-            corpus, name = open_corpus(config.data), trial_name(trial)
-            planned.append(plan_trial(len(planned), name, config, keys, search.scale, results.runs, corpus))
+            row, corpus = search.row_name(config), open_corpus(config.data)
+            one = plan_trial(len(planned), row, config, keys, search.scale, results.runs, corpus)
+            planned.append(one._replace(name=trial_name(trial)))
     rows = [Row(one.name, [one.config], {}) for one in planned]
     done = [one for one in planned if one.trial.result()]
     base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best

@@ -14,8 +14,9 @@ from typing import Any
 
 NAME = "transformer-pl"
 GIT_S = 5.0  # seconds that git has to answer
-SWEEP, ROW = "TRANSFORMER_PL_SWEEP", "TRANSFORMER_PL_ROW"  # variables: see `sweep_and_row`
-TRIAL = "TRANSFORMER_PL_TRIAL"  # a variable: the id of the trial that a sweep has started this process for
+SWEEP = "TRANSFORMER_PL_SWEEP"  # variables that a sweep sets for its trials: the name of its folder,
+ROW = "TRANSFORMER_PL_ROW"  # the name of the row,
+TRIAL = "TRANSFORMER_PL_TRIAL"  # the id of the trial
 PROJECT = NAME  # of W&B, unless a sweep file names another
 
 
@@ -57,12 +58,9 @@ def set_wandb_group(group: str, project: str, sweep: str) -> None:
     os.environ.setdefault("WANDB_PROJECT", project)
 
 
-def sweep_and_row(row: str) -> dict[str, str]:
-    """The sweep that started this process and the row that it trains, for the config of a W&B run.
-
-    row: where no sweep started the process, whose sweep then is `none`.
-    """
-    return {"sweep": os.environ.get(SWEEP, "none"), "row": os.environ.get(ROW, row)}
+def sweep_of_this_process() -> str:
+    """The name of the folder of the sweep that started this process, or `none`."""
+    return os.environ.get(SWEEP, "none")
 
 
 def under_wandb_agent() -> bool:

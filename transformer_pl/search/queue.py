@@ -171,7 +171,8 @@ class SearchQueue(TrialQueue):
                 config, keys = self.search.config(trial.params)
                 corpus = self._open_corpus(config.data)
                 name, scale = trial_name(drawn), self.search.scale
-                planned = plan_trial(trial.number, name, config, keys, scale, self.runs, corpus)
+                row = self.search.row_name(config)
+                planned = plan_trial(trial.number, row, config, keys, scale, self.runs, corpus)._replace(name=name)
             except InputError as error:
                 trial.set_constraint(VALID_CONFIG, 1.0)
                 self._tell(trial, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})

@@ -17,6 +17,7 @@ from transformer_pl.plan.sweep_file import OUR_PARAMETERS, row_levels, top_level
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
+from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
 
 OF_MODEL = ("params", "flops")  # what a model costs
@@ -79,6 +80,10 @@ class Search(NamedTuple):
         """
         changes = self._changes(drawn)
         return trial_config(self._levels(changes)), {key: value for key, (value, _) in merge(changes).items()}
+
+    def row_name(self, config: Config) -> str:
+        """How the config of a trial differs from the base, for the name of its folder."""
+        return describe_difference(config, self.base)
 
     def _changes(self, drawn: Mapping[str, Any]) -> list[Level]:
         return row_levels(self.path, self.fixed | dict(drawn), self.sets)
@@ -252,7 +257,7 @@ def _mistakes_of_base(search: Search) -> list[str]:
             mistakes.append(f"parameters.{key}: {remedy}")
     for name, direction in search.goals.items():
         if name not in known:
-            hint = f": it needs trainer.{name[4:]}" if name == task.sample_metric else suggestion(name, known)
+            hint = ": it needs trainer.val_sample" if name == task.sample_metric else suggestion(name, known)
             mistakes.append(f"metric.name = {name}: no such metric{hint}")
         elif name not in OF_MODEL and direction != (best := best_goal(name)):
             mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")

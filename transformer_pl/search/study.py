@@ -31,7 +31,6 @@ from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search, read_search
 from transformer_pl.task import LOSSES
 from transformer_pl.trials.trial import Trial as TrialFolder
-from transformer_pl.trials.trial import trial_id
 
 JOURNAL = "study.journal"
 BEAT_S, GRACE_S = 15, 60  # in a database: between two heartbeats of a trial; without one until its process is dead
@@ -241,7 +240,7 @@ def counted_trials(study: Study) -> list[FrozenTrial]:
 def trained_trial(trial: FrozenTrial, runs: Path) -> TrialFolder | None:
     """Return what was trained, whatever its folder is called now; None where the config is invalid."""
     name = trial.user_attrs.get(FOLDER)
-    return TrialFolder.at(runs, trial_id(name), lambda: name) if name else None
+    return TrialFolder.at(runs, name) if name else None
 
 
 def trial_name(trial: FrozenTrial) -> str:

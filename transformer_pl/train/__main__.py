@@ -34,6 +34,7 @@ from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command, text
 from transformer_pl.runtime.environment import (
+    ROW,
     TRIAL,
     avoid_spinning_threads,
     code_state,
@@ -71,10 +72,10 @@ def main(argv: list[str]) -> int:
     options, levels = read_argv(argv)
     avoid_spinning_threads()
     scale = Path(options.scale).stem
-    difference = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
+    row = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
     config = trial_config(levels)
     check_writable(options.runs / "trials")
-    run = TrialRun.of(config, options.runs, scale, difference, open_corpus(config.data))
+    run = TrialRun.of(config, options.runs, scale, os.environ.get(ROW, row), open_corpus(config.data))
     if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
         raise InputError(
             f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its text or the code of "

@@ -10,6 +10,7 @@ from typing import Any
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import read_json
 from transformer_pl.trials.trial import Trial
 
 MOST_LISTED = 20  # trials in a message
@@ -43,18 +44,37 @@ def finished_results(runs: Path) -> list[dict[str, Any]]:
 
 
 def find(runs: Path, name: str) -> dict[str, Any]:
-    """The result of the one finished trial that `name` identifies. Raises an InputError unless there is exactly one."""
+    """The result of the one finished trial that `name` identifies. Raises an InputError unless there is exactly one.
+
+    name: `SWEEP/ROW/sSEED`, such as `table3-A/h=4/s1`; a folder or a part of its name; or an id.
+    """
     results = finished_results(runs)
     folder = Path(os.path.abspath(name))  # not resolved: a link belongs to the runs folder that it lies in
     if os.path.exists(folder / "result.json"):  # False for a name that no file can have
         results, name = finished_results(folder.parent.parent), folder.name
-    exact = [r for r in results if name in (r["id"], r["folder"].name)]
+    ids = {name, *_ids_in_sweeps(runs, name)}
+    exact = [r for r in results if r["id"] in ids or r["folder"].name == name]
     matching = exact or [r for r in results if name in r["folder"].name]
     if len(matching) == 1:
         return matching[0]
     names = [r["folder"].name for r in matching or results]
     more = f" and {len(names) - MOST_LISTED} more: see --list" if len(names) > MOST_LISTED else ""
     raise InputError(
-        f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give a part of its name "
-        f"that no other of these has: {', '.join(names[:MOST_LISTED]) or 'none'}{more}"
+        f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give SWEEP/ROW/sSEED, "
+        f"such as table3-A/h=4/s1, or a folder or an id of these: {', '.join(names[:MOST_LISTED]) or 'none'}{more}"
     )
+
+
+def _ids_in_sweeps(runs: Path, name: str) -> set[str]:
+    """The ids of the trials that `SWEEP/ROW/sSEED` names; a sweep by its name, or by its folder, such as table3-A@demo.
+
+    Without `/sSEED` every seed of the row.
+    """
+    ids = set()
+    for path in (runs / "sweeps").glob("*/plan.json"):
+        plan = read_json(path)
+        for trial in plan.get("trials", []):
+            rows = [f"{sweep}/{trial.get('row')}" for sweep in (plan["name"], path.parent.name)]
+            if name in (*rows, *(f"{row}/s{trial.get('seed')}" for row in rows)):
+                ids.add(trial["id"])
+    return ids

@@ -4,8 +4,9 @@ import json
 import os
 import re
 import shutil
+import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -30,16 +31,16 @@ WRITTEN = (
 
 
 class Trial:
-    """The folder of one trial, `runs/trials/<readable>-<id>`."""
+    """The folder of one trial, `runs/trials/<row>-s<seed>-<id>`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     @classmethod
-    def at(cls, runs: Path, trial_id: str, readable: Callable[[], str]) -> "Trial":
-        """The trial with this id. Its folder may have been renamed before the id; a new one is named `readable()`."""
-        renamed = sorted((runs / "trials").glob(f"*-{trial_id}"))
-        return cls(renamed[0] if renamed else runs / "trials" / trial_folder(readable(), trial_id))
+    def at(cls, runs: Path, name: str) -> "Trial":
+        """The trial whose folder has this name, or by now another before the id."""
+        renamed = sorted((runs / "trials").glob(f"*-{trial_id(name)}"))
+        return cls(renamed[0] if renamed else runs / "trials" / name)
 
     @property
     def log(self) -> Path:
@@ -231,12 +232,13 @@ def trial_id(folder: str) -> str:
     return folder.rpartition("-")[2]
 
 
-def trial_folder(readable: str, id_: str) -> str:
-    """The name of a trial's folder: `readable`, shortened to 60 characters before its `-s` and seed; and the id."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", readable).strip("-")
-    seed = re.search(r"-s\d+$", name)
-    end = seed[0] if seed else ""
-    return f"{name.removesuffix(end)[: 60 - len(end)].strip('-')}{end}-{id_}"
+def trial_folder(row: str, seed: int, id_: str) -> str:
+    """The name of a trial's folder, such as `N=2-h=4-s1-0123456789ab`: the first words of its row, its seed, its id.
+
+    row: what differs from the base of its sweep, or `base`.
+    """
+    words = textwrap.shorten(row, 50, placeholder="", break_long_words=False, break_on_hyphens=False).split()
+    return "-".join([*(re.sub(r"[^A-Za-z0-9.=_+]+", "_", word) for word in words), f"s{seed}", id_])
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -6,10 +6,19 @@ from typing import Any
 
 from transformer_pl.config import Config, effective_sizes
 from transformer_pl.config.component_sources import source_digests, task_digest
-from transformer_pl.runtime.environment import sweep_and_row
+from transformer_pl.runtime.environment import sweep_of_this_process
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import Trial, trial_folder
+
+
+def identify(config: Config, corpus: Corpus, runs: Path, row: str) -> tuple[Identity, Trial]:
+    """The identity of a config on a corpus, and its trial: equal identities share one folder.
+
+    row: what differs from base, for the name of a new folder.
+    """
+    its = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
+    return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
 
 
 @dataclass(frozen=True)
@@ -19,26 +28,24 @@ class TrialRun:
     config: Config
     runs: Path  # the runs folder
     scale: str  # its name
-    difference: str  # how the config differs from the scale: `base`, or such as `h=4`
+    row: str  # of the sweep that has started it, or how the config differs from the scale: `base`, or such as `h=4`
     corpus: Corpus
     identity: Identity
     trial: Trial
 
     @classmethod
-    def of(cls, config: Config, runs: Path, scale: str, difference: str, corpus: Corpus) -> "TrialRun":
-        """The run of a config on a corpus: equal identities share one folder."""
-        trial_identity = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
-        trial = Trial.at(runs, trial_identity.trial, lambda: f"{scale}-{difference}-s{config.seed}")
-        return cls(config, runs, scale, difference, corpus, trial_identity, trial)
+    def of(cls, config: Config, runs: Path, scale: str, row: str, corpus: Corpus) -> "TrialRun":
+        """The run of a config on a corpus."""
+        return cls(config, runs, scale, row, corpus, *identify(config, corpus, runs, row))
 
     @property
     def name(self) -> str:
         """What tables and W&B call it, such as `h=4 s1`."""
-        return f"{self.difference} s{self.config.seed}"
+        return f"{self.row} s{self.config.seed}"
 
     @property
     def tags(self) -> list[str]:
-        return [self.scale, self.difference]
+        return [self.scale, self.row]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -47,5 +54,5 @@ class TrialRun:
 
     def labels(self) -> dict[str, Any]:
         """The folder of the W&B run, and what it shows from its start."""
-        config = self.settings | sweep_and_row(self.difference)
+        config = self.settings | {"sweep": sweep_of_this_process(), "row": self.row}
         return {"folder": str(self.trial.folder), "name": self.name, "tags": self.tags, "config": config}
