@@ -1,11 +1,14 @@
 """The config: the paper's base, constraints, how values are read and levels merged, and the error messages."""
 
+import re
+
 import pytest
 import yaml
 from pydantic import ValidationError
 
 from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
 from transformer_pl.config.help import help_text
+from transformer_pl.config.keys import SYNONYMS
 from transformer_pl.config.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 
@@ -200,6 +203,21 @@ def test_all_mistakes_are_reported_at_once():
 def test_an_unknown_key_is_answered_with_the_nearest(wrong, right):
     (message,) = mistakes({wrong: 1})
     assert message.startswith(f"here: {wrong} = 1: ") and message.endswith(f" {right}?")
+
+
+@pytest.mark.parametrize("key", SYNONYMS)
+def test_what_other_projects_call_a_key_is_answered_with_its_name(key):
+    """Each name is none of ours, and its answer names one of ours."""
+    assert key not in {known.rpartition(".")[2] for known in KEYS}
+    for wrong in (key, f"optim.{key}"):
+        (message,) = mistakes({wrong: 1})
+        assert any(re.search(rf"\b{re.escape(known)}\b", message.partition(" = ")[2]) for known in KEYS), message
+
+
+@pytest.mark.parametrize("key", ["zzz", "zzz.qqq", "model.zzz", "weight_decay"])
+def test_nothing_is_suggested_that_is_not_near(key):
+    (message,) = mistakes({key: 1})
+    assert "did you mean" not in message and len(message) < 400
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and w
     *((H, {"project": name}, {}, ["f.yaml: project", name]) for name in ("a#b", "a?b", "a%b", "a:b")),
     *((H, {"method": method}, {}, ["f.yaml: method", str(method)]) for method in ("random", "gird", None)),
     *((parameters, {}, {}, ["f.yaml: parameters", str(parameters)]) for parameters in (None, {}, [1], "model.h")),
-    ({"model": {"h": {"value": 4}}}, {}, {}, ["parameters.model", "model.h"]),
+    ({"model": {"h": {"value": 4}}}, {}, {}, ["parameters.model", "model.N"]),
     *(({"model.h": entry}, {}, {}, ["parameters.model.h"]) for entry in ({}, 4, [4], {"min": 1}, {"values": []})),
     *(({"model.h": entry}, {}, {}, ["parameters.model.h"]) for entry in ({"value": [4]}, {"value": 4, "values": [4]})),
     ({"model.dmodel": {"values": [1, 2]}}, {}, {}, ["parameters.model.dmodel", "model.d_model?"]),

@@ -13,6 +13,7 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 CORE = Path(__file__).parents[1]
+FEW = 20  # names that a message lists
 SHOWN = 200  # characters of a value that a message shows
 
 
@@ -64,13 +65,14 @@ def warn(message: str) -> None:
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: the nearest of the known names, or all of them."""
-    names = list(names)
-    if not names:
-        return ""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    by_end = [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
-    return f"; did you mean {(by_end or close)[0]}?" if by_end or close else f"; known: {', '.join(names)}"
+    """The end of an error message: the nearest of the known names, or all of them where they are few.
+
+    Of dotted names, such as keys, the last parts are compared.
+    """
+    by_end = {known.rpartition(".")[2]: known for known in names}
+    if close := difflib.get_close_matches(name.rpartition(".")[2], by_end, n=1):
+        return f"; did you mean {by_end[close[0]]}?"
+    return f"; known: {', '.join(by_end.values())}" if 0 < len(by_end) <= FEW else ""
 
 
 def described(error: BaseException) -> str:
