@@ -49,9 +49,14 @@ def command(wheel, tmp_path_factory):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A folder with a copied sweep file, whose second row is an ablation, a text and a scale."""
+    """A folder with a copied sweep file, of which two rows are ablations, one that ships and one's own, and a scale."""
     content = yaml.safe_load((ROOT / "sweeps" / "smoke.yaml").read_text())
-    content["parameters"] = {"variant": {"values": ["base", "model.position=ablations.no_position.NoPosition"]}}
+    own = "model.residual=ablations.mine.Mine"
+    content["parameters"] = {"variant": {"values": ["base", "model.position=ablations.no_position.NoPosition", own]}}
+    (tmp_path / "ablations").mkdir()  # the user's own folder of this name joins the one that ships
+    (tmp_path / "ablations" / "mine.py").write_text(
+        "from transformer_pl.model import PostNormResidual\n\n\nclass Mine(PostNormResidual):\n    pass\n"
+    )
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
     (tmp_path / "text").mkdir()
     little_text(tmp_path / "text", 60, 8, 6)
@@ -79,7 +84,7 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel):
 
 def test_a_sweep_runs_from_another_folder(command, elsewhere):
     said = run(command, "sweep", "mine.yaml", "--scale", "tiny.yaml", cwd=elsewhere)
-    assert "position=NoPosition" in said and "2 trials, 2 to train" in said
+    assert "position=NoPosition" in said and "residual=Mine" in said and "3 trials, 3 to train" in said
     page = run(command, "report", "mine.yaml", "--scale", "tiny.yaml", "--format", "html", cwd=elsewhere).strip()
     assert "position=NoPosition" in (elsewhere / page).read_text()
 
