@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.config import Config, components, is_known_key, unknown_key
+from transformer_pl.config import Config, is_known_key, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule, read_yaml
 from transformer_pl.trials.identity import describe_difference, row_identity, same_row
-from transformer_pl.trials.trial_config import as_trained
+from transformer_pl.trials.trial_config import as_trained, mistakes_of_parts
 
 # W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").
 TOP_LEVEL = (
@@ -215,7 +215,7 @@ class _RowReader:
             self.errors += error.messages
             return None, {}
         config, mistakes = read_levels([self.scale, *levels])
-        mistakes += [f"{self.path}: {mistake}" for mistake in components.check_components(config.model)]
+        mistakes += [f"{self.path}: {mistake}" for mistake in mistakes_of_parts(config)]
         self.errors += mistakes
         return None if mistakes else config, {key: value for key, (value, _) in merge(levels).items()}
 

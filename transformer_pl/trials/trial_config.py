@@ -11,25 +11,31 @@ from transformer_pl.trials.cost import ASSUMED_LENGTH, forward_cost
 
 
 def trial_config(levels: Iterable[Level]) -> Config:
-    """Merge the levels, lowest first, check the components, and match the number of steps to the budget.
+    """The config that is trained: the levels merged, lowest first, and its steps matched to the budget.
 
-    Raises an InputError that lists every mistake of the keys, or else every mistake of the components.
+    Raises an InputError that lists every mistake of the keys, or else every mistake of the components and the task.
     """
-    return as_trained(resolve(levels))
+    config = resolve(levels)
+    if mistakes := mistakes_of_parts(config):
+        raise InputError(*mistakes)
+    return as_trained(config)
 
 
-def as_trained(config: Config) -> Config:
-    """Check the components and the task of a config that was resolved, and match its steps to the budget.
-
-    Options of components that have their defaults are left out, as they make no other trial.
-    """
-    mistakes = list(check_components(config.model))
+def mistakes_of_parts(config: Config) -> list[str]:
+    """The mistakes of the components and the task: their import, their signature, their options."""
+    mistakes = check_components(config.model)
     try:
         task_of(config.data)
     except InputError as error:
         mistakes += error.messages
-    if mistakes:
-        raise InputError(*mistakes)
+    return mistakes
+
+
+def as_trained(config: Config) -> Config:
+    """A config without mistakes as it is trained: its steps matched to the budget.
+
+    Options of components that have their defaults are left out, as they make no other trial.
+    """
     return match_flops(config.model_copy(update={"model": without_defaults(config.model)}))
 
 
