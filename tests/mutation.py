@@ -1,7 +1,7 @@
 """How many small errors the tests notice: mutation testing, by hand. MUTATIONS.md has the figures.
 
     python tests/mutation.py                        25 mutants of each module in TESTS
-    python tests/mutation.py loss.py --mutants 60   of some modules
+    python tests/mutation.py model/loss.py --mutants 60   of some modules
 
 cosmic-ray changes one operator, number, condition, loop or decorator at a time. After each change the tests of the
 module run until one fails. They run in a copy of the project, in forks of a process that has imported the libraries,
@@ -44,7 +44,6 @@ TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests 
     "trials/identity.py": "tests/trials/test_identity.py",
     "trials/convergence.py": "tests/trials/test_convergence.py",
     "train/checkpoint.py": "tests/train/test_checkpoint.py",
-    "sweep/launch.py": "tests/sweep/test_launch.py -m 'not slow'",
     "plan/plan.py": "tests/plan/test_plan.py -k 'not other_size'",
 }
 # What the tests import anyway, once for all of them.

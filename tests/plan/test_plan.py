@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -123,6 +124,7 @@ def test_a_row_shows_the_sizes_that_differ_from_base(tmp_path):
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
     assert rows["h=32"] == ["h=32", "d_k=16>2", "d_v=16>2", "431K", "2.1e12", "unknown", "2", "new"]
     assert rows["base"] == ["431K", "2.1e12", "unknown", "2", "new"]
+    assert not any(re.search(r"\d:\d\d", line) for line in lines)  # no time is known, so none is told
     content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"model.width": "1", "model.depth": "1"})
     assert not any(">" in line for line in printed(tmp_path, UNBROKEN, content))
 
