@@ -162,9 +162,8 @@ def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock):
         with closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
             database.execute(f"UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-{seconds} seconds')")
         for queue in living:
-            queue.give_heartbeat()
+            queue.watch(base)
 
-    one.give_heartbeat()
     for _ in range(10):
         wait(BEAT_S, one)
         assert two.next(set()) is None and two.waits() is not None

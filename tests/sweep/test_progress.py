@@ -101,7 +101,7 @@ def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
     one = view.queue.next(set())
     view.started(one)
     view.queue.hold(one)
-    view.waits_again(one, "another command trains it")
+    view.ended(one, None, "another command trains it")
     assert "12 waiting" in shown(view, clock)[-1]
 
 

@@ -5,7 +5,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, Data, effective_sizes, nominal_sizes, sizes
-from transformer_pl.config.component_sources import is_own_task, source_digests, task_digest
+from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.config.levels import resolve, scale_level
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
@@ -39,14 +39,14 @@ class PlannedTrial(NamedTuple):
     identity: Identity
     trial: Trial  # its folder, which need not exist yet
     argv: list[str]  # of `python -m transformer_pl.train`: the only way in which it gets its config
-    prepared: Prepared  # its text, which need not be prepared yet
+    prepared: Prepared  # its dataset, which need not be prepared yet
 
 
 class CostEstimate(NamedTuple):
     """What one trial of a row costs."""
 
     cost: Cost
-    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the text is not prepared yet
+    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the dataset is not prepared yet
     seconds: float | None  # by finished trials, or by --measure; None: not known
 
 
@@ -63,8 +63,8 @@ class Plan(NamedTuple):
 
 
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
-    """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    corpora = collect_errors(corpus_opener(), dict.fromkeys(config.data for config in sweep.configs))
+    """The sweep's trials in order. Raises an InputError where a dataset cannot be found."""
+    corpora = collect_errors(open_corpus, dict.fromkeys(config.data for config in sweep.configs))
     return [
         plan_trial(index, f"{row.name} s{config.seed}", config, row.keys, sweep.scale, runs, corpora[config.data])
         for index, row in enumerate(sweep.rows)
@@ -97,19 +97,6 @@ def _scale_config(scale: str) -> Config:
     return resolve([scale_level(scale)])
 
 
-def corpus_opener() -> Callable[[Data], Corpus]:
-    """`open_corpus`, which opens each text once, for the trials that a search draws. Raises its InputErrors."""
-    opened = cache(open_corpus)
-    return lambda data: opened(_corpus_keys(data))
-
-
-def _corpus_keys(data: Data) -> Data:
-    """The keys that a corpus is opened by: without those of tokens and batches. A task of one's own may read all."""
-    if is_own_task(data):
-        return data
-    return data.model_copy(update={"name": None, "vocab_size": 1, "batch_tokens": 1, "max_length": 1})
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Estimates
 
@@ -117,8 +104,8 @@ def _corpus_keys(data: Data) -> Data:
 def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
     """The cost of a trial of each row.
 
-    finished: results of finished trials. The time of a FLOP is the median of those with the same components, text and
-    trainer.
+    finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
+    and trainer.
 
     Raises an InputError that names a component which does not run.
     """
@@ -132,11 +119,11 @@ def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str,
 
 
 def _estimate(planned: PlannedTrial, rates: Mapping[str, list[float]]) -> CostEstimate:
-    config, text = planned.config, planned.prepared
-    assumed = not text.is_counted()
-    source, target = (ASSUMED_LENGTH if assumed else text.mean_length("train", side) for side in ("source", "target"))
+    config, dataset = planned.config, planned.prepared
+    assumed, sides = not dataset.is_counted(), ("source", "target")
+    lengths = [ASSUMED_LENGTH if assumed else dataset.mean_length("train", side) for side in sides]
     model = sizes(config.model, config.data.vocab_size)
-    cost = training_cost(model, config.steps, config.data.batch_tokens, source, target)
+    cost = training_cost(model, config.steps, config.data.batch_tokens, *lengths)
     known = rates.get(_of_the_speed(config.flat()))
     return CostEstimate(cost, assumed, statistics.median(known) * cost.flops if known else None)
 
@@ -148,11 +135,11 @@ def _of_the_speed(config: Mapping[str, Any]) -> str:
 
 
 def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
-    """In the order in which they are started, so that no long trial is alone at the end; equal ones as they are.
+    """In the order in which they are started, by FLOPs, so that no long trial is alone at the end.
 
-    estimates: by row. By FLOPs, then by heads: the softmax of more heads takes more time, but few FLOPs.
+    estimates: by row.
     """
-    return sorted(planned, key=lambda one: (-estimates[one.row].cost.flops, -one.config.model.h))
+    return sorted(planned, key=lambda one: -estimates[one.row].cost.flops)
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -189,7 +176,7 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
     if ">" in "".join(base):
         say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
     if any(estimate.assumed for estimate in estimates.values()):
-        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the dataset is prepared")
     if missing:
         say(console, _describe_work_left([estimates[planned.row] for planned in missing], at_once))
     new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}

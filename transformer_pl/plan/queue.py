@@ -39,10 +39,6 @@ class TrialQueue(Protocol):
     def waits(self) -> str | None:
         """What the queue waits for when nothing runs and nothing can be started; None if everything is done."""
 
-    def give_heartbeat(self) -> None:
-        """Called several times a second: tells other commands that this one lives."""
-        return
-
     def watch(self, planned: PlannedTrial) -> bool:
         """Called several times a second for each running trial; True asks it to end early, which prunes it."""
         return False

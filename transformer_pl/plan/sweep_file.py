@@ -200,9 +200,8 @@ class _RowReader:
     def _read_seeds(self) -> list[int]:
         """The seeds; none of them where one has an error."""
         read = [read_levels([Level(f"{self.path}: parameters", {"seed": seed})]) for seed in self.seeds]
-        mistakes = [mistake for _, of_one in read for mistake in of_one]
-        seeds = [config.seed for config, of_one in read if not of_one]
-        if len(set(seeds)) < len(seeds):
+        mistakes, seeds = [one for _, of_seed in read for one in of_seed], [config.seed for config, _ in read]
+        if not mistakes and len(set(seeds)) < len(seeds):
             mistakes.append(f"{self.path}: seed = {seeds}: must differ from each other")
         self.errors += mistakes
         return [] if mistakes else seeds

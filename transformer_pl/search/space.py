@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
@@ -55,7 +57,8 @@ class Sections(BaseModel):
         return {goal.name: goal.goal for goal in (*filter(None, [self.metric]), *self.metrics)}
 
 
-class Search(NamedTuple):
+@dataclass(frozen=True)
+class Search:
     """A sweep file that searches."""
 
     path: Path
@@ -65,26 +68,34 @@ class Search(NamedTuple):
     method: str
     fixed: dict[str, Any]  # keys that all trials have in common, with their values
     sets: dict[str, str]  # keys and values of --set
-    seed: Any  # as it is written until `base` is resolved, then a whole number
+    written_seed: Any
     space: dict[str, Distribution]  # by key
     goals: dict[str, Direction]  # by metric
     run_cap: int
     early: EarlyTerminate | None
-    base: Config
+
+    @cached_property
+    def base(self) -> Config:
+        """The config of trial 0."""
+        return self.config({})[0]
+
+    @property
+    def seed(self) -> int:
+        """The seed of all trials."""
+        return self.base.seed
 
     def config(self, drawn: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
         """Return the config of a trial, and its keys for the command line of `train` (without scale and seed).
 
         drawn: values by key. Raises an InputError where they are no valid config.
         """
-        changes = self._changes(drawn)
-        return trial_config(self._levels(changes)), {key: value for key, (value, _) in merge(changes).items()}
+        scale, *changes, seed = self._levels(drawn)
+        return trial_config([scale, *changes, seed]), {key: value for key, (value, _) in merge(changes).items()}
 
-    def _changes(self, drawn: Mapping[str, Any]) -> list[Level]:
-        return row_levels(self.path, self.fixed | dict(drawn), self.sets)
-
-    def _levels(self, changes: Sequence[Level]) -> list[Level]:
-        return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.seed})]
+    def _levels(self, drawn: Mapping[str, Any]) -> list[Level]:
+        """The scale, the keys of a trial, and the seed."""
+        changes = row_levels(self.path, self.fixed | dict(drawn), self.sets)
+        return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.written_seed})]
 
     def single_changes(self) -> list[Config]:
         """The base, and the configs that one choice, or one end of a range, makes of it."""
@@ -92,7 +103,7 @@ class Search(NamedTuple):
         for key, values in self.space.items():
             for value in _choices_or_ends(values):
                 with suppress(InputError):  # an invalid config, which is not trained
-                    configs.append(resolve(self._levels(self._changes({key: value}))))
+                    configs.append(resolve(self._levels({key: value})))
         return configs
 
     @property
@@ -109,7 +120,11 @@ class Search(NamedTuple):
 
 
 def read_search(
-    path: Path, content: Mapping[str, Any], scale: str | None, seeds: Sequence[str] | None, sets: Mapping[str, str]
+    path: Path,
+    content: Mapping[str, Any],
+    scale: str | None,
+    seeds: Sequence[str | int] | None,
+    sets: Mapping[str, str],
 ) -> Search:
     """Read a sweep file whose method is a search.
 
@@ -143,7 +158,7 @@ def read_search(
             f"--set {key}={shown(sets[key])}: {path} draws this key; leave it out, or give it one value there"
         )
     if seeds and len(seeds) > 1:
-        mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
+        mistakes.append(f"--seeds {','.join(map(str, seeds))}: must be one in a search")
     if mistakes:
         raise InputError(*mistakes)
     scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
@@ -155,15 +170,12 @@ def read_search(
         method=sections.method,
         fixed=fixed,
         sets=dict(sets),
-        seed=seeds[0] if seeds else seed_of_file,
+        written_seed=seeds[0] if seeds else seed_of_file,
         space=space,
         goals=sections.goals,
         run_cap=sections.run_cap,
         early=sections.early_terminate,
-        base=resolve([]),
     )
-    base = search.config({})[0]
-    search = search._replace(base=base, seed=base.seed)
     if mistakes := _mistakes_of_base(search):
         raise InputError(*mistakes)
     return search
@@ -224,9 +236,7 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
             return FloatDistribution(low, high)
         case "q_uniform":
             return FloatDistribution(low, high, step=q)
-        case "q_log_uniform_values" if q == 1 and low >= 1:  # on a logarithmic scale Optuna has no steps but 1
-            return IntDistribution(int(low), int(high), log=True)
-        case "log_uniform_values" | "q_log_uniform_values":
+        case "log_uniform_values":
             return FloatDistribution(low, high, log=True)
     raise ValueError(f"distribution {name}: Optuna has nothing like it; use uniform or log_uniform_values")
 
@@ -252,7 +262,7 @@ def _mistakes_of_base(search: Search) -> list[str]:
             mistakes.append(f"parameters.{key}: {remedy}")
     for name, direction in search.goals.items():
         if name not in known:
-            hint = f": it needs trainer.{name[4:]}" if name == task.sample_metric else suggestion(name, known)
+            hint = ": it needs trainer.val_sample" if name == task.sample_metric else suggestion(name, known)
             mistakes.append(f"metric.name = {name}: no such metric{hint}")
         elif name not in OF_MODEL and direction != (best := best_goal(name)):
             mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")
