@@ -3,6 +3,7 @@
 `plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time; `print_plan` prints them.
 """
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -177,23 +178,18 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
     if any(estimate.assumed for estimate in estimates.values()):
         say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the dataset is prepared")
-    if missing:
-        say(console, _describe_work_left([estimates[planned.row] for planned in missing], at_once))
+    seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
+    if missing and math.isnan(sum(seconds)):
+        say(console, "training time: unknown, as no finished trial is comparable; --plan --measure measures it")
+    elif missing:
+        left = max(sum(seconds) / at_once, *seconds)
+        say(console, f"about {format_duration(left)} of training left to do, {at_once} at a time")
     new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
         say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
-
-
-def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
-    """estimates: of each trial that is to be trained."""
-    seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
-    if len(seconds) < len(estimates):
-        return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
-    left = max(sum(seconds) / at_once, *seconds) if at_once > 1 else sum(seconds)
-    return f"about {format_duration(left)} of training left to do, {at_once} at a time"
 
 
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:

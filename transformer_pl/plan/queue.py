@@ -60,24 +60,19 @@ class GridQueue(TrialQueue):
     """
 
     def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
-        self.waiting, self.failed, self.estimates = list(trials), list[PlannedTrial](), estimates
-        self._sharing: dict[str, list[PlannedTrial]] = {}  # by weights
-        for planned in trials:
-            self._sharing.setdefault(planned.identity.weights, []).append(planned)
+        self.trials, self.waiting, self.estimates = trials, list(trials), estimates
+        self.failed: list[PlannedTrial] = []
         self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 
     def left(self) -> Left:
         return Left(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        taken = set(taken)
+        taken = taken | {planned.identity.weights for planned in self.trials if planned.trial.locked()}
         for planned in self.waiting:
-            weights = planned.identity.weights
-            if weights not in taken:
-                if not any(one.trial.locked() for one in self._sharing[weights]):
-                    self.waiting.remove(planned)
-                    return planned
-                taken.add(weights)
+            if planned.identity.weights not in taken:
+                self.waiting.remove(planned)
+                return planned
         return None
 
     def hold(self, planned: PlannedTrial) -> None:

@@ -145,18 +145,24 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     for key, entry in parameters.items():
         if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
             unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
-        elif not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
-            form = "{value: ...} or {values: [...]} in a grid"
-            errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
+        elif values := _grid_values(entry):
+            values_by_key[str(key)] = values
         else:
-            values = entry["values"] if "values" in entry else [entry["value"]]
-            if not isinstance(values, list) or not values:
-                errors.append(f"{path}: parameters.{key}.values = {shown(values)}: must be a list with a value in it")
-            elif wrong := [value for value in values if not isinstance(value, str | int | float | None)]:
-                errors += [f"{path}: parameters.{key} = {shown(value)}: must be a plain value" for value in wrong]
-            else:
-                values_by_key[str(key)] = values
+            form = "{value: ...} or {values: [...]} in a grid, with plain values"
+            errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
     return values_by_key, unknown, errors
+
+
+def _grid_values(entry: Any) -> list[Any] | None:
+    """The values of a parameter, unless they are not written as those of a grid."""
+    match entry:
+        case {"value": value, **others} if not others:
+            values = [value]
+        case {"values": list(values), **others} if not others:
+            pass
+        case _:
+            return None
+    return values if all(isinstance(value, str | int | float | None) for value in values) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from transformer_pl.search.space import OF_MODEL, Search
 from transformer_pl.search.study import counted_trials, shown_number, trial_name
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.metrics import line_kind
-from transformer_pl.trials.runs_folder import finished_results
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
 MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
@@ -56,7 +55,6 @@ class SearchQueue(TrialQueue):
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
         self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
         self._is_journal = isinstance(study._storage, JournalStorage)
-        self._past_results = finished_results(runs)  # for the estimates
         self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
         self._next_draw = self._next_beat = -math.inf
         for trial in counted_trials(study):
@@ -173,7 +171,7 @@ class SearchQueue(TrialQueue):
                 continue
             trial.set_constraint(VALID_CONFIG, 0.0)
             trial.set_user_attr(studies.FOLDER, planned.trial.folder.name)
-            self.estimates |= estimate_costs([planned], self._past_results)
+            self.estimates |= estimate_costs([planned], [])
             return DrawnTrial(trial, planned)
         return None
 

@@ -27,7 +27,6 @@ from transformer_pl.config import without_section
 from transformer_pl.config.levels import parse_scalar, read_pairs
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.files import check_writable
-from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search, read_search
 from transformer_pl.task import LOSSES
 from transformer_pl.trials.trial import Trial as TrialFolder
@@ -107,21 +106,13 @@ def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
         return None
 
 
-class _Journal(JournalFileBackend):
-    """A journal whose writing no signal interrupts: Optuna would raise another error for it, or leave the lock."""
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        with postponed():
-            super().append_logs(logs)
-
-
 def _open(url: str | None, folder: Path) -> BaseStorage:
     """Open the journal or the database. Where several processes create its tables at once, all but one fail at first.
 
     Raises an InputError where the database does not answer.
     """
     if url is None:
-        return JournalStorage(_Journal(str(folder / JOURNAL)))
+        return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
     for wait_s in CONNECT_S:
         try:
             return RDBStorage(

@@ -8,15 +8,7 @@ from rich.console import Console
 
 from transformer_pl.check.run import check_models
 from transformer_pl.plan.options import sweep_folder
-from transformer_pl.plan.plan import (
-    Plan,
-    PlannedTrial,
-    as_json,
-    estimate_costs,
-    longest_first,
-    plan_trials,
-    print_plan,
-)
+from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, longest_first, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep

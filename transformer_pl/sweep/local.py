@@ -40,7 +40,11 @@ class Workers:
 
     def describe(self, trial_count: int) -> str:
         """How many trials there are to train, how many at once, and on what."""
-        return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {self._share()}"
+        if self.gpus:
+            each = counted(len(self.gpus[0].split(",")), "GPU")
+        else:
+            each = counted(max(1, len(set().union(*self.cores) or cpu_cores()) // self.count), "CPU core")
+        return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {each}"
 
     def start(self, planned: PlannedTrial, worker: int, **variables: str) -> BaseProcess:
         """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log.
@@ -60,15 +64,6 @@ class Workers:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
         cores = self.cores[worker] if self.cores else []
         return children.start_module("transformer_pl.train", planned.argv, environment, planned.trial.log, cores)
-
-    def _share(self) -> str:
-        """What each trial is trained on: `1 CPU core`, or `2 GPUs`."""
-        if self.gpus:
-            each = sum(len(one.split(",")) for one in self.gpus) // self.count
-            shared = len(set(self.gpus)) < self.count
-            return counted(each, "GPU") + (" that it shares" if shared else "")
-        each = len(set().union(*self.cores) or cpu_cores()) // self.count
-        return counted(each, "CPU core") if each else "a CPU core that it shares"
 
 
 def divide_machine(
