@@ -70,10 +70,6 @@ def complete_sweep_options(options: argparse.Namespace) -> None:
     options.budget = options.budget or BUDGET
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The folder of a sweep's results
-
-
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
     """`runs/sweeps/<name>@<scale>`; --set and --retune make another table, so they add a short hash."""
     name = as_folder(sweep_title(sweep.name, sweep.scale))

@@ -145,24 +145,15 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     for key, entry in parameters.items():
         if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
             unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
-        elif values := _grid_values(entry):
+            continue
+        is_grids = isinstance(entry, dict) and len(entry) == 1 and entry.keys() <= {"value", "values"}
+        values = entry.get("values", [entry.get("value")]) if is_grids else None
+        if isinstance(values, list) and values and all(isinstance(one, str | int | float | None) for one in values):
             values_by_key[str(key)] = values
         else:
             form = "{value: ...} or {values: [...]} in a grid, with plain values"
             errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
     return values_by_key, unknown, errors
-
-
-def _grid_values(entry: Any) -> list[Any] | None:
-    """The values of a parameter, unless they are not written as those of a grid."""
-    match entry:
-        case {"value": value, **others} if not others:
-            values = [value]
-        case {"values": list(values), **others} if not others:
-            pass
-        case _:
-            return None
-    return values if all(isinstance(value, str | int | float | None) for value in values) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -206,8 +197,9 @@ class _RowReader:
     def _read_seeds(self) -> list[int]:
         """The seeds; none of them where one has an error."""
         read = [read_levels([Level(f"{self.path}: parameters", {"seed": seed})]) for seed in self.seeds]
-        mistakes, seeds = [one for _, of_seed in read for one in of_seed], [config.seed for config, _ in read]
-        if not mistakes and len(set(seeds)) < len(seeds):
+        mistakes = [one for _, of_seed in read for one in of_seed]
+        seeds = [config.seed for config, of_seed in read if not of_seed]
+        if len(set(seeds)) < len(seeds):
             mistakes.append(f"{self.path}: seed = {seeds}: must differ from each other")
         self.errors += mistakes
         return [] if mistakes else seeds

@@ -61,11 +61,7 @@ class SearchQueue(TrialQueue):
             if trial.state == TrialState.FAIL:  # in an earlier command
                 studies.try_again(study, trial)
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # What `Launch` calls
-
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        """Return a trial to train now, or None if there is none now. taken: ids of weights that are being trained."""
         self._give_heartbeats()
         if self._clock() < self._next_draw:
             return None
@@ -83,11 +79,9 @@ class SearchQueue(TrialQueue):
         return None
 
     def hold(self, planned: PlannedTrial) -> None:
-        """Hold a trial that another process has begun to train, until that is over."""
         self.held.append(self.draws.pop(planned.trial.folder.name))
 
     def waits(self) -> str | None:
-        """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
         if waiting := len(self.held) + len(self._trials_of_others()):
             return f"waiting for {counted(waiting, 'trial')} of other processes"
         return "drawing trials that were put back" if self._has_more() else None
@@ -110,7 +104,6 @@ class SearchQueue(TrialQueue):
         return False
 
     def ended(self, planned: PlannedTrial, ending: Ending) -> None:
-        """Tell the study how a trial ended."""
         trial = self.draws.pop(planned.trial.folder.name).trial
         result = planned.trial.result() or {"metrics": {}}
         known = result["metrics"] | {key: result.get(key) for key in OF_MODEL}
@@ -143,9 +136,6 @@ class SearchQueue(TrialQueue):
     def ended_count(self) -> int:
         """How many trials have ended, whichever process trained them."""
         return sum(trial.state != TrialState.RUNNING for trial in counted_trials(self.study))
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Drawing
 
     def _draw(self) -> DrawnTrial | None:
         """Draw a trial with a valid config, or return None if no more may be drawn.
@@ -201,9 +191,6 @@ class SearchQueue(TrialQueue):
         except (ValueError, UpdateFinishedTrialError):
             return False
         return True
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Trials of this process and of others
 
     def _trials(self, state: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(state,))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,8 +40,8 @@ class EarlyTerminate(BaseModel):
     eta: Annotated[int, Field(ge=2), NoBool] = 3
 
 
-class Sections(BaseModel):
-    """What a sweep file that searches has beside its parameters."""
+class Search(BaseModel):
+    """A sweep file that searches: what it has beside its parameters, and what `read_search` makes of these."""
 
     method: Literal["random", "bayes", "custom"]
     run_cap: Count = Field(None, validate_default=True)
@@ -50,29 +49,19 @@ class Sections(BaseModel):
     metrics: list[Goal] = []
     early_terminate: EarlyTerminate | None = None
     scheduler: dict[Literal["engine"], Literal["optuna"]] = {}
+    path: Path
+    name: str
+    project: str
+    scale: str
+    written_seed: Any
+    sets: dict[str, str]  # keys and values of --set
+    fixed: dict[str, Any]  # keys that all trials have in common, with their values
+    space: dict[str, Any]  # distributions by key
 
     @property
     def goals(self) -> dict[str, Direction]:
         """Which way each metric is better."""
         return {goal.name: goal.goal for goal in (*filter(None, [self.metric]), *self.metrics)}
-
-
-@dataclass(frozen=True)
-class Search:
-    """A sweep file that searches."""
-
-    path: Path
-    name: str
-    project: str
-    scale: str
-    method: str
-    fixed: dict[str, Any]  # keys that all trials have in common, with their values
-    sets: dict[str, str]  # keys and values of --set
-    written_seed: Any
-    space: dict[str, Distribution]  # by key
-    goals: dict[str, Direction]  # by metric
-    run_cap: int
-    early: EarlyTerminate | None
 
     @cached_property
     def base(self) -> Config:
@@ -120,25 +109,13 @@ class Search:
 
 
 def read_search(
-    path: Path,
-    content: Mapping[str, Any],
-    scale: str | None,
-    seeds: Sequence[str | int] | None,
-    sets: Mapping[str, str],
+    path: Path, content: Mapping[str, Any], scale: str | None, seeds: Sequence[Any] | None, sets: Mapping[str, str]
 ) -> Search:
     """Read a sweep file whose method is a search.
 
     scale, seeds and sets are the options of the command line. Raises one InputError for all mistakes.
     """
     mistakes, fixed, space = top_level_mistakes(path, content), dict[str, Any](), dict[str, Distribution]()
-    try:
-        sections = Sections.model_validate(content)
-        if not sections.goals:
-            mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")
-    except ValidationError as error:
-        for one in error.errors():
-            place = f"{'.'.join(map(str, one['loc']))} = {shown(one['input'])}: " if one["loc"] else ""
-            mistakes.append(f"{path}: {place}{constraint_of(one)}")
     parameters = content.get("parameters")
     for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
         try:
@@ -154,29 +131,24 @@ def read_search(
     if not space and not mistakes:
         mistakes.append(f"{path}: parameters: some key must have values: [...], or min and max, to search")
     for key in space.keys() & sets.keys():
-        mistakes.append(
-            f"--set {key}={shown(sets[key])}: {path} draws this key; leave it out, or give it one value there"
-        )
+        remedy = "leave it out, or give it one value there"
+        mistakes.append(f"--set {key}={shown(sets[key])}: {path} draws this key; {remedy}")
     if seeds and len(seeds) > 1:
         mistakes.append(f"--seeds {','.join(map(str, seeds))}: must be one in a search")
-    if mistakes:
-        raise InputError(*mistakes)
+    beside = {"path": path, "sets": sets, "fixed": fixed, "space": space}
+    beside |= {"name": str(content.get("name", path.stem)), "project": str(content.get("project", PROJECT))}
     scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
-    search = Search(
-        path=path,
-        name=str(content.get("name", path.stem)),
-        project=str(content.get("project", PROJECT)),
-        scale=scale_of_file if scale is None else scale,
-        method=sections.method,
-        fixed=fixed,
-        sets=dict(sets),
-        written_seed=seeds[0] if seeds else seed_of_file,
-        space=space,
-        goals=sections.goals,
-        run_cap=sections.run_cap,
-        early=sections.early_terminate,
-    )
-    if mistakes := _mistakes_of_base(search):
+    beside |= {"scale": scale_of_file if scale is None else scale, "written_seed": seeds[0] if seeds else seed_of_file}
+    try:
+        search = Search.model_validate({**content, **beside})
+    except ValidationError as error:
+        for one in error.errors():
+            place = f"{'.'.join(map(str, one['loc']))} = {shown(one['input'])}: " if one["loc"] else ""
+            mistakes.append(f"{path}: {place}{constraint_of(one)}")
+    else:
+        if not search.goals:
+            mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")
+    if mistakes or (mistakes := _mistakes_of_base(search)):
         raise InputError(*mistakes)
     return search
 

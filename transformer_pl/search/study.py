@@ -164,16 +164,17 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
 
     Raises an InputError where no goal is measured during training.
     """
-    prunes = words[0] != "none" if words else search.early is not None
+    early = search.early_terminate
+    prunes = words[0] != "none" if words else early is not None
     is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
     if prunes and not is_scheduled:
         raise InputError(
             f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one goal that every validation "
             f"measures, such as val/ppl, but the search is for {', '.join(search.goals)}; change it, or leave it out"
         )
-    if words or search.early is None:
+    if words or early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=early.min_iter, reduction_factor=early.eta)
 
 
 def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:

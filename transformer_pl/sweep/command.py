@@ -34,12 +34,9 @@ class SweepCommand:
         options, trainers = self.options, [config.trainer for config in configs]
         return divide_machine(trainers, trial_count, options.parallel, options.devices, options.per_device)
 
-    def check_folders(self) -> None:
-        """Raise an InputError where the results cannot be written."""
-        check_writable(self.options.runs / "trials")
-        check_writable(self.folder)
-
     def write_plan(self, plan: dict[str, Any]) -> None:
+        """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
+        check_writable(self.folder)
         write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int) -> int:

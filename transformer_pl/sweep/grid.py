@@ -14,6 +14,7 @@ from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
@@ -95,7 +96,7 @@ class GridCommand(SweepCommand):
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
         missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
         queue, configs = GridQueue(missing, plan.estimates), [planned.config for planned in missing]
-        self.check_folders()
+        check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
         self.write_plan(as_json(plan))
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)

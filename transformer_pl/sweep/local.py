@@ -19,9 +19,6 @@ from transformer_pl.runtime.signals import GRACE_S, Stopped, install_handler, ki
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.train.devices import accelerator, without_slurm
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The shares of the machine
-
 
 @dataclass(frozen=True)
 class Workers:
@@ -107,10 +104,6 @@ def divide_machine(
     is_pinned = per_device or (devices and not gpu_ids)
     cores_by_worker = shares(cores, max(1, len(cores) // count)) if is_pinned else []
     return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How trials end early
 
 
 def ask_to_end(process: BaseProcess) -> None:

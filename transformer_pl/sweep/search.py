@@ -17,6 +17,7 @@ from transformer_pl.plan.options import sweep_folder
 from transformer_pl.report.search_table import search_table
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
@@ -52,9 +53,10 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         if left := _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console):
             say(console, command.workers(configs, left).describe(left))
         return 0
+    check_writable(options.runs / "trials")
     study = studies.create_study(search, folder, options.storage)
     study.sampler, study.pruner = sampler, pruner
-    command.check_folders()
+    check_writable(folder)
     prepare_datasets([search.base.data], options.runs, console)
     set_wandb_group(search.name, search.project, folder.name)
     queue = SearchQueue(search, study, options.runs)
