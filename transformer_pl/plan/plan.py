@@ -59,10 +59,6 @@ class Plan(NamedTuple):
     estimates: dict[int, CostEstimate]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Trials
-
-
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where a dataset cannot be found."""
     corpora = collect_errors(open_corpus, dict.fromkeys(config.data for config in sweep.configs))
@@ -96,10 +92,6 @@ def plan_trial(
 def _scale_config(scale: str) -> Config:
     """The config of a scale alone. The readable part of a trial's folder says what differs from it."""
     return resolve([scale_level(scale)])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Estimates
 
 
 def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
@@ -157,10 +149,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
         for planned in plan.trials
     ]
     return {"name": plan.sweep.name, "scale": plan.sweep.scale, "trials": trials}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# As it is printed
 
 
 def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:

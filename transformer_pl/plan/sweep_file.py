@@ -76,7 +76,6 @@ def read_sweep(
     if scale is None and len(scales) > 1:
         errors.append(f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each")
     scale = str(scales[0]) if scale is None else scale
-    scale_keys = None
     try:
         scale_keys = scale_level(scale)
     except InputError as error:
@@ -88,7 +87,7 @@ def read_sweep(
             f"{path}: a grid must have at most {MOST_TRIALS:,} trials, but its parameters make {row_count:,} rows with "
             f"{len(seeds):,} seeds each; list the rows that you want in `variant`, or search with method: random"
         )
-    if errors or scale_keys is None:
+    if errors:
         raise InputError(*unknown, *errors)
     base, rows = _RowReader(path, scale_keys, seeds, sets or {}, unknown).read_all(parameters)
     return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
@@ -107,10 +106,6 @@ def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> 
         if "seed" in values:
             raise InputError(f"{place}: seed = {shown(values['seed'])}: must be given by parameters.seed or by --seeds")
     return [Level(f"{path}: parameters", plain), *higher]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The file
 
 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
@@ -156,10 +151,6 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     return values_by_key, unknown, errors
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows
-
-
 @dataclass
 class _RowReader:
     """Reads the rows of a grid and collects the errors of all of them."""
@@ -187,8 +178,12 @@ class _RowReader:
         if not self.errors:
             self.errors += self._mixed(rows)
         if base and not self.errors:
-            matched = collect_errors(lambda index: self._match_budget(rows[index]), range(len(rows)))
-            base, rows = as_trained(base), list(matched.values())
+            # With optim.match=flops, with as many steps as the budget pays for; matched once for all seeds of a row.
+            trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))
+            for index, config in trained.items():
+                configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
+                rows[index] = rows[index]._replace(configs=configs)
+            base = as_trained(base)
         self.errors += self._equal(rows, written)
         if self.errors or not base:
             raise InputError(*self.errors)
@@ -238,8 +233,3 @@ class _RowReader:
                 if equal == index:
                     why = f"have the same name, `{row.name}`; set data.name, or rename a class"
                 yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"
-
-    def _match_budget(self, row: Row) -> Row:
-        """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
-        trained = as_trained(row.configs[0])  # matched once for all seeds
-        return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])

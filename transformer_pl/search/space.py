@@ -199,17 +199,11 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
     if not all(type(number) in (int, float) for number in (low, high, q)):
         raise ValueError("must have value, values, or numbers as min and max")
     are_whole = isinstance(low, int) and isinstance(high, int)
-    match name or ("int_uniform" if are_whole else "uniform"):
-        case "int_uniform":
-            return IntDistribution(int(low), int(high))
-        case "q_uniform" if are_whole and isinstance(q, int):
-            return IntDistribution(low, high, step=q)
-        case "uniform":
-            return FloatDistribution(low, high)
-        case "q_uniform":
-            return FloatDistribution(low, high, step=q)
-        case "log_uniform_values":
-            return FloatDistribution(low, high, log=True)
+    kind = name or ("int_uniform" if are_whole else "uniform")
+    if kind == "int_uniform" or (kind == "q_uniform" and are_whole and isinstance(q, int)):
+        return IntDistribution(int(low), int(high), step=q)
+    if kind in ("uniform", "q_uniform", "log_uniform_values"):
+        return FloatDistribution(low, high, log=kind == "log_uniform_values", step=q if kind == "q_uniform" else None)
     raise ValueError(f"distribution {name}: Optuna has nothing like it; use uniform or log_uniform_values")
 
 

@@ -67,10 +67,6 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
     return read_search(file, content, options.scale, options.seeds, options.set)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Its storage
-
-
 # Optuna need not warn of functions that it may still change, nor of uses that are meant here.
 warnings.simplefilter("ignore", ExperimentalWarning)
 warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnova|The constraint value")
@@ -155,10 +151,6 @@ def _study_name(search: Search, folder: Path) -> str:
     return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What draws its trials, and what ends them early
-
-
 def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
     """Return the pruner of `--pruner NAME [key=value ...]`, or by default that of the file's `early_terminate`.
 
@@ -190,10 +182,6 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
         return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"{flag} {' '.join(words)}: {error}") from None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Its trials
 
 
 def state_of(trial: FrozenTrial) -> str:

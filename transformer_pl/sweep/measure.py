@@ -31,12 +31,10 @@ def measured(
     """
     with_times = dict(estimates)
     for row, planned in sorted({planned.row: planned for planned in reversed(missing)}.items()):
-        if planned.config.steps < FIRST + EVERY:
-            say(console, f"{planned.name} is too short to be measured")
-            continue
-        say(console, f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
-        seconds = planned.config.steps * _seconds_a_step(planned, workers)
-        with_times[row] = with_times[row]._replace(seconds=seconds)
+        if planned.config.steps >= FIRST + EVERY:
+            say(console, f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
+            seconds = planned.config.steps * _seconds_a_step(planned, workers)
+            with_times[row] = with_times[row]._replace(seconds=seconds)
     return with_times
 
 
