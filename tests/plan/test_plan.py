@@ -9,7 +9,8 @@ from helpers import ROOT, a_result, little_text
 from rich.console import Console
 
 from transformer_pl.config import effective_sizes, sizes
-from transformer_pl.plan.plan import Plan, as_json, estimate_costs, longest_first, plan_trials, print_plan
+from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
+from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.sweep import __main__ as sweep
@@ -48,7 +49,9 @@ def test_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
     """By FLOPs."""
     trials = plan_trials(TABLE3_C, tmp_path)
     costs = estimate_costs(trials, [])
-    ordered = longest_first(trials, costs)
+    queue, ordered = GridQueue(trials, costs), []
+    while planned := queue.next(set()):
+        ordered.append(planned)
     flops = [costs[one.row].cost.flops for one in ordered]
     assert flops == sorted(flops, reverse=True) and ordered[0].config.model.d_model == 1024
     assert [one.config.seed for one in ordered] == [1, 2] * 8

@@ -127,14 +127,6 @@ def _of_the_speed(config: Mapping[str, Any]) -> str:
     return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
 
 
-def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
-    """In the order in which they are started, by FLOPs, so that no long trial is alone at the end.
-
-    estimates: by row.
-    """
-    return sorted(planned, key=lambda one: -estimates[one.row].cost.flops)
-
-
 def as_json(plan: Plan) -> dict[str, Any]:
     """The content of plan.json."""
     trials = [

@@ -52,7 +52,7 @@ class TrialQueue(Protocol):
 
 
 class GridQueue(TrialQueue):
-    """A list of trials, in its order; no trial is pruned.
+    """A list of trials, those with the most FLOPs first, so that no long one is alone at the end. None is pruned.
 
     Several commands share the work: a trial that another one is training waits until that is over. If it has ended
     then, well or badly, its ending counts here too; if it was stopped, this command continues it. Trials that differ in
@@ -60,7 +60,8 @@ class GridQueue(TrialQueue):
     """
 
     def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
-        self.trials, self.waiting, self.estimates = trials, list(trials), estimates
+        self.trials, self.estimates = trials, estimates
+        self.waiting = sorted(trials, key=lambda one: -estimates[one.row].cost.flops)
         self.failed: list[PlannedTrial] = []
         self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 

@@ -167,8 +167,7 @@ class SearchQueue(TrialQueue):
 
     def _has_more(self) -> bool:
         """Whether another trial may be drawn: always where one is enqueued, whatever has been drawn since."""
-        is_enqueued = bool(self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
-        return is_enqueued or len(counted_trials(self.study)) < self.search.run_cap
+        return bool(self._trials(TrialState.WAITING)) or len(counted_trials(self.study)) < self.search.run_cap
 
     def _needs_training(self, draw: DrawnTrial) -> bool:
         """Whether it is to be trained; if not, the study is told the outcome that is known."""

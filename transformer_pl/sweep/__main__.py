@@ -11,7 +11,6 @@ from pathlib import Path
 from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file
 from transformer_pl.plan.sweep_file import SEARCHES
 from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command, whole_number
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.sweep.grid import run_grid
@@ -44,8 +43,6 @@ def main(words: list[str]) -> int:
         return cleaning.clean(options.runs, console)
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
-    if options.measure and not options.plan:
-        raise InputError("--measure: is for --plan, which prints the times; add --plan")
     if content.get("method") in SEARCHES:
         from transformer_pl.sweep.search import run_search  # imports optuna, which takes a quarter of a second
 
@@ -95,6 +92,8 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
     complete_sweep_options(options)
+    if not options.plan:
+        refuse_options(options, ["measure"], "is for --plan, which is not given")
     if sum(map(bool, (options.file, options.list, options.clean, options.schema))) != 1:
         parser.error("give one of FILE, --list, --clean and --schema")
     if options.launcher == "slurm" and options.worker:  # one that was submitted

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from transformer_pl.check.run import check_models
 from transformer_pl.plan.options import sweep_folder
-from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, longest_first, plan_trials, print_plan
+from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
@@ -94,7 +94,7 @@ class GridCommand(SweepCommand):
 
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
-        missing = longest_first(self.trials_to_train(plan.trials), plan.estimates)
+        missing = self.trials_to_train(plan.trials)
         queue, configs = GridQueue(missing, plan.estimates), [planned.config for planned in missing]
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)

@@ -40,7 +40,8 @@ class Workers:
         if self.gpus:
             each = counted(len(self.gpus[0].split(",")), "GPU")
         else:
-            each = counted(max(1, len(set().union(*self.cores) or cpu_cores()) // self.count), "CPU core")
+            share = len(self.cores[0]) if self.cores else len(cpu_cores()) // self.count
+            each = counted(max(1, share), "CPU core")
         return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {each}"
 
     def start(self, planned: PlannedTrial, worker: int, **variables: str) -> BaseProcess:

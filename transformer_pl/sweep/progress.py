@@ -55,7 +55,7 @@ class ProgressView:
 
     def started(self, planned: PlannedTrial) -> None:
         begun = _last_line(planned).get("step", 0)  # where an earlier command ended
-        fields = {"planned": planned, "begun": begun, "state": "starting"}
+        fields = {"planned": planned, "begun": begun, "started_at": time.time(), "state": "starting"}
         self.bars.add_task(planned.name, total=planned.config.steps, completed=begun, **fields)
         self.running[planned.identity.trial] = self.bars.tasks[-1]
 
@@ -92,10 +92,10 @@ class ProgressView:
         self.say(f"  {self.bars.summary}")
 
     def _look_at(self, task: Task) -> None:
-        """Update the bar of a trial that has trained since it was started, by the last line of its metrics."""
+        """Update the bar of a trial by the last line of its metrics since it was started."""
         planned: PlannedTrial = task.fields["planned"]
         last, steps = _last_line(planned), planned.config.steps
-        if last.get("step", 0) <= task.fields["begun"]:
+        if last.get("time", 0.0) < task.fields["started_at"]:
             return
         self.bars.update(task.id, completed=last["step"])
         left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
