@@ -218,7 +218,6 @@ RULES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")  # of some samplers
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_a_readme_works(command, here):
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]

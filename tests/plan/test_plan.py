@@ -10,7 +10,8 @@ from helpers import ROOT, a_result, little_text
 from rich.console import Console
 
 from transformer_pl.config import effective_sizes, sizes
-from transformer_pl.plan.plan import Plan, as_json, estimate_costs, longest_first, plan_trials, print_plan
+from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
+from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.sweep import __main__ as sweep
@@ -46,16 +47,15 @@ def changed(config, section, **keys):
 
 
 def test_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
-    """By FLOPs. Among equals, more heads are first."""
+    """By FLOPs."""
     trials = plan_trials(TABLE3_C, tmp_path)
     costs = estimate_costs(trials, [])
-    ordered = longest_first(trials, costs)
+    queue, ordered = GridQueue(trials, costs), []
+    while planned := queue.next(set()):
+        ordered.append(planned)
     flops = [costs[one.row].cost.flops for one in ordered]
     assert flops == sorted(flops, reverse=True) and ordered[0].config.model.d_model == 1024
     assert [one.config.seed for one in ordered] == [1, 2] * 8
-    same = plan_trials(TABLE3_A, tmp_path)
-    equal = longest_first(same, {row: costs[0] for row in range(5)})
-    assert [(one.config.model.h, one.config.seed) for one in equal[:4]] == [(32, 1), (32, 2), (16, 1), (16, 2)]
 
 
 def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
@@ -66,7 +66,7 @@ def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
         assert one.trial.folder == tmp_path / "trials" / f"{row}-s{one.config.seed}-{one.identity.trial}"
         assert one.prepared.folder.parent == tmp_path / "data" and not one.prepared.folder.exists()
     assert len({one.identity.trial for one in trials}) == 10
-    assert len({one.prepared.folder for one in trials}) == 1  # all read one text
+    assert len({one.prepared.folder for one in trials}) == 1  # all read one dataset
 
 
 def test_what_is_kept_of_a_plan(tmp_path):
@@ -85,7 +85,7 @@ def test_what_is_kept_of_a_plan(tmp_path):
 # Cost and time
 
 
-def test_the_time_is_by_the_flops_of_the_same_components_text_and_trainer(tmp_path):
+def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp_path):
     """The median. Of trials that share weights the slowest trained them. Short trials do not count."""
     trials = plan_trials(TABLE3_A, tmp_path)
     base = changed(trials[4].config.model_copy(update={"seed": 7}), "trainer", threads=3)
@@ -99,7 +99,7 @@ def test_the_time_is_by_the_flops_of_the_same_components_text_and_trainer(tmp_pa
     assert estimate_costs(trials, finished[4:])[0].seconds is None
 
 
-def test_the_cost_is_of_the_text_s_lengths_once_they_are_known(tmp_path):
+def test_the_cost_is_of_the_dataset_s_lengths_once_they_are_known(tmp_path):
     first, *_ = plan_trials(TABLE3_A, tmp_path)
     config, lengths = first.config, {"source": 10.0, "target": 20.0}
     counted_text = SimpleNamespace(is_counted=lambda: True, mean_length=lambda split, side: lengths[side])

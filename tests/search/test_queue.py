@@ -1,7 +1,5 @@
 """What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
 
-import os
-import signal
 import sqlite3
 from contextlib import closing
 
@@ -11,13 +9,11 @@ from helpers import a_result
 from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
-from transformer_pl.runtime.signals import Stopped
 from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import (
     BEAT_S,
     GRACE_S,
-    JOURNAL,
     SAMPLERS,
     construct,
     counted_trials,
@@ -162,9 +158,8 @@ def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock):
         with closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
             database.execute(f"UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-{seconds} seconds')")
         for queue in living:
-            queue.give_heartbeat()
+            queue.watch(base)
 
-    one.give_heartbeat()
     for _ in range(10):
         wait(BEAT_S, one)
         assert two.next(set()) is None and two.waits() is not None
@@ -234,28 +229,6 @@ def test_a_study_is_of_one_search(tmp_path):
     ):
         assert (find_study(search, folder, None) is not None) == same
         assert (create_study(search, folder, None).study_name == queue.study.study_name) == same
-
-
-def test_a_stop_while_the_journal_is_written_is_a_stop(tmp_path, monkeypatch):
-    """The signal comes in the moment in which Optuna gives back its lock."""
-    queue, rename = queue_of(tmp_path, space=DROPOUT), os.rename
-
-    def stop(signum, frame):
-        raise Stopped(signum)
-
-    def stopped_rename(*paths):
-        os.kill(os.getpid(), signal.SIGTERM)
-        rename(*paths)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        with monkeypatch.context() as patch, pytest.raises(Stopped):
-            patch.setattr(os, "rename", stopped_rename)
-            queue.next(set())
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert [path.name for path in study_folder(tmp_path).iterdir()] == [JOURNAL]
-    assert queue_of(tmp_path, space=DROPOUT).next(set()) is not None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from transformer_pl.report import figures as plots
 from transformer_pl.report.search_page import BY_RANK, FEWEST_FOR_IMPORTANCES, draw_search_plots
 from transformer_pl.report.search_table import search_table
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.study import create_study, without_warnings
+from transformer_pl.search.study import create_study
 
 SPACE = {
     "model.p_drop": {"min": 0.0, "max": 0.5},
@@ -62,7 +62,6 @@ def test_the_best_trial_comes_first_and_failed_ones_last(tmp_path):
         assert "infeasible" in text
 
 
-@without_warnings()
 def importances(results):
     """The share of each key, as the figure shows it."""
     (goal,) = results.search.goals

@@ -25,8 +25,6 @@ PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.
         {"distribution": "q_uniform", "min": 0, "max": 100, "q": 10},
         {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25},
         {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-1},
-        {"distribution": "q_log_uniform_values", "min": 1, "max": 64},
-        {"distribution": "q_log_uniform_values", "min": 8, "max": 64, "q": 8},
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""What a plan says of a text before it is prepared, and what a sweep says when it is."""
+"""What a plan says of a dataset before it is prepared, and what a sweep says when it is."""
 
 import io
 
@@ -30,7 +30,7 @@ def lines(folder, console, runs, **keys):
     return survey_datasets([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console)
 
 
-def test_a_plan_says_how_large_a_text_is(folder, console, tmp_path):
+def test_a_plan_says_how_large_a_dataset_is(folder, console, tmp_path):
     (line,) = lines(folder, console, tmp_path)
     assert str(folder) in line and "60 training pairs, 8 for validation, 6 for test" in line
     assert not (tmp_path / "data").exists()
@@ -51,7 +51,7 @@ def test_pairs_with_an_empty_sentence_are_counted(folder, console, tmp_path):
 def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, tmp_path):
     data = Data(path=str(folder), vocab_size=300)
     prepare_datasets([data, data.model_copy(update={"max_length": 99})], tmp_path, console)
-    *stages, text = console.file.getvalue().splitlines()
+    *stages, dataset = console.file.getvalue().splitlines()
     assert len(stages) == 3
-    assert "60 training pairs, 8 for validation, 6 for test" in text
-    assert lines(folder, console, tmp_path) == [text]  # a plan says the same from now on
+    assert "60 training pairs, 8 for validation, 6 for test" in dataset
+    assert lines(folder, console, tmp_path) == [dataset]  # a plan says the same from now on

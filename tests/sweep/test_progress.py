@@ -75,19 +75,19 @@ def shown(view, clock):
 
 
 def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
-    """Row i costs i + 1 times as much as row 0, one trial of which took ten seconds."""
-    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned, lambda row: (row + 1) * 1e12)), 3)
+    """Row i costs 5 - i; one trial of row 0 took ten seconds."""
+    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned, lambda row: (5 - row) * 1e12)), 3)
     view.started(view.queue.next(set()))
     clock(10)
     view.ended(planned[0], "done", "val/ppl 2.00")
     (line,) = shown(view, clock)
-    assert LEFT.search(line)[1] == format_duration((10 + PRINT_EVERY_S) * (2 + 3 * (2 + 3 + 4 + 5)))
+    assert LEFT.search(line)[1] == format_duration((10 + PRINT_EVERY_S) / 5 * (2 * 5 + 3 * (4 + 3 + 2 + 1)))
     assert "1 done, 3 cached, 14 waiting" in line
     view.started(view.queue.next(set()))
     train(planned[1], 750)  # half of it
     trial, line = shown(view, clock)
     assert "750/1500" in trial and "loss 4.250" in trial
-    assert LEFT.search(line)[1] == format_duration((10 + 2 * PRINT_EVERY_S) / 1.5 * (0.5 + 1 + 3 * 14))
+    assert LEFT.search(line)[1] == format_duration((10 + 2 * PRINT_EVERY_S) / 7.5 * (2.5 + 5 + 3 * 10))
 
 
 def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
@@ -101,7 +101,7 @@ def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
     one = view.queue.next(set())
     view.started(one)
     view.queue.hold(one)
-    view.waits_again(one, "another command trains it")
+    view.ended(one, None, "another command trains it")
     assert "12 waiting" in shown(view, clock)[-1]
 
 

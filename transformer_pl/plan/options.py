@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,6 @@ def sweep_file(word: str) -> Path:
     return shipped[word]
 
 
-def _seeds(word: str) -> list[str]:
-    return [str(seed) for seed in whole_numbers(word, 0)]
-
-
 def add_row_options(group: Options, scale: str) -> None:
     """Add the options that choose the rows of a sweep file, and the runs folder. scale: --scale's default, in words."""
     group.add_argument("--scale", type=text, metavar="S", help=f"{', '.join(scale_names())} or your own YAML ({scale})")
@@ -54,7 +51,8 @@ def add_sweep_options(parser: CommandParser) -> None:
     """Add the options that choose the trials of a sweep file, their table, and where a search keeps its study."""
     group = parser.add_argument_group("which trials")
     add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
-    group.add_argument("--seeds", type=_seeds, metavar="1,2", help="the seeds of each row (the file's, or 1)")
+    seeds = "the seeds of each row (the file's, or 1)"
+    group.add_argument("--seeds", type=partial(whole_numbers, at_least=0), metavar="1,2", help=seeds)
     tuned = "tune these keys for each row separately, by the same small search"
     group.add_argument("--retune", type=names, metavar="KEY,KEY", help=tuned)
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
@@ -70,10 +68,6 @@ def complete_sweep_options(options: argparse.Namespace) -> None:
     if not options.retune:
         refuse_options(options, ["budget"], "is for --retune, which is not given")
     options.budget = options.budget or BUDGET
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The folder of a sweep's results
 
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:

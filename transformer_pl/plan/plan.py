@@ -3,18 +3,17 @@
 `plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time; `print_plan` prints them.
 """
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, Data, effective_sizes, nominal_sizes, sizes
-from transformer_pl.config.component_sources import is_own_task
+from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, nominal_sizes, sizes
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
@@ -39,14 +38,14 @@ class PlannedTrial(NamedTuple):
     identity: Identity
     trial: Trial  # its folder, which need not exist yet
     argv: list[str]  # of `python -m transformer_pl.train`: the only way in which it gets its config
-    prepared: Prepared  # its text, which need not be prepared yet
+    prepared: Prepared  # its dataset, which need not be prepared yet
 
 
 class CostEstimate(NamedTuple):
     """What one trial of a row costs."""
 
     cost: Cost
-    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the text is not prepared yet
+    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the dataset is not prepared yet
     seconds: float | None  # by finished trials, or by --measure; None: not known
 
 
@@ -58,13 +57,9 @@ class Plan(NamedTuple):
     estimates: dict[int, CostEstimate]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Trials
-
-
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
-    """The sweep's trials in order. Raises an InputError where the text cannot be found."""
-    corpora = collect_errors(corpus_opener(), dict.fromkeys(config.data for config in sweep.configs))
+    """The sweep's trials in order. Raises an InputError where a dataset cannot be found."""
+    corpora = collect_errors(open_corpus, dict.fromkeys(config.data for config in sweep.configs))
     return [
         plan_trial(index, row.name, config, row.keys, sweep.scale, runs, corpora[config.data])
         for index, row in enumerate(sweep.rows)
@@ -86,28 +81,11 @@ def plan_trial(
     return PlannedTrial(row, f"{row_name} s{config.seed}", config, identity, trial, argv, prepared)
 
 
-def corpus_opener() -> Callable[[Data], Corpus]:
-    """`open_corpus`, which opens each text once, for the trials that a search draws. Raises its InputErrors."""
-    opened = cache(open_corpus)
-    return lambda data: opened(_corpus_keys(data))
-
-
-def _corpus_keys(data: Data) -> Data:
-    """The keys that a corpus is opened by: without those of tokens and batches. A task of one's own may read all."""
-    if is_own_task(data):
-        return data
-    return data.model_copy(update={"name": None, "vocab_size": 1, "batch_tokens": 1, "max_length": 1})
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Estimates
-
-
 def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
     """The cost of a trial of each row.
 
-    finished: results of finished trials. The time of a FLOP is the median of those with the same components, text and
-    trainer.
+    finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
+    and trainer.
 
     Raises an InputError that names a component which does not run.
     """
@@ -121,11 +99,11 @@ def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str,
 
 
 def _estimate(planned: PlannedTrial, rates: Mapping[str, list[float]]) -> CostEstimate:
-    config, text = planned.config, planned.prepared
-    assumed = not text.is_counted()
-    source, target = (ASSUMED_LENGTH if assumed else text.mean_length("train", side) for side in ("source", "target"))
+    config, dataset = planned.config, planned.prepared
+    assumed, sides = not dataset.is_counted(), ("source", "target")
+    lengths = [ASSUMED_LENGTH if assumed else dataset.mean_length("train", side) for side in sides]
     model = sizes(config.model, config.data.vocab_size)
-    cost = training_cost(model, config.steps, config.data.batch_tokens, source, target)
+    cost = training_cost(model, config.steps, config.data.batch_tokens, *lengths)
     known = rates.get(_of_the_speed(config.flat()))
     return CostEstimate(cost, assumed, statistics.median(known) * cost.flops if known else None)
 
@@ -134,14 +112,6 @@ def _of_the_speed(config: Mapping[str, Any]) -> str:
     """The keys that the time of a FLOP depends on, beside the machine and the threads that the sweep gave a trial."""
     keys = [f"model.{slot}" for slot in SLOTS] + [key for key in KEYS if key.startswith(("data.", "trainer."))]
     return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
-
-
-def longest_first(planned: Sequence[PlannedTrial], estimates: Mapping[int, CostEstimate]) -> list[PlannedTrial]:
-    """In the order in which they are started, so that no long trial is alone at the end; equal ones as they are.
-
-    estimates: by row. By FLOPs, then by heads: the softmax of more heads takes more time, but few FLOPs.
-    """
-    return sorted(planned, key=lambda one: (-estimates[one.row].cost.flops, -one.config.model.h))
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -160,10 +130,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return {"name": plan.sweep.name, "scale": plan.sweep.scale, "trials": trials}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# As it is printed
-
-
 def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:
     """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
 
@@ -178,24 +144,19 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
     if ">" in "".join(base):
         say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
     if any(estimate.assumed for estimate in estimates.values()):
-        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the text is prepared")
-    if missing:
-        say(console, _describe_work_left([estimates[planned.row] for planned in missing], at_once))
+        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the dataset is prepared")
+    seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
+    if missing and math.isnan(sum(seconds)):
+        say(console, "training time: unknown, as no finished trial is comparable; --plan --measure measures it")
+    elif missing:
+        left = max(sum(seconds) / at_once, *seconds)
+        say(console, f"about {format_duration(left)} of training left to do, {at_once} at a time")
     new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
         say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
-
-
-def _describe_work_left(estimates: Sequence[CostEstimate], at_once: int) -> str:
-    """estimates: of each trial that is to be trained."""
-    seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
-    if len(seconds) < len(estimates):
-        return "remaining training time: unknown, as no finished trial is comparable; --plan --measure measures it"
-    left = max(sum(seconds) / at_once, *seconds) if at_once > 1 else sum(seconds)
-    return f"about {format_duration(left)} of training left to do, {at_once} at a time"
 
 
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:

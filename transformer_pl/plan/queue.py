@@ -39,10 +39,6 @@ class TrialQueue(Protocol):
     def waits(self) -> str | None:
         """What the queue waits for when nothing runs and nothing can be started; None if everything is done."""
 
-    def give_heartbeat(self) -> None:
-        """Called several times a second: tells other commands that this one lives."""
-        return
-
     def watch(self, planned: PlannedTrial) -> bool:
         """Called several times a second for each running trial; True asks it to end early, which prunes it."""
         return False
@@ -56,7 +52,7 @@ class TrialQueue(Protocol):
 
 
 class GridQueue(TrialQueue):
-    """A list of trials, in its order; no trial is pruned.
+    """A list of trials, those with the most FLOPs first, so that no long one is alone at the end. None is pruned.
 
     Several commands share the work: a trial that another one is training waits until that is over. If it has ended
     then, well or badly, its ending counts here too; if it was stopped, this command continues it. Trials that differ in
@@ -64,24 +60,20 @@ class GridQueue(TrialQueue):
     """
 
     def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
-        self.waiting, self.failed, self.estimates = list(trials), list[PlannedTrial](), estimates
-        self._sharing: dict[str, list[PlannedTrial]] = {}  # by weights
-        for planned in trials:
-            self._sharing.setdefault(planned.identity.weights, []).append(planned)
+        self.trials, self.estimates = trials, estimates
+        self.waiting = sorted(trials, key=lambda one: -estimates[one.row].cost.flops)
+        self.failed: list[PlannedTrial] = []
         self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 
     def left(self) -> Left:
         return Left(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        taken = set(taken)
+        taken = taken | {planned.identity.weights for planned in self.trials if planned.trial.locked()}
         for planned in self.waiting:
-            weights = planned.identity.weights
-            if weights not in taken:
-                if not any(one.trial.locked() for one in self._sharing[weights]):
-                    self.waiting.remove(planned)
-                    return planned
-                taken.add(weights)
+            if planned.identity.weights not in taken:
+                self.waiting.remove(planned)
+                return planned
         return None
 
     def hold(self, planned: PlannedTrial) -> None:

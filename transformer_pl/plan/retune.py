@@ -114,19 +114,15 @@ def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
     # Without the sequence's first point, a corner, and its second, the middle of the first key, which the center has.
     sequence = qmc.Halton(len(center), scramble=False).fast_forward(2)
     for position in (2 * sequence.random(DRAWS_PER_POINT * budget) - 1).tolist():
-        point = {
-            key: _rounded(value * REACH**u, value) for (key, value), u in zip(center.items(), position, strict=True)
-        }
-        if len(points) < budget and point not in points:  # whole numbers may round alike
+        point = {}
+        for (key, value), u in zip(center.items(), position, strict=True):
+            tried = value * REACH**u
+            point[key] = max(1, round(tried)) if isinstance(value, int) else float(f"{tried:.3g}")
+        if point not in points:  # whole numbers may round alike
             points.append(point)
     if len(points) < budget:
         raise InputError(f"--budget {budget}: must be at most {len(points)}, the different points around {center}")
-    return points
-
-
-def _rounded(value: float, like: float) -> int | float:
-    """A whole number of at least 1 where `like` is one, three digits otherwise."""
-    return max(1, round(value)) if isinstance(like, int) else float(f"{value:.3g}")
+    return points[:budget]
 
 
 def _row_at(scale: str, row: Row, point: Mapping[str, Any], seeds: Sequence[int]) -> Row:

@@ -76,7 +76,6 @@ def read_sweep(
     if scale is None and len(scales) > 1:
         errors.append(f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each")
     scale = str(scales[0]) if scale is None else scale
-    scale_keys = None
     try:
         scale_keys = scale_level(scale)
     except InputError as error:
@@ -88,7 +87,7 @@ def read_sweep(
             f"{path}: a grid must have at most {MOST_TRIALS:,} trials, but its parameters make {row_count:,} rows with "
             f"{len(seeds):,} seeds each; list the rows that you want in `variant`, or search with method: random"
         )
-    if errors or scale_keys is None:
+    if errors:
         raise InputError(*unknown, *errors)
     base, rows = _RowReader(path, scale_keys, seeds, sets or {}, unknown).read_all(parameters)
     return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
@@ -107,10 +106,6 @@ def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> 
         if "seed" in values:
             raise InputError(f"{place}: seed = {shown(values['seed'])}: must be given by parameters.seed or by --seeds")
     return [Level(f"{path}: parameters", plain), *higher]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The file
 
 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
@@ -145,22 +140,15 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     for key, entry in parameters.items():
         if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
             unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
-        elif not isinstance(entry, dict) or len(entry) != 1 or not entry.keys() <= {"value", "values"}:
-            form = "{value: ...} or {values: [...]} in a grid"
-            errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
+            continue
+        is_grids = isinstance(entry, dict) and len(entry) == 1 and entry.keys() <= {"value", "values"}
+        values = entry.get("values", [entry.get("value")]) if is_grids else None
+        if isinstance(values, list) and values and all(isinstance(one, str | int | float | None) for one in values):
+            values_by_key[str(key)] = values
         else:
-            values = entry["values"] if "values" in entry else [entry["value"]]
-            if not isinstance(values, list) or not values:
-                errors.append(f"{path}: parameters.{key}.values = {shown(values)}: must be a list with a value in it")
-            elif wrong := [value for value in values if not isinstance(value, str | int | float | None)]:
-                errors += [f"{path}: parameters.{key} = {shown(value)}: must be a plain value" for value in wrong]
-            else:
-                values_by_key[str(key)] = values
+            form = "{value: ...} or {values: [...]} in a grid, with plain values"
+            errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
     return values_by_key, unknown, errors
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows
 
 
 @dataclass
@@ -190,8 +178,12 @@ class _RowReader:
         if not self.errors:
             self.errors += self._mixed(rows)
         if base and not self.errors:
-            matched = collect_errors(lambda index: self._match_budget(rows[index]), range(len(rows)))
-            base, rows = as_trained(base), list(matched.values())
+            # With optim.match=flops, with as many steps as the budget pays for; matched once for all seeds of a row.
+            trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))
+            for index, config in trained.items():
+                configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
+                rows[index] = rows[index]._replace(configs=configs)
+            base = as_trained(base)
         self.errors += self._equal(rows, written)
         if self.errors or not base:
             raise InputError(*self.errors)
@@ -200,8 +192,8 @@ class _RowReader:
     def _read_seeds(self) -> list[int]:
         """The seeds; none of them where one has an error."""
         read = [read_levels([Level(f"{self.path}: parameters", {"seed": seed})]) for seed in self.seeds]
-        mistakes = [mistake for _, of_one in read for mistake in of_one]
-        seeds = [config.seed for config, of_one in read if not of_one]
+        mistakes = [one for _, of_seed in read for one in of_seed]
+        seeds = [config.seed for config, of_seed in read if not of_seed]
         if len(set(seeds)) < len(seeds):
             mistakes.append(f"{self.path}: seed = {seeds}: must differ from each other")
         self.errors += mistakes
@@ -241,8 +233,3 @@ class _RowReader:
                 if equal == index:
                     why = f"have the same name, `{row.name}`; set data.name, or rename a class"
                 yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"
-
-    def _match_budget(self, row: Row) -> Row:
-        """The row's configs as they are trained: with optim.match=flops, with as many steps as the budget pays for."""
-        trained = as_trained(row.configs[0])  # matched once for all seeds
-        return row._replace(configs=[trained.model_copy(update={"seed": config.seed}) for config in row.configs])

@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.visualization import matplotlib as optuna_plots
 
-from transformer_pl.plan.plan import PlannedTrial, corpus_opener, plan_trial
+from transformer_pl.plan.plan import PlannedTrial, plan_trial
 from transformer_pl.plan.sweep_file import Row, Sweep
 from transformer_pl.report.figures import Drawing, Figure, drawing_by_pyplot, plain_log
 from transformer_pl.report.page import write_page_files
 from transformer_pl.report.render import Table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import OF_MODEL
-from transformer_pl.search.study import FOLDER, trial_name, without_warnings
+from transformer_pl.search.study import FOLDER, trial_name
+from transformer_pl.task import open_corpus
 from transformer_pl.trials.identity import same_row
 
 FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostly noise
@@ -66,7 +68,6 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     return figures
 
 
-@without_warnings()
 def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
     """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
     with drawing_by_pyplot():
@@ -86,11 +87,11 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
     Raises an InputError where the text or a component is not here.
     """
-    search, open_corpus, planned = results.search, corpus_opener(), list[PlannedTrial]()
+    search, opened, planned = results.search, cache(open_corpus), list[PlannedTrial]()
     for trial in results.trials:
         if FOLDER in trial.user_attrs:
             config, keys = search.config(trial.params)
-            row, corpus = search.row_name(config), open_corpus(config.data)
+            row, corpus = search.row_name(config), opened(config.data)
             one = plan_trial(len(planned), row, config, keys, search.scale, results.runs, corpus)
             planned.append(one._replace(name=trial_name(trial)))
     rows = [Row(one.name, [one.config], {}) for one in planned]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,19 +19,19 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import JournalStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from transformer_pl.plan.plan import CostEstimate, PlannedTrial, corpus_opener, estimate_costs, plan_trial
+from transformer_pl.plan.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
 from transformer_pl.plan.queue import Ending, Left, TrialQueue
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import OF_MODEL, Search
 from transformer_pl.search.study import counted_trials, shown_number, trial_name
+from transformer_pl.task import open_corpus
 from transformer_pl.trials.metrics import line_kind
-from transformer_pl.trials.runs_folder import finished_results
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
 MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
-UNLOCKED_S = 30.0  # a drawn trial may need this time to begin; then its process is taken for dead
+UNLOCKED_S = 30.0  # beside the table, a drawn trial may need this time to begin; then its process counts as dead
 VALID_CONFIG = "valid config"  # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not
 
 
@@ -49,24 +50,19 @@ class SearchQueue(TrialQueue):
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path, clock: Callable[[], float] = time.monotonic):
         self.search, self.study, self.runs, self._clock = search, study, runs, clock
-        self._open_corpus = corpus_opener()
-        self._open_corpus(search.base.data)  # raises an InputError where it is missing
+        self._open_corpus = cache(open_corpus)
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
         self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
         self._is_journal = isinstance(study._storage, JournalStorage)
-        self._past_results = finished_results(runs)  # for the estimates
         self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
         self._next_draw = self._next_beat = -math.inf
         for trial in counted_trials(study):
             if trial.state == TrialState.FAIL:  # in an earlier command
                 studies.try_again(study, trial)
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # What `Launch` calls
-
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        """Return a trial to train now, or None if there is none now. taken: ids of weights that are being trained."""
+        self._give_heartbeats()
         if self._clock() < self._next_draw:
             return None
         self._retry_orphans()
@@ -83,25 +79,16 @@ class SearchQueue(TrialQueue):
         return None
 
     def hold(self, planned: PlannedTrial) -> None:
-        """Hold a trial that another process has begun to train, until that is over."""
         self.held.append(self.draws.pop(planned.trial.folder.name))
 
     def waits(self) -> str | None:
-        """What is waited for when nothing runs and nothing can be started; None if the search is finished."""
         if waiting := len(self.held) + len(self._trials_of_others()):
             return f"waiting for {counted(waiting, 'trial')} of other processes"
         return "drawing trials that were put back" if self._has_more() else None
 
-    def give_heartbeat(self) -> None:
-        """Give one to every trial that this process has drawn, where the study is in a database."""
-        storage: Any = self.study._storage
-        if not self._is_journal and self._clock() >= self._next_beat:
-            self._next_beat = self._clock() + studies.BEAT_S
-            for draw in self._own_draws():
-                storage.record_heartbeat(draw.trial._trial_id)
-
     def watch(self, planned: PlannedTrial) -> bool:
         """Report new validations to the pruner; True if it wants the trial to end. Base is not pruned."""
+        self._give_heartbeats()
         draw, file = self.draws[planned.trial.folder.name], planned.trial.folder / "metrics.jsonl"
         size = file.stat().st_size if file.exists() else 0
         if len(self.search.goals) > 1 or size == draw.metrics_bytes:
@@ -117,7 +104,6 @@ class SearchQueue(TrialQueue):
         return False
 
     def ended(self, planned: PlannedTrial, ending: Ending) -> None:
-        """Tell the study how a trial ended."""
         trial = self.draws.pop(planned.trial.folder.name).trial
         result = planned.trial.result() or {"metrics": {}}
         known = result["metrics"] | {key: result.get(key) for key in OF_MODEL}
@@ -151,10 +137,6 @@ class SearchQueue(TrialQueue):
         """How many trials have ended, whichever process trained them."""
         return sum(trial.state != TrialState.RUNNING for trial in counted_trials(self.study))
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # Drawing
-
-    @studies.without_warnings()
     def _draw(self) -> DrawnTrial | None:
         """Draw a trial with a valid config, or return None if no more may be drawn.
 
@@ -162,6 +144,7 @@ class SearchQueue(TrialQueue):
         """
         while self._has_more():
             trial = self.study.ask(dict(self.search.space))
+            self._give_heartbeats(trial)
             drawn = self._frozen(trial)
             earlier = sum(shown_number(other) < shown_number(drawn) for other in counted_trials(self.study))
             if earlier >= self.search.run_cap:  # others drew at the same time
@@ -179,15 +162,13 @@ class SearchQueue(TrialQueue):
                 continue
             trial.set_constraint(VALID_CONFIG, 0.0)
             trial.set_user_attr(studies.FOLDER, planned.trial.folder.name)
-            self.estimates |= estimate_costs([planned], self._past_results)
-            self._next_beat = -math.inf
+            self.estimates |= estimate_costs([planned], [])
             return DrawnTrial(trial, planned)
         return None
 
     def _has_more(self) -> bool:
         """Whether another trial may be drawn: always where one is enqueued, whatever has been drawn since."""
-        is_enqueued = bool(self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
-        return is_enqueued or len(counted_trials(self.study)) < self.search.run_cap
+        return bool(self._trials(TrialState.WAITING)) or len(counted_trials(self.study)) < self.search.run_cap
 
     def _needs_training(self, draw: DrawnTrial) -> bool:
         """Whether it is to be trained; if not, the study is told the outcome that is known."""
@@ -211,9 +192,6 @@ class SearchQueue(TrialQueue):
             return False
         return True
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # Trials of this process and of others
-
     def _trials(self, state: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(state,))
 
@@ -228,24 +206,29 @@ class SearchQueue(TrialQueue):
         own = {draw.trial.number for draw in self._own_draws()}
         return [trial for trial in self._trials(TrialState.RUNNING) if trial.number not in own]
 
-    @studies.without_warnings()
+    def _give_heartbeats(self, new: Trial | None = None) -> None:
+        """Give one to every trial of this process, where the study is in a database. new: one that was just drawn."""
+        storage: Any = self.study._storage
+        if not self._is_journal and (new or self._clock() >= self._next_beat):
+            self._next_beat = self._clock() + studies.BEAT_S
+            for trial in filter(None, [new, *(draw.trial for draw in self._own_draws())]):
+                storage.record_heartbeat(trial._trial_id)
+
     def _retry_orphans(self) -> None:
         """Enqueue the trials of other processes that died once more.
 
         In a database Optuna's heartbeats tell, beside the table the locks of the trials' folders.
         """
+        if not self._is_journal:
+            fail_stale_trials(self.study)
+            return
         now = self._clock()
-        fail_stale_trials(self.study)
-        unlocked = [trial for trial in self._trials_of_others() if not self._is_alive(trial)]
+        others = ((trial, studies.trained_trial(trial, self.runs)) for trial in self._trials_of_others())
+        unlocked = [trial for trial, begun in others if begun is None or not begun.locked()]
         self._unlocked = {trial.number: self._unlocked.get(trial.number, now) for trial in unlocked}
         for trial in unlocked:
             if now > self._unlocked[trial.number] + UNLOCKED_S and self._tell(trial, state=TrialState.FAIL):
                 studies.try_once_more(self.study, trial)
-
-    def _is_alive(self, trial: FrozenTrial) -> bool:
-        """Whether a running trial shows that its process lives: by its lock, or in a database by having been begun."""
-        begun = studies.trained_trial(trial, self.runs)  # None: it is being drawn
-        return begun is not None and (not self._is_journal or begun.locked())
 
 
 def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:

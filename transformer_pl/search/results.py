@@ -45,15 +45,14 @@ class SearchResults:
         result = (on_disk.result() if on_disk else None) or {}
         values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
         known = {"params": result.get("params")} | dict(zip(self.search.goals, values, strict=False))
-        record = {
+        return {
             "trial": shown_number(trial),
             "base": studies.BASE in trial.user_attrs,
             "state": state,
             **{key: trial.params.get(key) for key in self.search.space},
+            **{metric: known.get(metric) for metric in self.metrics},
+            "folder": on_disk.folder.name if on_disk else None,
         }
-        for metric in self.metrics:
-            record[metric] = known.get(metric)
-        return record | {"folder": on_disk.folder.name if on_disk else None}
 
     def target(self, goal: str) -> Callable[[FrozenTrial], float]:
         """Return what Optuna ranks trials by, less being better. A diverged one is the worst; Optuna would drop it."""

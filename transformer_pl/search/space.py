@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
@@ -40,8 +41,8 @@ class EarlyTerminate(BaseModel):
     eta: Annotated[int, Field(ge=2), NoBool] = 3
 
 
-class Sections(BaseModel):
-    """What a sweep file that searches has beside its parameters."""
+class Search(BaseModel):
+    """A sweep file that searches: what it has beside its parameters, and what `read_search` makes of these."""
 
     method: Literal["random", "bayes", "custom"]
     run_cap: Count = Field(None, validate_default=True)
@@ -49,47 +50,46 @@ class Sections(BaseModel):
     metrics: list[Goal] = []
     early_terminate: EarlyTerminate | None = None
     scheduler: dict[Literal["engine"], Literal["optuna"]] = {}
+    path: Path
+    name: str
+    project: str
+    scale: str
+    written_seed: Any
+    sets: dict[str, str]  # keys and values of --set
+    fixed: dict[str, Any]  # keys that all trials have in common, with their values
+    space: dict[str, Any]  # distributions by key
 
     @property
     def goals(self) -> dict[str, Direction]:
         """Which way each metric is better."""
         return {goal.name: goal.goal for goal in (*filter(None, [self.metric]), *self.metrics)}
 
+    @cached_property
+    def base(self) -> Config:
+        """The config of trial 0."""
+        return self.config({})[0]
 
-class Search(NamedTuple):
-    """A sweep file that searches."""
-
-    path: Path
-    name: str
-    project: str
-    scale: str
-    method: str
-    fixed: dict[str, Any]  # keys that all trials have in common, with their values
-    sets: dict[str, str]  # keys and values of --set
-    seed: Any  # as it is written until `base` is resolved, then a whole number
-    space: dict[str, Distribution]  # by key
-    goals: dict[str, Direction]  # by metric
-    run_cap: int
-    early: EarlyTerminate | None
-    base: Config
+    @property
+    def seed(self) -> int:
+        """The seed of all trials."""
+        return self.base.seed
 
     def config(self, drawn: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
         """Return the config of a trial, and its keys for the command line of `train` (without scale and seed).
 
         drawn: values by key. Raises an InputError where they are no valid config.
         """
-        changes = self._changes(drawn)
-        return trial_config(self._levels(changes)), {key: value for key, (value, _) in merge(changes).items()}
+        scale, *changes, seed = self._levels(drawn)
+        return trial_config([scale, *changes, seed]), {key: value for key, (value, _) in merge(changes).items()}
 
     def row_name(self, config: Config) -> str:
         """How the config of a trial differs from the base, for the name of its folder."""
         return describe_difference(config, self.base)
 
-    def _changes(self, drawn: Mapping[str, Any]) -> list[Level]:
-        return row_levels(self.path, self.fixed | dict(drawn), self.sets)
-
-    def _levels(self, changes: Sequence[Level]) -> list[Level]:
-        return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.seed})]
+    def _levels(self, drawn: Mapping[str, Any]) -> list[Level]:
+        """The scale, the keys of a trial, and the seed."""
+        changes = row_levels(self.path, self.fixed | dict(drawn), self.sets)
+        return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.written_seed})]
 
     def single_changes(self) -> list[Config]:
         """The base, and the configs that one choice, or one end of a range, makes of it."""
@@ -97,7 +97,7 @@ class Search(NamedTuple):
         for key, values in self.space.items():
             for value in _choices_or_ends(values):
                 with suppress(InputError):  # an invalid config, which is not trained
-                    configs.append(resolve(self._levels(self._changes({key: value}))))
+                    configs.append(resolve(self._levels({key: value})))
         return configs
 
     @property
@@ -114,21 +114,13 @@ class Search(NamedTuple):
 
 
 def read_search(
-    path: Path, content: Mapping[str, Any], scale: str | None, seeds: Sequence[str] | None, sets: Mapping[str, str]
+    path: Path, content: Mapping[str, Any], scale: str | None, seeds: Sequence[Any] | None, sets: Mapping[str, str]
 ) -> Search:
     """Read a sweep file whose method is a search.
 
     scale, seeds and sets are the options of the command line. Raises one InputError for all mistakes.
     """
     mistakes, fixed, space = top_level_mistakes(path, content), dict[str, Any](), dict[str, Distribution]()
-    try:
-        sections = Sections.model_validate(content)
-        if not sections.goals:
-            mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")
-    except ValidationError as error:
-        for one in error.errors():
-            place = f"{'.'.join(map(str, one['loc']))} = {shown(one['input'])}: " if one["loc"] else ""
-            mistakes.append(f"{path}: {place}{constraint_of(one)}")
     parameters = content.get("parameters")
     for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
         try:
@@ -144,32 +136,24 @@ def read_search(
     if not space and not mistakes:
         mistakes.append(f"{path}: parameters: some key must have values: [...], or min and max, to search")
     for key in space.keys() & sets.keys():
-        mistakes.append(
-            f"--set {key}={shown(sets[key])}: {path} draws this key; leave it out, or give it one value there"
-        )
+        remedy = "leave it out, or give it one value there"
+        mistakes.append(f"--set {key}={shown(sets[key])}: {path} draws this key; {remedy}")
     if seeds and len(seeds) > 1:
-        mistakes.append(f"--seeds {','.join(seeds)}: must be one in a search")
-    if mistakes:
-        raise InputError(*mistakes)
+        mistakes.append(f"--seeds {','.join(map(str, seeds))}: must be one in a search")
+    beside = {"path": path, "sets": sets, "fixed": fixed, "space": space}
+    beside |= {"name": str(content.get("name", path.stem)), "project": str(content.get("project", PROJECT))}
     scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
-    search = Search(
-        path=path,
-        name=str(content.get("name", path.stem)),
-        project=str(content.get("project", PROJECT)),
-        scale=scale_of_file if scale is None else scale,
-        method=sections.method,
-        fixed=fixed,
-        sets=dict(sets),
-        seed=seeds[0] if seeds else seed_of_file,
-        space=space,
-        goals=sections.goals,
-        run_cap=sections.run_cap,
-        early=sections.early_terminate,
-        base=resolve([]),
-    )
-    base = search.config({})[0]
-    search = search._replace(base=base, seed=base.seed)
-    if mistakes := _mistakes_of_base(search):
+    beside |= {"scale": scale_of_file if scale is None else scale, "written_seed": seeds[0] if seeds else seed_of_file}
+    try:
+        search = Search.model_validate({**content, **beside})
+    except ValidationError as error:
+        for one in error.errors():
+            place = f"{'.'.join(map(str, one['loc']))} = {shown(one['input'])}: " if one["loc"] else ""
+            mistakes.append(f"{path}: {place}{constraint_of(one)}")
+    else:
+        if not search.goals:
+            mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")
+    if mistakes or (mistakes := _mistakes_of_base(search)):
         raise InputError(*mistakes)
     return search
 
@@ -220,19 +204,11 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
     if not all(type(number) in (int, float) for number in (low, high, q)):
         raise ValueError("must have value, values, or numbers as min and max")
     are_whole = isinstance(low, int) and isinstance(high, int)
-    match name or ("int_uniform" if are_whole else "uniform"):
-        case "int_uniform":
-            return IntDistribution(int(low), int(high))
-        case "q_uniform" if are_whole and isinstance(q, int):
-            return IntDistribution(low, high, step=q)
-        case "uniform":
-            return FloatDistribution(low, high)
-        case "q_uniform":
-            return FloatDistribution(low, high, step=q)
-        case "q_log_uniform_values" if q == 1 and low >= 1:  # on a logarithmic scale Optuna has no steps but 1
-            return IntDistribution(int(low), int(high), log=True)
-        case "log_uniform_values" | "q_log_uniform_values":
-            return FloatDistribution(low, high, log=True)
+    kind = name or ("int_uniform" if are_whole else "uniform")
+    if kind == "int_uniform" or (kind == "q_uniform" and are_whole and isinstance(q, int)):
+        return IntDistribution(int(low), int(high), step=q)
+    if kind in ("uniform", "q_uniform", "log_uniform_values"):
+        return FloatDistribution(low, high, log=kind == "log_uniform_values", step=q if kind == "q_uniform" else None)
     raise ValueError(f"distribution {name}: Optuna has nothing like it; use uniform or log_uniform_values")
 
 

@@ -8,8 +8,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from transformer_pl.config import without_section
 from transformer_pl.config.levels import parse_scalar, read_pairs
 from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search, read_search
 from transformer_pl.task import LOSSES
@@ -67,30 +67,21 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
     return read_search(file, content, options.scale, options.seeds, options.set)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Its storage
+# Optuna need not warn of functions that it may still change, nor of uses that are meant here.
+warnings.simplefilter("ignore", ExperimentalWarning)
+warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnova|The constraint value")
+
+try_again = RetryHeartbeatStaleTrialCallback()  # enqueues a trial of a study with the same values
+try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # as the trial itself may kill its process
 
 
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """In it Optuna warns neither of functions that it may still change, nor of uses that are meant here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnova|The constraint value")
-        yield
-
-
-with without_warnings():
-    try_again = RetryHeartbeatStaleTrialCallback()  # enqueues a trial of a study with the same values
-    try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # as the trial itself may kill its process
-
-
-@without_warnings()
 def create_study(search: Search, folder: Path, url: str | None) -> Study:
     """Create the study of a search with base as its first trial, or load it if it is there.
 
-    Raises an InputError where the database does not answer.
+    Raises an InputError where the folder cannot be written, or the database does not answer.
     """
+    if url is None:
+        check_writable(folder)
     storage, name = _open(url, folder), _study_name(search, folder)
     try:
         study = optuna.create_study(study_name=name, storage=storage, directions=list(search.goals.values()))
@@ -101,7 +92,6 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
     return study
 
 
-@without_warnings()
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError as `create_study` does."""
     if url is None and not (folder / JOURNAL).exists():
@@ -148,10 +138,8 @@ def _open(url: str | None, folder: Path) -> BaseStorage:
 def check_url(url: str | None) -> None:
     """Raise an InputError for a URL that is malformed or holds a password, without printing it."""
     try:
-        parsed = url and make_url(url)
-        is_wrong = parsed and (
-            parsed.password or any("pass" in key.lower() for key in parsed.query if key != "passfile")
-        )
+        parsed = make_url(url or "sqlite://")
+        is_wrong = parsed.password or any("pass" in key.lower() for key in parsed.query if key != "passfile")
     except (ArgumentError, ValueError):
         is_wrong = True
     if is_wrong:
@@ -171,25 +159,22 @@ def _study_name(search: Search, folder: Path) -> str:
     return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What draws its trials, and what ends them early
-
-
 def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
     """Return the pruner of `--pruner NAME [key=value ...]`, or by default that of the file's `early_terminate`.
 
     Raises an InputError where no goal is measured during training.
     """
-    prunes = words[0] != "none" if words else search.early is not None
+    early = search.early_terminate
+    prunes = words[0] != "none" if words else early is not None
     is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
     if prunes and not is_scheduled:
         raise InputError(
             f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one goal that every validation "
             f"measures, such as val/ppl, but the search is for {', '.join(search.goals)}; change it, or leave it out"
         )
-    if words or search.early is None:
+    if words or early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=search.early.min_iter, reduction_factor=search.early.eta)
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=early.min_iter, reduction_factor=early.eta)
 
 
 def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
@@ -205,10 +190,6 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
         return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"{flag} {' '.join(words)}: {error}") from None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Its trials
 
 
 def state_of(trial: FrozenTrial) -> str:
@@ -249,7 +230,6 @@ def trial_name(trial: FrozenTrial) -> str:
     return " ".join([f"#{shown_number(trial)}", *drawn])
 
 
-@without_warnings()
 def shown_number(trial: FrozenTrial) -> int:
     """The number by which people know a trial: one that is trained again keeps that of the first time."""
     first = RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)

@@ -11,20 +11,18 @@ from pathlib import Path
 from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file
 from transformer_pl.plan.sweep_file import SEARCHES
 from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command, whole_number
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.sweep.grid import run_grid
 from transformer_pl.trials import cleaning
 
-LAUNCHERS = ("local", "slurm")
 EXAMPLES = """\
 examples:
   python -m transformer_pl.sweep sweeps/table3_A.yaml                     train, and print the table
   python -m transformer_pl.sweep table3_A --plan                          the same file by its name; starts nothing
   python -m transformer_pl.sweep table3_A --seeds 1,2,3,4,5               two more seeds; finished trials are reused
   python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
-  python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   real text, one trial at a time
+  python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   a real dataset, one trial at a time
 
 exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 the input is wrong, nothing was started; 130, 143 stopped
 """
@@ -45,8 +43,6 @@ def main(words: list[str]) -> int:
         return cleaning.clean(options.runs, console)
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
-    if options.measure and not options.plan:
-        raise InputError("--measure: is for --plan, which prints the times; add --plan")
     if content.get("method") in SEARCHES:
         from transformer_pl.sweep.search import run_search  # imports optuna, which takes a quarter of a second
 
@@ -62,66 +58,42 @@ def read_options(words: list[str]) -> argparse.Namespace:
         "again continues where it was stopped. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    parser.add_argument(
-        "file", metavar="FILE", type=sweep_file, nargs="?", help="a sweep file, or the name of one that ships: table3_A"
-    )
+    file = "a sweep file, or the name of one that ships: table3_A"
+    parser.add_argument("file", metavar="FILE", type=sweep_file, nargs="?", help=file)
     add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
-    run.add_argument(
-        "--measure",
-        action="store_true",
-        help="for --plan: train the first 50 steps of each row to estimate its time; prepares the text",
-    )
-    run.add_argument(
-        "--parallel",
-        type=whole_number(),
-        metavar="N",
-        help="trials at once (as cores or GPUs allow); with --launcher slurm: workers",
-    )
-    run.add_argument(
-        "--rerun",
-        action="store_true",
-        help="train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
-    )
-    run.add_argument("--launcher", choices=LAUNCHERS, default="local", help="where trials are trained (%(default)s)")
-    run.add_argument(
-        "--devices",
-        type=whole_number(),
-        metavar="N",
-        help="use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)",
-    )
-    run.add_argument(
-        "--per-device",
-        type=whole_number(),
-        metavar="K",
-        help="run K trials on each GPU, each pinned to its own CPU cores",
-    )
+    measure = "for --plan: prepare the dataset, and train 50 steps of each row to estimate its time"
+    run.add_argument("--measure", action="store_true", help=measure)
+    parallel = "trials at once (as cores or GPUs allow); with --launcher slurm: workers"
+    run.add_argument("--parallel", type=whole_number(), metavar="N", help=parallel)
+    rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
+    run.add_argument("--rerun", action="store_true", help=rerun)
+    launchers = ("local", "slurm")
+    run.add_argument("--launcher", choices=launchers, default="local", help="where trials are trained (%(default)s)")
+    devices = "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)"
+    run.add_argument("--devices", type=whole_number(), metavar="N", help=devices)
+    per_device = "run K trials on each GPU, each pinned to its own CPU cores"
+    run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
     sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
     run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
     run.add_argument("--wait", action="store_true", help="for --launcher slurm: wait for the job, print the table")
-    run.add_argument(
-        "--worker", action="store_true", help="end when nothing is left that no other command trains; no table"
-    )
+    worker = "end when nothing is left that no other command trains; no table"
+    run.add_argument("--worker", action="store_true", help=worker)
+    with_pairs = ("NAME", "KEY=VALUE")
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
-    search.add_argument(
-        "--sampler",
-        nargs="+",
-        metavar=("NAME", "KEY=VALUE"),
-        help="tpe, random, qmc, cma-es, gp or nsga-ii, with its options (random with method: random, else tpe)",
-    )
-    search.add_argument(
-        "--pruner",
-        nargs="+",
-        metavar=("NAME", "KEY=VALUE"),
-        help="none, median, halving or hyperband, with its options (the file's early_terminate, or none)",
-    )
+    sampler = "tpe, random, qmc, cma-es, gp or nsga-ii, with its options (random with method: random, else tpe)"
+    search.add_argument("--sampler", nargs="+", metavar=with_pairs, help=sampler)
+    pruner = "none, median, halving or hyperband, with its options (the file's early_terminate, or none)"
+    search.add_argument("--pruner", nargs="+", metavar=with_pairs, help=pruner)
     folder = parser.add_argument_group("without a FILE")
     folder.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
     folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
     complete_sweep_options(options)
+    if not options.plan:
+        refuse_options(options, ["measure"], "is for --plan, which is not given")
     if sum(map(bool, (options.file, options.list, options.clean, options.schema))) != 1:
         parser.error("give one of FILE, --list, --clean and --schema")
     if options.launcher == "slurm" and options.worker:  # one that was submitted

@@ -1,4 +1,4 @@
-"""The texts of a sweep, as its command shows them: their size, their mistakes, the progress of their preparation."""
+"""The datasets of a sweep: their preparation, and what the command says of their size and their mistakes."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,21 +16,21 @@ from transformer_pl.task import SPLITS, open_corpus
 LEFT_OUT = ("blank", "long", "uneven", "repeated")  # why training pairs are left out
 
 
-def prepare_datasets(texts: Iterable[Data], runs: Path, console: Console) -> None:
-    """Prepare what is not prepared yet, show the progress, and print a line for each text. Raises an InputError."""
+def prepare_datasets(datasets: Iterable[Data], runs: Path, console: Console) -> None:
+    """Prepare what is not prepared yet, show the progress, and print a line for each dataset. Raises an InputError."""
     with shown_stages(console) as on_progress:
-        prepared = collect_errors(lambda data: prepare(data, runs, on_progress=on_progress), dict.fromkeys(texts))
+        prepared = collect_errors(lambda data: prepare(data, runs, on_progress=on_progress), dict.fromkeys(datasets))
     for line in survey_datasets(prepared.items(), console):
         say(console, line)
 
 
-def survey_datasets(texts: Iterable[tuple[Data, Prepared]], console: Console) -> list[str]:
-    """Read the texts that are not prepared yet, and return a line for each text.
+def survey_datasets(datasets: Iterable[tuple[Data, Prepared]], console: Console) -> list[str]:
+    """Read the datasets that are not prepared yet, and return a line for each dataset.
 
-    Raises an InputError for text that cannot be used.
+    Raises an InputError for a dataset that cannot be used.
     """
     with shown_stages(console) as on_progress:
-        lines = collect_errors(lambda text: _describe(*text, on_progress), dict.fromkeys(texts))
+        lines = collect_errors(lambda dataset: _describe(*dataset, on_progress), dict.fromkeys(datasets))
     return list(dict.fromkeys(lines.values()))
 
 
@@ -42,9 +42,9 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
         corpus = open_corpus(data)
         description = corpus.description
         if not corpus.is_local:
-            return f"text: {description}; it is loaded and counted when it is prepared"
+            return f"dataset: {description}; it is loaded and counted when it is prepared"
         counts = {name: split.counts for name, split in select_all(corpus, data, on_progress).items()}
     left_out = sum(counts["train"].get(reason, 0) for reason in LEFT_OUT)
     without = f" ({left_out:,} are left out)" if left_out else ""
     train, val, test = (counts[name]["pairs"] for name in SPLITS)
-    return f"text: {description}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
+    return f"dataset: {description}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"

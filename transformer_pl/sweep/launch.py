@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.queue import Ending, TrialQueue
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import check_writable, why_unwritable
+from transformer_pl.runtime.files import why_unwritable
 from transformer_pl.runtime.signals import GRACE_S, Stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all
@@ -56,7 +55,6 @@ class Launch:
                     return
                 self.view.refresh()
                 time.sleep(POLL_S)
-                self.queue.give_heartbeat()
                 for worker in list(self.running):
                     self._look_at(worker)
         finally:
@@ -71,16 +69,14 @@ class Launch:
             planned = self.queue.next({one.planned.identity.weights for one in self.running.values()})
             if planned is None:
                 return
+            self.view.started(planned)
             if ending := self.queue.ended_elsewhere(planned):
-                self.view.started(planned)
                 self._ended(planned, ending, f"{_describe(ending, planned)} (by another command)")
                 continue
-            self.view.started(planned)
+            worker = min(free)
             try:
-                check_writable(planned.trial.folder.parent)
-                worker = min(free)
                 self.running[worker] = RunningTrial(self.workers.start(planned, worker), planned)
-            except (InputError, OSError) as error:  # such as a disk that has become full
+            except OSError as error:  # such as a disk that has become full
                 self._ended(planned, "failed", f"could not be started: {error}")
 
     def _look_at(self, worker: int) -> None:
@@ -94,7 +90,7 @@ class Launch:
                 ending = self.queue.ended_elsewhere(planned) or ending
             if ending == "failed" and planned.trial.locked():
                 self.queue.hold(planned)
-                self.view.waits_again(planned, "another command trains it")
+                self.view.ended(planned, None, "another command trains it")
             else:
                 self._ended(planned, ending, _describe(ending, planned, process.exitcode))
         elif deadline is not None:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformer_pl.config import Trainer
+from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.runtime import children
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, collect_errors
@@ -17,13 +18,6 @@ from transformer_pl.runtime.machine import cpu_cores, gpus
 from transformer_pl.runtime.signals import GRACE_S, Stopped, install_handler, kill, raise_stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.train.devices import accelerator, without_slurm
-
-if TYPE_CHECKING:
-    from transformer_pl.plan.plan import PlannedTrial
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The shares of the machine
 
 
 @dataclass(frozen=True)
@@ -41,14 +35,16 @@ class Workers:
     gpus: list[str]
     cores: list[list[int]] = field(default_factory=list)
 
-    def describe(self, trials: Sequence["PlannedTrial"], undrawn: int = 0) -> str:
-        """How many trials run at once on what, with how many threads. undrawn: how many more trials a search draws."""
-        each = sorted({*map(self._threads_of, trials), *([self.threads] if undrawn else [])})
-        numbers = " or ".join([*map(str, each[:-1]), counted(each[-1], "thread")])
-        trial_count = counted(len(trials) + undrawn, "trial")
-        return f"{trial_count} to train, {self.count} at a time, each on {self._share()}, with {numbers}"
+    def describe(self, trial_count: int) -> str:
+        """How many trials there are to train, how many at once, and on what."""
+        if self.gpus:
+            each = counted(len(self.gpus[0].split(",")), "GPU")
+        else:
+            share = len(self.cores[0]) if self.cores else len(cpu_cores()) // self.count
+            each = counted(max(1, share), "CPU core")
+        return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {each}"
 
-    def start(self, planned: "PlannedTrial", worker: int, **variables: str) -> BaseProcess:
+    def start(self, planned: PlannedTrial, worker: int, **variables: str) -> BaseProcess:
         """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log.
 
         variables: more environment variables of it.
@@ -56,7 +52,7 @@ class Workers:
         planned.trial.make()
         environment = without_slurm() | {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
-            "OMP_NUM_THREADS": str(self._threads_of(planned)),
+            "OMP_NUM_THREADS": str(planned.trial.threads(planned.config.trainer.threads, self.threads)),
             "WANDB_NAME": planned.name,
             ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
             TRIAL: planned.identity.trial,
@@ -66,19 +62,6 @@ class Workers:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
         cores = self.cores[worker] if self.cores else []
         return children.start_module("transformer_pl.train", planned.argv, environment, planned.trial.log, cores)
-
-    def _threads_of(self, planned: "PlannedTrial") -> int:
-        """The threads of each process of this trial."""
-        return planned.trial.threads(planned.config.trainer.threads, self.threads)
-
-    def _share(self) -> str:
-        """What each trial is trained on: `1 CPU core`, or `2 GPUs`."""
-        if self.gpus:
-            each = sum(len(one.split(",")) for one in self.gpus) // self.count
-            shared = len(set(self.gpus)) < self.count
-            return counted(each, "GPU") + (" that it shares" if shared else "")
-        each = len(set().union(*self.cores) or cpu_cores()) // self.count
-        return counted(each, "CPU core") if each else "a CPU core that it shares"
 
 
 def divide_machine(
@@ -122,10 +105,6 @@ def divide_machine(
     is_pinned = per_device or (devices and not gpu_ids)
     cores_by_worker = shares(cores, max(1, len(cores) // count)) if is_pinned else []
     return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How trials end early
 
 
 def ask_to_end(process: BaseProcess) -> None:

@@ -24,21 +24,17 @@ def measured(
 ) -> dict[int, CostEstimate]:
     """The estimates, with the time of the training steps of each row that has a trial left to train.
 
-    It trains each such row for LAST steps, one after the other, in a folder that is removed. The text must be prepared.
+    It trains each such row for LAST steps, one after the other, in a folder that is removed. The dataset must be
+    prepared. A row of fewer than FIRST + EVERY steps is left out.
 
-    Raises an InputError for a trial that is too short to be timed, and where a row ends before its last step.
+    Raises an InputError where a row ends before its last step.
     """
-    for planned in missing:
-        if planned.config.steps < FIRST + EVERY:
-            raise InputError(
-                f"--measure: {planned.name}: must have at least {FIRST + EVERY} steps to be timed, but has "
-                f"{planned.config.steps} (optim.max_steps times optim.duration); train it instead"
-            )
     with_times = dict(estimates)
     for row, planned in sorted({planned.row: planned for planned in reversed(missing)}.items()):
-        say(console, f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
-        seconds = planned.config.steps * _seconds_a_step(planned, workers)
-        with_times[row] = with_times[row]._replace(seconds=seconds)
+        if planned.config.steps >= FIRST + EVERY:
+            say(console, f"measuring {planned.name}: its first {min(LAST, planned.config.steps)} steps")
+            seconds = planned.config.steps * _seconds_a_step(planned, workers)
+            with_times[row] = with_times[row]._replace(seconds=seconds)
     return with_times
 
 

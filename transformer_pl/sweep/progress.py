@@ -54,26 +54,22 @@ class ProgressView:
         self.bars.stop()
 
     def started(self, planned: PlannedTrial) -> None:
-        lines = planned.trial.metrics(last=RECENT)
-        first = max((line["step"] for line in lines if line_kind(line) == "train"), default=0)
-        bar = self.bars.add_task(planned.name, total=planned.config.steps, completed=first, state="starting")
-        self.bars.update(bar, planned=planned, started_at=time.time(), begun=first)
+        begun = _last_line(planned).get("step", 0)  # where an earlier command ended
+        fields = {"planned": planned, "begun": begun, "started_at": time.time(), "state": "starting"}
+        self.bars.add_task(planned.name, total=planned.config.steps, completed=begun, **fields)
         self.running[planned.identity.trial] = self.bars.tasks[-1]
 
-    def ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
-        """Count a trial that ended and print its line. description: for people."""
-        task = self._drop(planned)
-        self.counts[ending] += 1
+    def ended(self, planned: PlannedTrial, ending: Ending | None, description: str) -> None:
+        """Count a trial that ended, and print its line. ending: None where it waits again. description: for people."""
+        task = self.running.pop(planned.identity.trial)
+        self.bars.remove_task(task.id)
+        if ending:
+            self.counts[ending] += 1
         if ending == "done":
             self._trained += self._flops(task, planned.config.steps - task.fields["begun"])
         ended = self.cached + sum(self.counts.values())
         total = ended + len(self.running) + self.queue.left().trials
         self.say(f"[{ended}/{total}] {planned.name}  {format_duration(task.elapsed or 0.0)}  {description}")
-
-    def waits_again(self, planned: PlannedTrial, why: str) -> None:
-        """A trial that ran here has not ended, and waits. why: for people."""
-        self._drop(planned)
-        self.say(f"{planned.name}  {why}")
 
     def say(self, line: str) -> None:
         """Print a line above the view."""
@@ -98,8 +94,7 @@ class ProgressView:
     def _look_at(self, task: Task) -> None:
         """Update the bar of a trial by the last line of its metrics since it was started."""
         planned: PlannedTrial = task.fields["planned"]
-        lines = [line for line in planned.trial.metrics(last=RECENT) if line_kind(line) == "train"]
-        last, steps = lines[-1] if lines else {}, planned.config.steps
+        last, steps = _last_line(planned), planned.config.steps
         if last.get("time", 0.0) < task.fields["started_at"]:
             return
         self.bars.update(task.id, completed=last["step"])
@@ -126,7 +121,8 @@ class ProgressView:
         planned: PlannedTrial = task.fields["planned"]
         return self.queue.estimates[planned.row].cost.flops * steps / planned.config.steps
 
-    def _drop(self, planned: PlannedTrial) -> Task:
-        task = self.running.pop(planned.identity.trial)
-        self.bars.remove_task(task.id)
-        return task
+
+def _last_line(planned: PlannedTrial) -> dict[str, Any]:
+    """The last line of a trial's metrics that is of training; empty where there is none."""
+    lines = [line for line in planned.trial.metrics(last=RECENT) if line_kind(line) == "train"]
+    return lines[-1] if lines else {}

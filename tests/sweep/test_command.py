@@ -1,11 +1,12 @@
 """What a sweep leaves at its end: the table's files, and the page, which is drawn when the table has changed."""
 
 import io
+from argparse import Namespace
 
 from rich.console import Console
 
 from transformer_pl.report.render import Column, Table
-from transformer_pl.sweep.publish import publish
+from transformer_pl.sweep.command import SweepCommand
 
 
 def table(cell):
@@ -15,14 +16,14 @@ def table(cell):
 def test_a_page_is_drawn_for_another_table_alone(tmp_path):
     """`report --seeds 1 --format html` writes its page and table over those of a sweep with three seeds."""
     ours, others = table("three seeds"), table("one seed")
-    console, pages = Console(file=io.StringIO()), []
+    command, pages = SweepCommand(Namespace(), tmp_path, Console(file=io.StringIO())), []
 
     def draw():
         (tmp_path / "report.html").write_text("page")
         pages.append("page")
 
     def drawn(exit_code=0):
-        assert publish(ours, draw, tmp_path, console, exit_code) == exit_code
+        assert command.publish(ours, draw, [], exit_code) == exit_code
         assert (tmp_path / "table.md").read_text() == ours.markdown()
         return len(pages)
 

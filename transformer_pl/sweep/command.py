@@ -1,0 +1,80 @@
+"""What the command does for a grid and for a search alike: train what a queue gives out, print and write the table."""
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from filelock import FileLock
+from rich.console import Console
+
+from transformer_pl.config import Config
+from transformer_pl.plan.options import other_table
+from transformer_pl.plan.queue import TrialQueue
+from transformer_pl.report.render import Table
+from transformer_pl.runtime.files import check_writable, write_atomically, write_json
+from transformer_pl.runtime.terminal import say
+from transformer_pl.sweep.launch import Launch
+from transformer_pl.sweep.local import Workers, divide_machine
+from transformer_pl.sweep.progress import ProgressView
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """One command on a sweep. folder: the sweep's, `runs/sweeps/<name>@<scale>`."""
+
+    options: argparse.Namespace
+    folder: Path
+    console: Console
+
+    def workers(self, configs: Iterable[Config], trial_count: int) -> Workers:
+        """This machine, divided among trials with these configs. Raises an InputError for what it lacks."""
+        options, trainers = self.options, [config.trainer for config in configs]
+        return divide_machine(trainers, trial_count, options.parallel, options.devices, options.per_device)
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
+        check_writable(self.folder)
+        write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
+
+    def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int) -> int:
+        """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.
+
+        configs: of its trials. ended: how many trials of the sweep need no training.
+        """
+        left = queue.left().trials
+        workers = self.workers(configs, left)
+        if left:
+            say(self.console, workers.describe(left))
+        return Launch(queue, workers, ProgressView(self.console, queue, ended), waits=not self.options.worker).run()
+
+    def publish(self, table: Table, draw_page: Callable[[], object], trials: Iterable[Path], exit_code: int) -> int:
+        """Print a table, write it with its page, and say how to upload W&B runs that were kept offline.
+
+        draw_page: writes the page. It is called where the folder has the page of another table, or none, and never
+        after an interruption (any exit code but 0 and 1), which must end soon. trials: their folders.
+
+        Returns the exit code of the command: 1 in place of 0 where nothing can be written.
+        """
+        self.console.print(table.terminal(self.console.width))
+        page, markdown = self.folder / "report.html", self.folder / "table.md"
+        try:
+            with FileLock(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
+                drawn = page.exists() and markdown.exists() and markdown.read_text("utf-8") == table.markdown()
+                write_atomically(self.folder / "table.tex", table.latex())
+                write_atomically(self.folder / "results.csv", table.csv())
+                if exit_code in (0, 1) and not drawn:
+                    draw_page()
+                write_atomically(markdown, table.markdown())
+        except OSError as error:  # the results themselves are safe in the folders of the trials
+            say(self.console, f"table: cannot be written: {error}; run the same command again to write it")
+            return exit_code or 1
+        say(self.console, f"table and results: {self.folder}")
+        if page.exists():
+            say(self.console, f"page: {page}")
+        if any(any(folder.glob("wandb/offline-run-*")) for folder in trials):
+            upload = f"wandb sync {quote(str(self.options.runs))}/*/*/wandb/offline-run-*"
+            say(self.console, f"W&B: kept offline; to upload: {upload}")
+        return exit_code
