@@ -10,7 +10,7 @@ from optuna.visualization import matplotlib as optuna_plots
 
 from transformer_pl.plan.plan import PlannedTrial, corpus_opener, plan_trial
 from transformer_pl.plan.sweep_file import Row, Sweep
-from transformer_pl.report.figures import Drawing, Figure, drawing_by_pyplot, plain_log
+from transformer_pl.report.figures import Drawing, Figure, plain_log, pyplot
 from transformer_pl.report.page import write_page_files
 from transformer_pl.report.render import Table
 from transformer_pl.search.results import SearchResults
@@ -69,15 +69,16 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
 @without_warnings()
 def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
     """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
-    with drawing_by_pyplot():
+    with pyplot.rc_context():  # Optuna sets a style
         figure: Figure = plot(*args, **options).figure
-        figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
-        for axes in figure.axes:
-            axes.set_title("")
-            axes.set_title("", loc="left")
-            if axes.get_yscale() == "log":
-                plain_log(axes.yaxis)
-        return figure
+    pyplot.close(figure)
+    figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
+    for axes in figure.axes:
+        axes.set_title("")
+        axes.set_title("", loc="left")
+        if axes.get_yscale() == "log":
+            plain_log(axes.yaxis)
+    return figure
 
 
 def write_search_page(results: SearchResults, table: Table, folder: Path) -> None:
