@@ -20,17 +20,17 @@ def short(value: float | None) -> str:
     return "" if value is None else short_number(value)
 
 
-def score(row: RowResults) -> str:
+def score(row: TableRow) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    text, spread = number(mean(row.scores), ".1f"), standard_deviation(row.scores)
+    text, spread = number(mean(row.results.scores), ".1f"), standard_deviation(row.results.scores)
     text += "" if spread is None else f" ± {spread:.1f}"
-    return text + UNCONVERGED if text and row.still_falls else text
+    return text + UNCONVERGED if text and row.results.still_falls else text
 
 
 def perplexity(row: TableRow) -> str:
     """PPL, marked with `*` where it differs from base's, and where the row, or base, had not converged."""
     text, star = number(mean(row.results.values("val/ppl")), ".2f"), significance_mark(row.loss)
-    provisional = row.results.still_falls or (bool(star) and row.is_provisional)
+    provisional = row.results.still_falls or (star and row.is_provisional)
     return text + star + UNCONVERGED if text and provisional else text + star
 
 
