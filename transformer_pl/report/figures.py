@@ -1,12 +1,11 @@
 """Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
 import itertools
-import math
 import re
-import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -44,25 +43,21 @@ matplotlib.rcParams.update(
 )
 
 
-class Point(NamedTuple):
-    """A row's value with its interval, and its cost."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    cost: float = math.nan
-    significant: bool = False  # whether it differs significantly from base
-    printed: float | None = None  # what the paper prints
-
-
-class Curve(NamedTuple):
-    """Measurements of a row during training, and the final one."""
-
-    name: str
-    by_seed: Sequence[Mapping[float, float]]  # the measurements, by steps or FLOPs
-    end: float  # steps or FLOPs of the whole training
-    final: float  # the mean of the seeds' final values
+DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
+CURVES = (
+    "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
+    "seeds, the area around it reaches from the lowest to the highest seed. The star, and the number beside the name, "
+    "is the final perplexity, of the weights that the table's scores are of."
+)
+FRONT = (
+    "Each point is a row, with the 95 % interval of its {}. The filled ones, joined by the line, are the Pareto "
+    "front: no other row is better at the same or a lower cost."
+)
+DIFFERENCES = (
+    "Each row's {} minus base's. The bar is its 95 % interval: where it crosses zero, the row may be better or worse "
+    "than base. A filled circle differs significantly (p < 0.05); a cross is the difference that the paper prints. "
+    "Rows without an interval are left out."
+)
 
 
 class Drawing(NamedTuple):
@@ -80,64 +75,115 @@ def save(figure: Figure, path: Path) -> Path:
     return path.with_suffix(".svg")
 
 
-def forest(rows: Sequence[Point], measure: str) -> Figure:
-    """Forest plot: differences from base with intervals, filled circles where significant; crosses: the paper's."""
-    names = [break_name(row.name) for row in rows]
+def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> dict[str, Drawing]:
+    """Draw the figures of a sweep, by file name, as far as its results allow. `table` has the rows of the sweep."""
+    rows = {one.name: row for one, row in zip(sweep.rows, table.rows, strict=True)}
+    column = f"paper/{table.rows[0].results.measure.name}.difference"
+    printed = {name: record[column] for name, record in zip(rows, table.records, strict=True)}
+    perplexities: dict[str, list[dict[int, float]]] = {name: [] for name in rows}
+    for one in planned:
+        if one.trial.result():
+            perplexities[sweep.rows[one.row].name].append(_perplexities(one.trial))
+    drawings = {
+        "differences": forest(rows, printed),
+        "curves_steps": curves(rows, perplexities, "steps"),
+        "curves_flops": curves(rows, perplexities, "training FLOPs"),
+        "front_params": front(rows, "params", "parameters"),
+        "front_flops": front(rows, "flops", "training FLOPs"),
+    }
+    return {name: drawing for name, drawing in drawings.items() if drawing}
+
+
+def _perplexities(trial: Trial) -> dict[int, float]:
+    """The perplexity of each validation during the training, by step."""
+    lines = [line for line in trial.metrics() if "val/ppl" in line and line_kind(line) != "final"]
+    return {line["step"]: line["val/ppl"] for line in lines}
+
+
+def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) -> Drawing | None:
+    """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
+    known = [
+        (break_name(name), value, row.score.difference.interval(), significance_mark(row.score), printed[name])
+        for name, row in rows.items()
+        if (value := row.difference()) is not None and row.score and row.score.difference
+    ]
+    if not known:
+        return None
+    names, measure = [name for name, *_ in known], next(iter(rows.values())).results.measure.title
     heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5, 0.9 + heights.sum()), layout="constrained")
     axes = figure.subplots()
     centres = heights.cumsum() - heights / 2
-    for y, row in zip(centres, rows, strict=True):
-        face = COLOURS[1] if row.significant else "white"
-        axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
-        axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
-        if row.printed is not None:
-            axes.plot(row.printed, y, "x", color=COLOURS[2], markersize=5)
+    for y, (_, value, interval, is_significant, of_paper) in zip(centres, known, strict=True):
+        face = COLOURS[1] if is_significant else "white"
+        axes.plot(interval, [y, y], color=COLOURS[1], linewidth=1.2)
+        axes.plot(value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
+        if of_paper is not None:
+            axes.plot(of_paper, y, "x", color=COLOURS[2], markersize=5)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     axes.set_xlabel(f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)")
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
-    return figure
+    return Drawing("Differences from base", figure, DIFFERENCES.format(measure))
 
 
-def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
+def curves(
+    rows: Mapping[str, TableRow], perplexities: Mapping[str, Sequence[Mapping[int, float]]], unit: str
+) -> Drawing | None:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    unit: of the x axis, steps or FLOPs. The final value is a star.
+    perplexities: of every row for each finished seed, by step. unit: of the x axis. The final value is a star.
     """
-    figure, axes = _axes_beside_names([row.name for row in rows])
-    for row, look in zip(rows, itertools.cycle(LOOKS), strict=False):
-        label, colour = f"{break_name(row.name)}: {row.final:.2f}", look["color"]
-        common = sorted(set.intersection(*map(set, row.by_seed)))
-        values = np.array([[seed[x] for x in common] for seed in row.by_seed])  # (S, measurements)
-        every = max(1, len(common) // 8)
-        axes.plot(common, values.mean(0), label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
-        axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-        axes.plot(row.end, row.final, "*", color=colour, markersize=8)
-    axes.set(xlabel=unit, ylabel=measure, yscale="log")
+    drawn = [name for name in rows if any(perplexities[name])]
+    if not drawn:
+        return None
+    figure, axes = _axes_beside_names(drawn)
+    for name, look in zip(drawn, itertools.cycle(LOOKS), strict=False):
+        results, by_seed = rows[name].results, [seed for seed in perplexities[name] if seed]
+        of_step = 1.0 if unit == "steps" else results.done[0]["flops"] / results.done[0]["steps"]
+        final, end = fmean(results.values("val/ppl")), max(result["steps"] for result in results.done) * of_step
+        common = sorted(set.intersection(*map(set, by_seed)))
+        x, y = [step * of_step for step in common], np.array([[seed[step] for step in common] for seed in by_seed])
+        label, every = f"{break_name(name)}: {final:.2f}", max(1, len(common) // 8)
+        axes.plot(x, y.mean(0), label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
+        axes.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
+        axes.plot(end, final, "*", color=look["color"], markersize=8)
+    axes.set(xlabel=unit, ylabel="validation perplexity", yscale="log")
     plain_log(axes.yaxis)
     axes.legend(**BESIDE)
-    return figure
+    explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
+    return Drawing(f"Validation perplexity by {unit}", figure, explanation)
 
 
-def front(rows: Sequence[Point], unit: str, measure: str) -> Figure:
-    """A measure against a cost; rows of the Pareto front are filled: no other is higher at the same or a lower cost."""
-    best: list[Point] = []
-    for row in sorted(rows, key=lambda row: (row.cost, -row.value)):
-        if not best or row.value > best[-1].value:
-            best.append(row)
-    figure, axes = _axes_beside_names([row.name for row in rows])
-    axes.step([p.cost for p in best], [p.value for p in best], where="post", color="0.6", linewidth=0.8, zorder=0)
-    for row, look in zip(rows, itertools.cycle(LOOKS), strict=False):
-        axes.plot([row.cost] * 2, [row.low, row.high], color=look["color"], linewidth=0.8)
-        face, label = look["color"] if row in best else "white", break_name(row.name)
-        look = look | {"linestyle": "none", "markerfacecolor": face}
-        axes.plot(row.cost, row.value, markersize=5, label=label, **look)
-    axes.set(xlabel=unit, ylabel=measure, xscale="log")
+def front(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:
+    """The score against a cost; rows of the Pareto front are filled: no other is higher at the same or a lower cost.
+
+    cost: params or flops. None where the rows' costs are about equal.
+    """
+    points = {
+        name: (getattr(row.results, cost), fmean(row.results.scores), row.score.row_mean.interval())
+        for name, row in rows.items()
+        if row.score
+    }
+    costs = [cost for cost, _, _ in points.values()]
+    if not points or max(costs) < DIFFERS * min(costs):
+        return None
+    best: list[tuple[float, float]] = []
+    for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -point[1])):
+        if not best or y > best[-1][1]:
+            best.append((x, y))
+    figure, axes = _axes_beside_names([*points])
+    axes.step(*zip(*best, strict=True), where="post", color="0.6", linewidth=0.8, zorder=0)
+    for (name, (x, y, interval)), look in zip(points.items(), itertools.cycle(LOOKS), strict=False):
+        axes.plot([x, x], interval, color=look["color"], linewidth=0.8)
+        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if (x, y) in best else "white"}
+        axes.plot(x, y, markersize=5, label=break_name(name), **look)
+    title = next(iter(rows.values())).results.measure.title
+    axes.set(xlabel=unit, ylabel=title, xscale="log")
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     axes.legend(**BESIDE)
-    return figure
+    return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
 
 
 def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
@@ -181,80 +227,3 @@ def plain_log(axis: Any, form: Any = "{x:g}") -> None:
     axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(form)
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The figures of a sweep
-
-DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
-CURVES = (
-    "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
-    "seeds, the area around it reaches from the lowest to the highest seed. The star, and the number beside the name, "
-    "is the final perplexity, of the weights that the table's scores are of."
-)
-FRONT = (
-    "Each point is a row, with the 95 % interval of its {}. The filled ones, joined by the line, are the Pareto "
-    "front: no other row is better at the same or a lower cost."
-)
-DIFFERENCES = (
-    "Each row's {} minus base's. The bar is its 95 % interval: where it crosses zero, the row may be better or worse "
-    "than base. A filled circle differs significantly (p < 0.05); a cross is the difference that the paper prints. "
-    "Rows without an interval are left out."
-)
-
-
-def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> dict[str, Drawing]:
-    """Draw the figures of a sweep, by file name, as far as its results allow. `table` has the rows of the sweep."""
-    rows = {one.name: row for one, row in zip(sweep.rows, table.rows, strict=True)}
-    trials = [[one.trial for one in planned if one.row == place] for place in range(len(rows))]
-    drawings = {
-        "differences": _difference_plot(rows, table.records),
-        "curves_steps": _learning_curves(rows, trials, "steps"),
-        "curves_flops": _learning_curves(rows, trials, "training FLOPs"),
-        "front_params": _cost_plot(rows, "params", "parameters"),
-        "front_flops": _cost_plot(rows, "flops", "training FLOPs"),
-    }
-    return {name: drawing for name, drawing in drawings.items() if drawing}
-
-
-def _difference_plot(rows: Mapping[str, TableRow], records: Sequence[Mapping[str, Any]]) -> Drawing | None:
-    points, measure = [], next(iter(rows.values())).results.measure
-    for (name, row), record in zip(rows.items(), records, strict=True):
-        difference = row.difference()
-        if difference is not None and row.score and row.score.difference:
-            significant, printed = bool(significance_mark(row.score)), record[f"paper/{measure.name}.difference"]
-            points.append(Point(name, difference, *row.score.difference.interval(), math.nan, significant, printed))
-    explanation = DIFFERENCES.format(measure.title)
-    return Drawing("Differences from base", forest(points, measure.title), explanation) if points else None
-
-
-def _learning_curves(rows: Mapping[str, TableRow], trials: Sequence[Sequence[Trial]], unit: str) -> Drawing | None:
-    of_rows = []
-    for (name, row), of_row in zip(rows.items(), trials, strict=True):
-        by_step = [_perplexities(trial) for trial in of_row if trial.result()]
-        if any(by_step):
-            of_step = 1.0 if unit == "steps" else row.results.done[0]["flops"] / row.results.done[0]["steps"]
-            by_seed = [{step * of_step: value for step, value in seed.items()} for seed in by_step if seed]
-            end = max(result["steps"] for result in row.results.done) * of_step
-            of_rows.append(Curve(name, by_seed, end, statistics.fmean(row.results.values("val/ppl"))))
-    explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
-    title = f"Validation perplexity by {unit}"
-    return Drawing(title, curves(of_rows, unit, "validation perplexity"), explanation) if of_rows else None
-
-
-def _perplexities(trial: Trial) -> dict[int, float]:
-    """The perplexity of each validation during the training, by step."""
-    lines = [line for line in trial.metrics() if "val/ppl" in line and line_kind(line) != "final"]
-    return {line["step"]: line["val/ppl"] for line in lines}
-
-
-def _cost_plot(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:
-    points, title = [], next(iter(rows.values())).results.measure.title
-    for name, row in rows.items():
-        if row.score:
-            interval, results = row.score.row_mean.interval(), row.results
-            points.append(Point(name, statistics.fmean(results.scores), *interval, getattr(results, cost)))
-    costs = [point.cost for point in points]
-    if not points or max(costs) < DIFFERS * min(costs):
-        return None
-    return Drawing(f"{title} against {unit}", front(points, unit, title), FRONT.format(title))

@@ -14,22 +14,16 @@ from transformer_pl.report import cells
 from transformer_pl.report.notes import table_notes
 from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
-from transformer_pl.report.rows import (
-    ALPHA,
-    RowResults,
-    TableRow,
-    make_table_rows,
-    mean,
-    read_rows,
-    standard_deviation,
-)
+from transformer_pl.report.rows import ALPHA, RowResults, TableRow, make_table_rows, mean, read_row, standard_deviation
 from transformer_pl.task import task_of
 
 
 def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], with_paper: bool | None = None) -> Table:
     """The table of a sweep from the results that are there, beside the paper's (see `paper_table`)."""
-    paper, names = paper_table(sweep.base.data, sweep.name, with_paper), [row.name for row in sweep.rows]
-    table = build_table(read_rows(sweep, planned), sweep.base, paper, names)
+    trials = [[one.trial for one in planned if one.row == place] for place in range(len(sweep.rows))]
+    rows = [read_row(row.configs[0], of_row) for row, of_row in zip(sweep.rows, trials, strict=True)]
+    paper = paper_table(sweep.base.data, sweep.name, with_paper)
+    table = build_table(rows, sweep.base, paper, [row.name for row in sweep.rows])
     return table._replace(notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
 
 
