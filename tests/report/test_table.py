@@ -139,8 +139,6 @@ def test_component_options_are_columns():
     table = build_table(rows, config())
     assert column(table, "attention") == ["ScaledDotProductAttention", "LocalAttention", "LocalAttention"]
     assert column(table, "attention.window") == ["", "4", "16"]
-    rows = [row(config(model__ffn=f"ablations.{place}.Gated"), 60.0) for place in ("a", "b")]  # of one name
-    assert column(build_table(rows, rows[0].config), "ffn") == ["ablations.a.Gated", "ablations.b.Gated"]
 
 
 def test_without_a_base_row_every_cell_is_filled_and_there_are_no_differences():

@@ -98,22 +98,14 @@ def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:
     Without a base row every cell is filled.
     """
     base = next((row for row in rows if row.is_base), None)
-    values = {str(row.settings[key]) for row in rows if key in row.settings}
-    in_full = len({_setting(key, value) for value in values}) < len(values)  # two components of the same name
-    return [
-        (str(row.settings[key]) if in_full else _setting(key, row.settings[key]))
-        if key in row.settings and (base in (None, row) or row.settings[key] != base.settings.get(key, ...))
-        else ""
-        for row in rows
-    ]
+    texts = [str(row.settings.get(key, "")) for row in rows]
+    if without_section(key) in (*SLOTS, "task"):
+        texts = [text.rpartition(".")[2] for text in texts]  # of a class only its name
+    shown = [base in (None, row) or row.settings.get(key) != base.settings.get(key) for row in rows]
+    return [text if is_shown else "" for text, is_shown in zip(texts, shown, strict=True)]
 
 
 def setting_title(key: str) -> str:
     """The heading of a config key's column, in the paper's spelling."""
     name = without_section(key)
     return "P_drop" if name == "p_drop" else name
-
-
-def _setting(key: str, value: object) -> str:
-    """The value; of a component only the class name."""
-    return str(value).rpartition(".")[2] if without_section(key) in (*SLOTS, "task") else str(value)

@@ -38,26 +38,24 @@ SCHEME_COLOURS = {
 }
 
 
-def write_page(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, folder: Path) -> None:
-    """Write the page of a grid. Translations and attention are those of the first finished seed of each row."""
-    first = {one.row: one for one in reversed(planned) if one.trial.result()}
-    shown = [first[row] for row in sorted(first)]
-    write_page_files(sweep, planned, shown, table, draw_sweep_plots(sweep, planned, table), folder)
-
-
-def write_page_files(
+def write_page(
     sweep: Sweep,
     planned: Sequence[PlannedTrial],
-    shown: Sequence[PlannedTrial],
     table: Table,
-    drawings: Mapping[str, Drawing],
     folder: Path,
+    drawings: Mapping[str, Drawing] | None = None,
+    shown: Sequence[PlannedTrial] | None = None,
 ) -> None:
     """Write `report.html`, its figures, and its table as `table.md`.
 
-    planned: all trials. shown: those whose translations and attention the page has, one per row. drawings: by file
-    name.
+    drawings: by file name; None: those of a grid. shown: the trials whose translations and attention the page has, one
+    per row; None: the first finished seed of each row.
     """
+    if drawings is None:
+        drawings = draw_sweep_plots(sweep, planned, table)
+    if shown is None:
+        first = {one.row: one for one in reversed(planned) if one.trial.result()}
+        shown = [first[row] for row in sorted(first)]
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     loader = PackageLoader("transformer_pl", "report/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -11,7 +11,7 @@ from optuna.visualization import matplotlib as optuna_plots
 from transformer_pl.plan.plan import PlannedTrial, corpus_opener, plan_trial
 from transformer_pl.plan.sweep_file import Row, Sweep
 from transformer_pl.report.figures import Drawing, Figure, plain_log, pyplot
-from transformer_pl.report.page import write_page_files
+from transformer_pl.report.page import write_page
 from transformer_pl.report.render import Table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import OF_MODEL
@@ -97,4 +97,4 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     done = [one for one in planned if one.trial.result()]
     base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best
     sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
-    write_page_files(sweep, planned, base_first[:SHOWN_TRIALS], table, draw_search_plots(results), folder)
+    write_page(sweep, planned, table, folder, draw_search_plots(results), base_first[:SHOWN_TRIALS])
