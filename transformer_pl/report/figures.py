@@ -109,17 +109,15 @@ def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) ->
     ]
     if not known:
         return None
-    names, measure = [name for name, *_ in known], next(iter(rows.values())).results.measure.title
+    names, values, intervals, significant, of_paper = zip(*known, strict=True)
     heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5, 0.9 + heights.sum()), layout="constrained")
     axes = figure.subplots()
-    centres = heights.cumsum() - heights / 2
-    for y, (_, value, interval, is_significant, of_paper) in zip(centres, known, strict=True):
-        face = COLOURS[1] if is_significant else "white"
-        axes.plot(interval, [y, y], color=COLOURS[1], linewidth=1.2)
-        axes.plot(value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
-        if of_paper is not None:
-            axes.plot(of_paper, y, "x", color=COLOURS[2], markersize=5)
+    centres, measure = heights.cumsum() - heights / 2, next(iter(rows.values())).results.measure.title
+    axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
+    faces = [COLOURS[1] if mark else "white" for mark in significant]
+    axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
+    axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     axes.set_xlabel(f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)")
     axes.set_ylim(heights.sum(), 0)
@@ -147,7 +145,8 @@ def curves(
         x, y = [step * of_step for step in common], np.array([[seed[step] for step in common] for seed in by_seed])
         label, every = f"{break_name(name)}: {final:.2f}", max(1, len(common) // 8)
         axes.plot(x, y.mean(0), label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
-        axes.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
+        if len(y) > 1:
+            axes.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(end, final, "*", color=look["color"], markersize=8)
     axes.set(xlabel=unit, ylabel="validation perplexity", yscale="log")
     plain_log(axes.yaxis)

@@ -127,10 +127,10 @@ def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
 
 
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
-    """A few sentences, each with its translation by every row that was evaluated on the text of the first one."""
+    """A few sentences, each with its translation by every row that was evaluated on the sentences of the first one."""
     text, rows, measure = None, [], task_of(sweep.base.data).measure
     for one in shown:
-        with suppress(InputError):  # the text or the translations are not here
+        with suppress(InputError):  # the dataset or the translations are not here
             row_text, hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
             scores = measure.of_sums(one.trial.sentences("val", measure)[:, SCORE_COLUMNS])
             text = text or row_text
@@ -152,7 +152,7 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
     """
     sentences: list[tuple[dict[str, Any], Batch]] = []
     for one in shown:
-        with suppress(InputError, RuntimeError):  # the text or the weights are not here, or a GPU lacks memory
+        with suppress(InputError, RuntimeError):  # the dataset or the weights are not here, or a GPU lacks memory
             sentences = sentences or _short_sentences(shown[0].prepared)
             if one.prepared.folder != shown[0].prepared.folder:
                 continue

@@ -35,7 +35,7 @@ class PublishedTable(Section):
     """A printed table. Its differences are to the row labelled `base`."""
 
     source: str
-    hub: str | None = Field(None, description="the text, as data.hub names it")
+    hub: str | None = Field(None, description="the dataset, as data.hub names it")
     split: Literal["val", "test"] = Field("val", description="the set that its scores are of")
     rows: list[PublishedRow]
     others: list[PublishedRow] = []  # systems that are no Transformer, and so no row of a sweep

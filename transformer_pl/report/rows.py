@@ -100,10 +100,10 @@ class TableRow:
     def difference(self, metric: str | None = None) -> float | None:
         """Mean minus base's mean, of the score or of a metric.
 
-        None where one of them is missing or was measured on other text.
+        None where one of them is missing or was measured on another dataset.
         """
         metric = metric or f"val/{self.results.measure.name}"
-        if self.is_base or self.base is None or text_settings(self.results.config) != text_settings(self.base.config):
+        if self.is_base or self.base is None or dataset_keys(self.results.config) != dataset_keys(self.base.config):
             return None
         value, of_base = mean(self.results.values(metric)), mean(self.base.values(metric))
         return None if value is None or of_base is None else value - of_base
@@ -135,9 +135,9 @@ def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: Publ
     are_base = [base is not None and same_row(config, base) for config in configs]
     index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
     base_row = None if index is None else rows[index]
-    same_text = [text_settings(one) == text_settings(base) for one in configs] if base else []
+    same_dataset = [dataset_keys(one) == dataset_keys(base) for one in configs] if base else []
     scores, losses = (
-        stats.compare_rows([row.sentences for row in rows], index, metric, same_text)
+        stats.compare_rows([row.sentences for row in rows], index, metric, same_dataset)
         for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
     )
     published = paper.find_all(configs, base) if paper else [None] * len(rows)
@@ -157,6 +157,6 @@ def row_settings(config: Config) -> dict[str, Any]:
     return {key: flat[key] for key in keys if key in RESULT_TRAINER_KEYS or not key.startswith(("seed", "trainer."))}
 
 
-def text_settings(config: Config) -> tuple:
-    """The settings that decide on which text a row is evaluated."""
+def dataset_keys(config: Config) -> tuple:
+    """What decides on which sentences a row is evaluated."""
     return tuple(getattr(config.data, key) for key in ("task", *CORPUS, "source", "target", "val"))

@@ -85,7 +85,7 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     """Write `report.html` and the figures of a search.
 
     The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
-    Raises an InputError where the text or a component is not here.
+    Raises an InputError where the dataset or a component is not here.
     """
     search, open_corpus, planned = results.search, corpus_opener(), list[PlannedTrial]()
     for trial in results.trials:
