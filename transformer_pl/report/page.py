@@ -25,7 +25,6 @@ from transformer_pl.trials.identity import config_difference
 from transformer_pl.trials.metrics import SCORE_COLUMNS
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
-ALWAYS_SHOWN = ("p", "seeds", "params")  # columns, beside the score and its difference
 ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
 LOG_LINES = 40  # of each trial
@@ -93,13 +92,12 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
         return [PageColumn(one) for one in (first, *sorted(others, key=lambda one: one.setting))]
     results = {column.name: column for column in others if not column.setting}
     title = table.rows[0].results.measure.title
-    intervals = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}
+    below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %", "p": "", "seeds": "", "params": ""}  # by the column above
     labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
     meaning = "Named by the settings in which it differs from base. Labels such as (A) are the paper's."
     shown = [PageColumn(Column("row", list(names), meaning=meaning), Column("", labels))]
-    order = [name for name in (*intervals, *ALWAYS_SHOWN) if name in results]
-    shown += [PageColumn(results[name], results.get(intervals.get(name, ""))) for name in order]
-    folded = [one for one in others if one.setting or one.name not in (*order, *intervals.values())]
+    shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
+    folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
     return shown + [PageColumn(one, folded=True) for one in folded]
 
 
