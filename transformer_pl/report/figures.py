@@ -1,7 +1,6 @@
 """Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
 import itertools
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -208,9 +207,8 @@ def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
 
 
 def break_name(name: str) -> str:
-    """A name on as many lines as it needs, so that names which differ look different: broken at blanks, then `=`."""
-    breakable = re.sub(r"(?<==)(?=\S{12})", " ", name) if len(name) > NAME_WIDTH else name
-    return "\n".join(textwrap.wrap(breakable, NAME_WIDTH, break_on_hyphens=False)) or name
+    """A name on as many lines as it needs, so that names which differ look different."""
+    return textwrap.fill(name, NAME_WIDTH, break_on_hyphens=False) or name
 
 
 def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
