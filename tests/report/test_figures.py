@@ -6,9 +6,12 @@ import pytest
 from helpers import ROOT, a_result
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from transformer_pl.config import Config
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.figures import Curve, Point, curves, draw_sweep_plots, forest, front, growth
+from transformer_pl.report.figures import curves, draw_sweep_plots, forest, front, growth
+from transformer_pl.report.rows import RowResults, TableRow
+from transformer_pl.report.statistics import Estimate, RowComparison
 from transformer_pl.report.table import table_of
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
@@ -31,20 +34,24 @@ def written(axes):
     return ["".join(text.get_text().split()) for text in names_of(axes)]
 
 
-def points(values):
-    return [Point(name, value, value - 1, value + 1, 1e6 + value) for name, value in zip(NAMES, values, strict=False)]
+def table_row(score, params=1e6, ppl=3.0):
+    """A row beside a base of 60."""
+    metrics = {"val/bleu": score, "val/ppl": ppl}
+    result = {"metrics": metrics, "params": params, "flops": 1e9, "steps": 1000}
+    base = RowResults(Config(), [{"metrics": {"val/bleu": 60.0}}], ["done"])
+    compared = RowComparison(Estimate(score, None, 1.0, 50), Estimate(score - 60, None, 1.0, 50), 0.5)
+    return TableRow(RowResults(Config(), [result], ["done"]), {}, None, False, base, compared, None)
 
 
-def one_curve_each(values):
-    return [Curve(name, [{100: value + 1}], 1000, value) for name, value in zip(NAMES, values, strict=False)]
+ROWS = {name: table_row(60 + 0.01 * i, 1e6 + 1e5 * i, 3 + 0.01 * i) for i, name in enumerate(NAMES)}
 
 
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: front(points([60 + 0.01 * i for i in range(20)]), "parameters", "BLEU"),
-        lambda: curves(one_curve_each([3 + 0.01 * i for i in range(20)]), "steps", "PPL"),
-        lambda: forest(points([0.0] * 20), "BLEU"),
+        lambda: front(ROWS, "params", "parameters").figure,
+        lambda: curves(ROWS, {name: [{100: row.results.params}] for name, row in ROWS.items()}, "steps").figure,
+        lambda: forest(ROWS, dict.fromkeys(ROWS)).figure,
         lambda: growth({name: {32: 1e-4, 4096: 9.0} for name in NAMES}),
     ],
     ids=["front", "curves", "forest", "growth"],
@@ -59,24 +66,26 @@ def test_names_are_whole_and_lie_on_nothing(figure):
 
 
 def test_the_pareto_front_is_filled():
-    rows = [Point("a", 60, 59, 61, 1e6), Point("b", 59, 58, 60, 2e6), Point("c", 62, 61, 63, 4e6)]
-    marks = [line for line in drawn(front(rows, "parameters", "BLEU")).lines if len(line.get_xdata()) == 1]
+    rows = {"a": table_row(60, 1e6), "b": table_row(59, 2e6), "c": table_row(62, 4e6)}
+    axes = drawn(front(rows, "params", "parameters").figure)
+    marks = [line for line in axes.lines if len(line.get_xdata()) == 1]
     assert [mark.get_markerfacecolor() != "white" for mark in marks] == [True, False, True]
+    assert front({"a": rows["a"], "same": table_row(61, 1e6)}, "params", "parameters") is None
 
 
 def test_a_curve_of_one_validation_is_seen_with_its_final_score():
-    rows = [*one_curve_each([3.25]), Curve("none", [], 1000, 3.5), Curve("diverged", [{10: 4.0}], 1000, None)]
-    axes = drawn(curves(rows, "steps", "PPL"))
-    line, star, *others = axes.lines
+    rows = {"one": table_row(60, ppl=3.25), "none": table_row(60)}
+    axes = drawn(curves(rows, {"one": [{100: 4.25}], "none": [{}]}, "steps").figure)
+    line, star = axes.lines
     assert list(line.get_xdata()) == [100] and line.get_marker() not in ("", "None", None)
     assert (list(star.get_xdata()), list(star.get_ydata()), star.get_marker()) == ([1000], [3.25], "*")
-    assert [list(line.get_ydata()) for line in others] == [[], [3.5], [4.0]]
-    assert [name.rpartition(":")[2] for name in written(axes)] == ["3.25", "3.50", "diverged"]
+    assert written(axes) == ["one:3.25"]
+    assert curves(rows, {"one": [], "none": []}, "steps") is None
 
 
 def test_the_shaded_area_reaches_from_the_lowest_to_the_highest_seed():
-    row = Curve("base", [{10: 4.0, 20: 3.0}, {10: 6.0, 20: 5.0, 30: 1.0}], 30, 2.0)
-    axes = drawn(curves([row], "steps", "PPL"))
+    by_seed = [{10: 4.0, 20: 3.0}, {10: 6.0, 20: 5.0, 30: 1.0}]
+    axes = drawn(curves({"base": table_row(60)}, {"base": by_seed}, "steps").figure)
     assert list(axes.lines[0].get_ydata()) == [5.0, 4.0]  # at the validations that both seeds have
     (area,) = axes.collections
     assert {tuple(corner) for corner in area.get_paths()[0].vertices} >= {(10, 4), (10, 6), (20, 3), (20, 5)}
@@ -96,6 +105,8 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
             counts = [[one[0] - planned.config.seed, *one[1:]] for one in KNOWN]
             planned.trial.make()
             planned.trial.save_sentences("val", ["a"] * 60, "bleu", counts, range(60), [8] * 60)
+            line = '{"step": 350, "kind": "validation", "val/ppl": 3.0}\n'
+            (planned.trial.folder / "metrics.jsonl").write_text(line)
             params = 861_000 if planned.name.startswith("h=32 ") else 431_000
             planned.trial.finish(a_result(id=planned.identity.trial, steps=700, params=params))
     planned = plan_trials(sweep, tmp_path)

@@ -13,8 +13,7 @@ from helpers import a_result
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.figures import draw_sweep_plots
-from transformer_pl.report.page import page_columns, write_page_files
+from transformer_pl.report.page import page_columns, write_page
 from transformer_pl.report.published import paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import RowResults
@@ -27,8 +26,7 @@ FIRST = ["row", "BLEU", "Δ BLEU", "p", "seeds", "params"]  # columns that are a
 
 def page_of(sweep, planned, table, folder):
     """The address of the page, with the translations and the attention of all trials."""
-    figures = draw_sweep_plots(sweep, planned, table) if planned else {}
-    write_page_files(sweep, planned, planned, table, figures, folder)
+    write_page(sweep, planned, table, folder, None if planned else {}, planned)
     return (folder / "report.html").as_uri()
 
 

@@ -174,7 +174,7 @@ def test_every_row_but_base_is_compared_wherever_base_stands():
             if i != base:
                 apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
                 assert one.difference == difference(*apart)._replace(lowest=-100, highest=100)
-    of_other_text = compare_rows(table, 0, METRIC, same_text=[True, False, False])
+    of_other_text = compare_rows(table, 0, METRIC, same_dataset=[True, False, False])
     for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:], of_other_text):
         assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
 

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file, sweep_folder
 from transformer_pl.plan.plan import plan_trials
@@ -13,9 +13,6 @@ from transformer_pl.runtime.command_line import CommandParser, refuse_options, r
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console
-
-if TYPE_CHECKING:
-    from transformer_pl.search.space import Search
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -28,20 +25,12 @@ examples:
 """
 
 
-class Report(NamedTuple):
-    """The report of one sweep file."""
-
-    sweep: "Sweep | Search"
-    table: Table
-    page_folder: Path | None  # only with --format html
-
-
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
     reports = collect_errors(lambda file: make_report(file, options), dict.fromkeys(options.files))
-    for report in reports.values():
-        print_report(report, options.format, with_title=len(reports) > 1)
+    for title, report in reports.values():
+        print_report(title if len(reports) > 1 else "", report, options.format)
     return 0
 
 
@@ -68,49 +57,48 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-def print_report(report: Report, output_format: str, with_title: bool) -> None:
-    title = f"{report.sweep.name} at scale {Path(report.sweep.scale).stem}"
-    if report.page_folder:
-        print(report.page_folder / "report.html")
+def print_report(title: str, report: Table | Path, output_format: str) -> None:
+    """Print a table below its title, or the path of a page."""
+    if isinstance(report, Path):
+        print(report)
     elif output_format == "terminal":
         console = command_console()
-        console.print(*([title] if with_title else []), report.table.terminal(console.width), sep="\n")
+        console.print(*filter(None, [title]), report.terminal(console.width), sep="\n")
     else:
-        title = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
-        text = TEXT_FORMATS[output_format](report.table)
-        print(title + text if with_title else text, end="\n" if with_title else "")
+        heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
+        print(f"{heading if title else ''}{TEXT_FORMATS[output_format](report)}", end="\n" if title else "")
 
 
-def make_report(file: Path, options: argparse.Namespace) -> Report:
-    """Make the table of a sweep file, and with --format html also write its page."""
+def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path]:
+    """The title and the table of a sweep file. With --format html it writes the page, and returns its path instead."""
     content = read_yaml(file)
-    make = _search_report if content.get("method") in SEARCHES else _grid_report
-    return make(file, content, options)
-
-
-def _page_folder(sweep: "Sweep | Search", options: argparse.Namespace) -> Path | None:
-    """The folder of the sweep, which is made, where its page is to be written."""
+    is_search = content.get("method") in SEARCHES
+    sweep, trials, table = (_search_table if is_search else _grid_table)(file, content, options)
+    title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
     if options.format != "html":
-        return None
+        return title, table
     folder = sweep_folder(sweep, options)
     check_writable(folder)
-    return folder
+    if is_search:
+        from transformer_pl.report.search_page import write_search_page  # matplotlib and torch take seconds
+
+        write_search_page(trials, table, folder)
+    else:
+        from transformer_pl.report.page import write_page
+
+        write_page(sweep, trials, table, folder)
+    return title, folder / "report.html"
 
 
-def _grid_report(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Report:
+def _grid_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
+    from transformer_pl.report.table import table_of  # scipy takes half a second
+
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
         sweep = _retuned(sweep, content, options)
     planned = plan_trials(sweep, options.runs)
-    from transformer_pl.report.table import table_of  # scipy takes half a second
-
-    table = table_of(sweep, planned, options.paper)
-    if folder := _page_folder(sweep, options):
-        from transformer_pl.report.page import write_page  # matplotlib and torch take seconds
-
-        write_page(sweep, planned, table, folder)
-    return Report(sweep, table, folder)
+    return sweep, planned, table_of(sweep, planned, options.paper)
 
 
 def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
@@ -127,7 +115,7 @@ def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace)
     return tuning.best(sweep, planned)
 
 
-def _search_report(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Report:
+def _search_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
     from transformer_pl.report.search_table import search_table  # optuna takes a quarter of a second
     from transformer_pl.search.results import SearchResults
     from transformer_pl.search.study import find_study, search_from_options
@@ -138,12 +126,7 @@ def _search_report(file: Path, content: dict[str, Any], options: argparse.Namesp
     results = study and SearchResults(search, study, options.runs)
     if not results or not results.records:
         raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
-    table = search_table(results)
-    if folder := _page_folder(search, options):
-        from transformer_pl.report.search_page import write_search_page  # matplotlib takes a second
-
-        write_search_page(results, table, folder)
-    return Report(search, table, folder)
+    return search, results, search_table(results)
 
 
 if __name__ == "__main__":

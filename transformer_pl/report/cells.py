@@ -20,17 +20,17 @@ def short(value: float | None) -> str:
     return "" if value is None else short_number(value)
 
 
-def score(row: RowResults) -> str:
+def score(row: TableRow) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    text, spread = number(mean(row.scores), ".1f"), standard_deviation(row.scores)
+    text, spread = number(mean(row.results.scores), ".1f"), standard_deviation(row.results.scores)
     text += "" if spread is None else f" ± {spread:.1f}"
-    return text + UNCONVERGED if text and row.still_falls else text
+    return text + UNCONVERGED if text and row.results.still_falls else text
 
 
 def perplexity(row: TableRow) -> str:
     """PPL, marked with `*` where it differs from base's, and where the row, or base, had not converged."""
     text, star = number(mean(row.results.values("val/ppl")), ".2f"), significance_mark(row.loss)
-    provisional = row.results.still_falls or (bool(star) and row.is_provisional)
+    provisional = row.results.still_falls or (star and row.is_provisional)
     return text + star + UNCONVERGED if text and provisional else text + star
 
 
@@ -98,22 +98,14 @@ def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:
     Without a base row every cell is filled.
     """
     base = next((row for row in rows if row.is_base), None)
-    values = {str(row.settings[key]) for row in rows if key in row.settings}
-    in_full = len({_setting(key, value) for value in values}) < len(values)  # two components of the same name
-    return [
-        (str(row.settings[key]) if in_full else _setting(key, row.settings[key]))
-        if key in row.settings and (base in (None, row) or row.settings[key] != base.settings.get(key, ...))
-        else ""
-        for row in rows
-    ]
+    texts = [str(row.settings.get(key, "")) for row in rows]
+    if without_section(key) in (*SLOTS, "task"):
+        texts = [text.rpartition(".")[2] for text in texts]  # of a class only its name
+    shown = [base in (None, row) or row.settings.get(key) != base.settings.get(key) for row in rows]
+    return [text if is_shown else "" for text, is_shown in zip(texts, shown, strict=True)]
 
 
 def setting_title(key: str) -> str:
     """The heading of a config key's column, in the paper's spelling."""
     name = without_section(key)
     return "P_drop" if name == "p_drop" else name
-
-
-def _setting(key: str, value: object) -> str:
-    """The value; of a component only the class name."""
-    return str(value).rpartition(".")[2] if without_section(key) in (*SLOTS, "task") else str(value)

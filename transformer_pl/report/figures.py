@@ -1,18 +1,16 @@
 """Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
 import itertools
-import math
-import re
-import statistics
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
+import matplotlib
 import matplotlib.ticker
 import numpy as np
-from matplotlib import pyplot
+from matplotlib import pyplot as pyplot  # for Optuna's figures
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -20,183 +18,29 @@ from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.cells import significance_mark
 from transformer_pl.report.render import Table
-from transformer_pl.report.rows import RowResults, TableRow
+from transformer_pl.report.rows import TableRow
 from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
-# line styles tell curves apart.
+# line styles tell curves apart. Colours and markers change first from row to row, then the style of lines.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = "osD^vPX"
-LINE_STYLES = ("-", "--", ":", "-.")
+LOOKS: list[dict[str, Any]] = [
+    {"color": colour, "marker": marker, "linestyle": line}
+    for line in ("-", "--", ":", "-.")
+    for colour, marker in zip(COLOURS, "osD^vPX", strict=True)
+]
 NAME_WIDTH = 24  # characters in a line of a row's name
-BESIDE: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # axes
+BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # the axes
+matplotlib.use("agg")  # no window, also where Optuna draws
 matplotlib.rcParams.update(
-    {"svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    {
+        **{"font.size": 9, "svg.fonttype": "none", "pdf.fonttype": 42, "savefig.dpi": 200, "savefig.bbox": "tight"},
+        **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "legend.fontsize": 8},
+        "text.parse_math": False,  # a name with two $ in it is no formula
+    }
 )
-matplotlib.rcParams["text.parse_math"] = False  # a name with two $ in it is no formula
 
-
-class Point(NamedTuple):
-    """A row's value with its interval, and its cost."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    cost: float = math.nan
-    significant: bool = False  # whether it differs significantly from base
-    printed: float | None = None  # what the paper prints
-
-
-class Curve(NamedTuple):
-    """Measurements of a row during training, and the final one."""
-
-    name: str
-    by_seed: Sequence[Mapping[float, float]]  # the measurements, by steps or FLOPs
-    end: float  # steps or FLOPs of the whole training
-    final: float | None  # the mean of the seeds' final values; None where one is not finite
-
-
-class Drawing(NamedTuple):
-    """A figure, and what a reader must know to understand it."""
-
-    title: str
-    figure: Figure
-    explanation: str  # sentences
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Save a figure as svg, pdf and png beside each other; return the path of the svg."""
-    for kind in ("svg", "pdf", "png"):
-        figure.savefig(path.with_suffix(f".{kind}"), dpi=200, bbox_inches="tight")
-    return path.with_suffix(".svg")
-
-
-def forest(rows: Sequence[Point], measure: str) -> Figure:
-    """Forest plot: differences from base with intervals, filled circles where significant; crosses: the paper's."""
-    names = [break_name(row.name) for row in rows]
-    heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
-    figure = Figure(figsize=(5, 0.9 + heights.sum()), layout="constrained")
-    axes = figure.subplots()
-    centres = heights.cumsum() - heights / 2
-    for y, row in zip(centres, rows, strict=True):
-        face = COLOURS[1] if row.significant else "white"
-        axes.plot([row.low, row.high], [y, y], color=COLOURS[1], linewidth=1.2)
-        axes.plot(row.value, y, "o", color=COLOURS[1], markerfacecolor=face, markersize=5)
-        if row.printed is not None:
-            axes.plot(row.printed, y, "x", color=COLOURS[2], markersize=5)
-    axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(
-        xlabel=f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)",
-        ylim=(heights.sum(), 0),
-    )
-    axes.set_yticks(centres, names, fontsize=8)
-    axes.tick_params(axis="y", length=0)
-    return figure
-
-
-def curves(rows: Sequence[Curve], unit: str, measure: str) -> Figure:
-    """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
-
-    unit: of the x axis, steps or FLOPs. The final value is a star.
-    """
-    figure, axes = _axes_beside_names([row.name for row in rows])
-    for row, look in zip(rows, _looks(), strict=False):
-        label, colour = break_name(row.name) + ("" if row.final is None else f": {row.final:.2f}"), look["color"]
-        common = sorted(set.intersection(*map(set, row.by_seed))) if row.by_seed else []
-        values = np.array([[seed[x] for x in common] for seed in row.by_seed])  # (S, measurements)
-        mean, every = values.mean(0) if common else [], max(1, len(common) // 8)
-        axes.plot(common, mean, label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
-        if len(values) > 1 and common:
-            axes.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-        if row.final is not None:
-            axes.plot(row.end, row.final, "*", color=colour, markersize=8)
-    axes.set(xlabel=unit, ylabel=measure, yscale="log")
-    plain_log(axes.yaxis)
-    axes.legend(**BESIDE)
-    return figure
-
-
-def front(rows: Sequence[Point], unit: str, measure: str) -> Figure:
-    """A measure against a cost; rows of the Pareto front are filled: no other is higher at the same or a lower cost."""
-    best: list[Point] = []
-    for row in sorted(rows, key=lambda row: (row.cost, -row.value)):
-        if not best or row.value > best[-1].value:
-            best.append(row)
-    figure, axes = _axes_beside_names([row.name for row in rows])
-    axes.step([p.cost for p in best], [p.value for p in best], where="post", color="0.6", linewidth=0.8, zorder=0)
-    for row, look in zip(rows, _looks(), strict=False):
-        axes.plot([row.cost] * 2, [row.low, row.high], color=look["color"], linewidth=0.8)
-        face = look["color"] if row in best else "white"
-        of_row = {"linestyle": "none", "markerfacecolor": face, "label": break_name(row.name)}
-        axes.plot(row.cost, row.value, markersize=5, **(look | of_row))
-    axes.set(xlabel=unit, ylabel=measure, xscale="log")
-    plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
-    axes.legend(**BESIDE)
-    return figure
-
-
-def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Time over sequence length n on logarithmic axes, with guides that grow as n and n².
-
-    times: seconds by layer and n.
-    """
-    times = {break_name(name): seconds for name, seconds in times.items() if seconds}
-    figure, axes = _axes_beside_names([*times])
-    for (name, seconds), look in zip(times.items(), _looks(), strict=False):
-        axes.loglog(list(seconds), [1e3 * t for t in seconds.values()], markersize=4, label=name, **look)
-    lengths = sorted({n for seconds in times.values() for n in seconds})
-    slowest, fastest = (1e3 * end(end(seconds.values()) for seconds in times.values()) for end in (max, min))
-    for power, label, line in ((1, "n", "--"), (2, "n²", ":")):
-        guide = [slowest * (n / lengths[-1]) ** power for n in lengths]
-        axes.loglog(lengths, guide, color="0.6", linestyle=line, linewidth=0.8, zorder=0, label=label)
-    axes.set(xlabel="length n", ylabel="ms, forward and backward", ylim=(fastest / 2, slowest * 2))
-    axes.set_xticks(lengths, [str(n) for n in lengths])
-    plain_log(axes.yaxis)
-    axes.minorticks_off()
-    axes.legend(**BESIDE)
-    return figure
-
-
-def break_name(name: str) -> str:
-    """A name on as many lines as it needs, so that names which differ look different: broken at blanks, then `=`."""
-    breakable = re.sub(r"(?<==)(?=\S{12})", " ", name) if len(name) > NAME_WIDTH else name
-    return "\n".join(textwrap.wrap(breakable, NAME_WIDTH, break_on_hyphens=False)) or name
-
-
-def _looks() -> itertools.cycle:
-    """A look for each row: colours and markers change first, then the style of lines."""
-    looks = itertools.product(LINE_STYLES, zip(COLOURS, MARKERS, strict=True))
-    return itertools.cycle([{"color": c, "marker": marker, "linestyle": line} for line, (c, marker) in looks])
-
-
-def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
-    """Axes that are high enough for a column of these names beside them."""
-    lines = sum(1 + break_name(name).count("\n") for name in names)
-    height = max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names))  # inches
-    figure = Figure(figsize=(7, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def plain_log(axis: Any, form: Any = "{x:g}") -> None:
-    """Label a logarithmic axis with 1, 2, 5, 10, ... rather than powers of ten."""
-    axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(form)
-    axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-
-
-@contextmanager
-def drawing_by_pyplot() -> Iterator[None]:
-    """In it another library may draw by pyplot and set a style: its figures stay, pyplot and the style do not."""
-    pyplot.switch_backend("agg")
-    with pyplot.rc_context():
-        yield
-    pyplot.close("all")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The figures of a sweep
 
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
 CURVES = (
@@ -215,71 +59,168 @@ DIFFERENCES = (
 )
 
 
+class Drawing(NamedTuple):
+    """A figure, and what a reader must know to understand it."""
+
+    title: str
+    figure: Figure
+    explanation: str  # sentences
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Save a figure as svg, pdf and png beside each other; return the path of the svg."""
+    for kind in (".pdf", ".png", ".svg"):
+        figure.savefig(path.with_suffix(kind))
+    return path.with_suffix(".svg")
+
+
 def draw_sweep_plots(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table) -> dict[str, Drawing]:
     """Draw the figures of a sweep, by file name, as far as its results allow. `table` has the rows of the sweep."""
     rows = {one.name: row for one, row in zip(sweep.rows, table.rows, strict=True)}
-    trials = {name: [one.trial for one in planned if one.row == place] for place, name in enumerate(rows)}
-    return _difference_plot(rows, table) | _learning_curves(rows, trials) | _cost_plots(rows)
+    column = f"paper/{table.rows[0].results.measure.name}.difference"
+    printed = {name: record[column] for name, record in zip(rows, table.records, strict=True)}
+    perplexities: dict[str, list[dict[int, float]]] = {name: [] for name in rows}
+    for one in planned:
+        if one.trial.result():
+            perplexities[sweep.rows[one.row].name].append(_perplexities(one.trial))
+    drawings = {
+        "differences": forest(rows, printed),
+        "curves_steps": curves(rows, perplexities, "steps"),
+        "curves_flops": curves(rows, perplexities, "training FLOPs"),
+        "front_params": front(rows, "params", "parameters"),
+        "front_flops": front(rows, "flops", "training FLOPs"),
+    }
+    return {name: drawing for name, drawing in drawings.items() if drawing}
 
 
-def _difference_plot(rows: Mapping[str, TableRow], table: Table) -> dict[str, Drawing]:
-    measure = table.rows[0].results.measure
-    points = [
-        Point(
-            name,
-            difference,
-            *row.score.difference.interval(),
-            significant=bool(significance_mark(row.score)),
-            printed=record[f"paper/{measure.name}.difference"],
-        )
-        for (name, row), record in zip(rows.items(), table.records, strict=True)
-        if (difference := row.difference()) is not None and row.score and row.score.difference
+def _perplexities(trial: Trial) -> dict[int, float]:
+    """The perplexity of each validation during the training, by step."""
+    lines = [line for line in trial.metrics() if "val/ppl" in line and line_kind(line) != "final"]
+    return {line["step"]: line["val/ppl"] for line in lines}
+
+
+def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) -> Drawing | None:
+    """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
+    known = [
+        (break_name(name), value, row.score.difference.interval(), significance_mark(row.score), printed[name])
+        for name, row in rows.items()
+        if (value := row.difference()) is not None and row.score and row.score.difference
     ]
-    if not points:
-        return {}
-    explanation = DIFFERENCES.format(measure.title)
-    return {"differences": Drawing("Differences from base", forest(points, measure.title), explanation)}
+    if not known:
+        return None
+    names, values, intervals, significant, of_paper = zip(*known, strict=True)
+    heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
+    figure = Figure(figsize=(5, 0.9 + heights.sum()), layout="constrained")
+    axes = figure.subplots()
+    centres, measure = heights.cumsum() - heights / 2, next(iter(rows.values())).results.measure.title
+    axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
+    faces = [COLOURS[1] if mark else "white" for mark in significant]
+    axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
+    axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
+    axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+    axes.set_xlabel(f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)")
+    axes.set_ylim(heights.sum(), 0)
+    axes.set_yticks(centres, names, fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    return Drawing("Differences from base", figure, DIFFERENCES.format(measure))
 
 
-def _learning_curves(rows: Mapping[str, TableRow], trials: Mapping[str, Sequence[Trial]]) -> dict[str, Drawing]:
-    figures = dict[str, Drawing]()
-    for name, unit in (("curves_steps", "steps"), ("curves_flops", "training FLOPs")):
-        of_rows = [_curve(row, rows[row].results, trials[row], unit) for row in rows if rows[row].results.done]
-        if of_rows := [curve for curve in of_rows if any(curve.by_seed) or curve.final is not None]:
-            explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
-            figure = curves(of_rows, unit, "validation perplexity")
-            figures[name] = Drawing(f"Validation perplexity by {unit}", figure, explanation)
-    return figures
+def curves(
+    rows: Mapping[str, TableRow], perplexities: Mapping[str, Sequence[Mapping[int, float]]], unit: str
+) -> Drawing | None:
+    """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
+
+    perplexities: of every row for each finished seed, by step. unit: of the x axis. The final value is a star.
+    """
+    drawn = [name for name in rows if any(perplexities[name])]
+    if not drawn:
+        return None
+    figure, axes = _axes_beside_names(drawn)
+    for name, look in zip(drawn, itertools.cycle(LOOKS), strict=False):
+        results, by_seed = rows[name].results, [seed for seed in perplexities[name] if seed]
+        of_step = 1.0 if unit == "steps" else results.done[0]["flops"] / results.done[0]["steps"]
+        final, end = fmean(results.values("val/ppl")), max(result["steps"] for result in results.done) * of_step
+        common = sorted(set.intersection(*map(set, by_seed)))
+        x, y = [step * of_step for step in common], np.array([[seed[step] for step in common] for seed in by_seed])
+        label, every = f"{break_name(name)}: {final:.2f}", max(1, len(common) // 8)
+        axes.plot(x, y.mean(0), label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
+        if len(y) > 1:
+            axes.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
+        axes.plot(end, final, "*", color=look["color"], markersize=8)
+    axes.set(xlabel=unit, ylabel="validation perplexity", yscale="log")
+    plain_log(axes.yaxis)
+    axes.legend(**BESIDE)
+    explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
+    return Drawing(f"Validation perplexity by {unit}", figure, explanation)
 
 
-def _curve(name: str, results: RowResults, trials: Sequence[Trial], unit: str) -> Curve:
-    """The finite validation perplexities of a row's finished trials, by steps or FLOPs, and their final mean."""
-    per_step = 1.0 if unit == "steps" else results.done[0]["flops"] / results.done[0]["steps"]
-    of_trials = [
-        {
-            line["step"] * per_step: line["val/ppl"]
-            for line in trial.metrics()
-            if line_kind(line) != "final" and math.isfinite(line.get("val/ppl", math.nan))
-        }
-        for trial in trials
-        if trial.result()
-    ]
-    finals, end = results.values("val/ppl"), max(result["steps"] for result in results.done) * per_step
-    final = statistics.fmean(finals) if all(map(math.isfinite, finals)) else None
-    return Curve(name, [one for one in of_trials if one], end, final)
+def front(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:
+    """The score against a cost; rows of the Pareto front are filled: no other is higher at the same or a lower cost.
+
+    cost: params or flops. None where the rows' costs are about equal.
+    """
+    points = {
+        name: (getattr(row.results, cost), fmean(row.results.scores), row.score.row_mean.interval())
+        for name, row in rows.items()
+        if row.score
+    }
+    costs = [cost for cost, _, _ in points.values()]
+    if not points or max(costs) < DIFFERS * min(costs):
+        return None
+    best: list[tuple[float, float]] = []
+    for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -point[1])):
+        if not best or y > best[-1][1]:
+            best.append((x, y))
+    figure, axes = _axes_beside_names([*points])
+    axes.step(*zip(*best, strict=True), where="post", color="0.6", linewidth=0.8, zorder=0)
+    for (name, (x, y, interval)), look in zip(points.items(), itertools.cycle(LOOKS), strict=False):
+        axes.plot([x, x], interval, color=look["color"], linewidth=0.8)
+        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if (x, y) in best else "white"}
+        axes.plot(x, y, markersize=5, label=break_name(name), **look)
+    title = next(iter(rows.values())).results.measure.title
+    axes.set(xlabel=unit, ylabel=title, xscale="log")
+    plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
+    axes.legend(**BESIDE)
+    return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
 
 
-def _cost_plots(rows: Mapping[str, TableRow]) -> dict[str, Drawing]:
-    figures = dict[str, Drawing]()
-    measured = [(name, row.results, row.score.row_mean) for name, row in rows.items() if row.score]
-    for cost, unit in (("params", "parameters"), ("flops", "training FLOPs")):
-        points = [
-            Point(name, statistics.fmean(results.scores), *score.interval(), cost=getattr(results, cost))
-            for name, results, score in measured
-        ]
-        costs = [point.cost for point in points]
-        if points and max(costs) >= DIFFERS * min(costs):
-            title = measured[0][1].measure.title
-            figure = front(points, unit, title)
-            figures[f"front_{cost}"] = Drawing(f"{title} against {unit}", figure, FRONT.format(title))
-    return figures
+def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Time over sequence length n on logarithmic axes, with guides that grow as n and n².
+
+    times: seconds by layer and n.
+    """
+    points = [(n, 1e3 * seconds) for by_length in times.values() for n, seconds in by_length.items()]
+    lengths, slowest = sorted({n for n, _ in points}), max(ms for _, ms in points)
+    figure, axes = _axes_beside_names([*times])
+    for (name, seconds), look in zip(times.items(), itertools.cycle(LOOKS), strict=False):
+        axes.plot(list(seconds), [1e3 * t for t in seconds.values()], markersize=4, label=break_name(name), **look)
+    for power, label, line in ((1, "n", "--"), (2, "n²", ":")):
+        guide = [slowest * (n / lengths[-1]) ** power for n in lengths]
+        axes.plot(lengths, guide, color="0.6", linestyle=line, linewidth=0.8, zorder=0, label=label)
+    axes.set(xlabel="length n", ylabel="ms, forward and backward", xscale="log", yscale="log")
+    axes.set_ylim(min(ms for _, ms in points) / 2, slowest * 2)
+    axes.set_xticks(lengths, [str(n) for n in lengths])
+    plain_log(axes.yaxis)
+    axes.minorticks_off()
+    axes.legend(**BESIDE)
+    return figure
+
+
+def break_name(name: str) -> str:
+    """A name on as many lines as it needs, so that names which differ look different."""
+    return textwrap.fill(name, NAME_WIDTH, break_on_hyphens=False) or name
+
+
+def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
+    """Axes that are high enough for a column of these names beside them."""
+    lines = sum(1 + break_name(name).count("\n") for name in names)
+    height = max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names))  # inches
+    figure = Figure(figsize=(7, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def plain_log(axis: Any, form: Any = "{x:g}") -> None:
+    """Label a logarithmic axis with 1, 2, 5, 10, ... rather than powers of ten."""
+    axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(form)
+    axis.set_minor_formatter(matplotlib.ticker.NullFormatter())

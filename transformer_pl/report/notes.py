@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.report.cells import SIGNIFICANT, UNCONVERGED, unmeasured
 from transformer_pl.report.published import PublishedTable
-from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, text_settings
+from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
 from transformer_pl.report.statistics import MOST_SEEDS, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
@@ -39,7 +39,7 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     note += f"; the last {config.averaged} checkpoints are averaged." if config.averaged > 1 else "."
     if paper is None or not any(row.published for row in rows):
         return note
-    other = (["text"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
+    other = (["data"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."
     return f"{note} {_order_note(rows, paper)}".rstrip()
@@ -116,8 +116,8 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
         said.append(
             f"{counted(len(untested), 'row')} cannot be tested: this takes several seeds if base has, and else one."
         )
-    if len({text_settings(row.config) for row in results}) > 1:
-        said.append("Rows on different text are not compared.")
+    if len({dataset_keys(row.config) for row in results}) > 1:
+        said.append("Rows on different datasets are not compared.")
     elif len({row.config.data.vocab_size for row in results}) > 1:
         said.append("Perplexities of different vocabularies cannot be compared.")
     return " ".join(said)

@@ -25,7 +25,6 @@ from transformer_pl.trials.identity import config_difference
 from transformer_pl.trials.metrics import SCORE_COLUMNS
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
-ALWAYS_SHOWN = ("p", "seeds", "params")  # columns, beside the score and its difference
 ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
 LOG_LINES = 40  # of each trial
@@ -38,46 +37,38 @@ SCHEME_COLOURS = {
 }
 
 
-def write_page(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, folder: Path) -> None:
-    """Write `report.html`, `table.md` and the figures of a grid.
-
-    Translations and attention are those of the first finished seed of each row.
-    """
-    first = {one.row: one for one in reversed(planned) if one.trial.result()}
-    shown = [first[row] for row in sorted(first)]
-    write_page_files(sweep, planned, shown, table, draw_sweep_plots(sweep, planned, table), folder)
-
-
-def write_page_files(
+def write_page(
     sweep: Sweep,
     planned: Sequence[PlannedTrial],
-    shown: Sequence[PlannedTrial],
     table: Table,
-    drawings: Mapping[str, Drawing],
     folder: Path,
+    drawings: Mapping[str, Drawing] | None = None,
+    shown: Sequence[PlannedTrial] | None = None,
 ) -> None:
-    """Write `report.html` with its figures, and its table as `table.md`.
+    """Write `report.html`, its figures, and its table as `table.md`.
 
-    planned: all trials. shown: those whose translations and attention the page has, one per row. drawings: by file
-    name.
+    drawings: by file name; None: those of a grid. shown: the trials whose translations and attention the page has, one
+    per row; None: the first finished seed of each row.
     """
+    if drawings is None:
+        drawings = draw_sweep_plots(sweep, planned, table)
+    if shown is None:
+        first = {one.row: one for one in reversed(planned) if one.trial.result()}
+        shown = [first[row] for row in sorted(first)]
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    svgs = [save(drawing.figure, folder / "figures" / name) for name, drawing in drawings.items()]
     loader = PackageLoader("transformer_pl", "report/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
-    trials = [_trial(sweep, one) for one in planned]
     page = environment.get_template("page.html").render(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
         table=table,
         columns=page_columns(table, [row.name for row in sweep.rows]),
-        figures=list(zip(drawings.values(), map(_inline_svg, svgs), strict=True)),
+        figures=[(one, _inline_svg(save(one.figure, folder / "figures" / name))) for name, one in drawings.items()],
         translations=_translations(sweep, shown),
-        attention={"sentences": _attention_pictures(sweep, shown)},
+        attention={"sentences": _attention(sweep, shown)},
         measure=task_of(sweep.base.data).measure.title,
-        trials=trials,
-        states=[trial["state"] for trial in trials],
+        trials=[_trial(sweep, one) for one in planned],
     )
     write_atomically(folder / "report.html", page)
     write_atomically(folder / "table.md", table.markdown())
@@ -101,13 +92,12 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
         return [PageColumn(one) for one in (first, *sorted(others, key=lambda one: one.setting))]
     results = {column.name: column for column in others if not column.setting}
     title = table.rows[0].results.measure.title
-    intervals = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}
+    below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %", "p": "", "seeds": "", "params": ""}  # by the column above
     labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
     meaning = "Named by the settings in which it differs from base. Labels such as (A) are the paper's."
     shown = [PageColumn(Column("row", list(names), meaning=meaning), Column("", labels))]
-    order = [name for name in (*intervals, *ALWAYS_SHOWN) if name in results]
-    shown += [PageColumn(results[name], results.get(intervals.get(name, ""))) for name in order]
-    folded = [one for one in others if one.setting or one.name not in (*order, *intervals.values())]
+    shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
+    folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
     return shown + [PageColumn(one, folded=True) for one in folded]
 
 
@@ -135,71 +125,54 @@ def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
 
 
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
-    """A few sentences, each with its translation by every row that was evaluated on the text of the first one."""
-    hypotheses: dict[int, list[str]] = {}  # by row
-    numbers: dict[int, np.ndarray] = {}  # of each sentence, by row
-    measure = task_of(sweep.base.data).measure
-    text: tuple[list[str], list[str]] = ([], [])
+    """A few sentences, each with its translation by every row that was evaluated on the sentences of the first one."""
+    text, rows, measure = None, [], task_of(sweep.base.data).measure
     for one in shown:
-        with suppress(InputError):  # the text or the translations are not here
-            row_text, row_hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
-            text = text if hypotheses else row_text
-            if row_text == text and len(row_hypotheses) == len(text[0]):
-                numbers[one.row] = one.trial.sentences("val", measure)[:, SCORE_COLUMNS]
-                hypotheses[one.row] = row_hypotheses
-    samples: list[dict[str, Any]] = []
-    for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES) if hypotheses else []:
-        source, reference = text[0][i], text[1][i]
-        rows = [
-            (sweep.rows[row].name, float(measure.of_sums(numbers[row][i])), of_row[i])
-            for row, of_row in hypotheses.items()
-        ]
-        samples.append({"source": source, "reference": reference, "rows": rows})
-    return samples
+        with suppress(InputError):  # the dataset or the translations are not here
+            row_text, hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
+            scores = measure.of_sums(one.trial.sentences("val", measure)[:, SCORE_COLUMNS])
+            text = text or row_text
+            if row_text == text:
+                rows.append((sweep.rows[one.row].name, scores, hypotheses))
+    if not text:
+        return []
+    return [
+        {"source": text[0][i], "reference": text[1][i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
+        for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES)
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention
-
-
-def _attention_pictures(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
-    """For a few sentences the text, the tokens, and the weights by row and site.
+def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
+    """For a few short ones of the translated sentences the text, the tokens, and the weights by row and site.
 
     shown: one trial per row. A row has pictures if it uses the tokenizer of the first one, so that positions are the
     same, its layers report weights, and they can be loaded.
     """
     sentences: list[tuple[dict[str, Any], Batch]] = []
     for one in shown:
-        with suppress(InputError, RuntimeError):  # the text or the weights are not here, or a GPU lacks memory
+        with suppress(InputError, RuntimeError):  # the dataset or the weights are not here, or a GPU lacks memory
             sentences = sentences or _short_sentences(shown[0].prepared)
             if one.prepared.folder != shown[0].prepared.folder:
                 continue
-            for (picture, _), by_site in zip(sentences, _weights(one, [batch for _, batch in sentences]), strict=True):
-                if by_site:
-                    picture["rows"][sweep.rows[one.row].name] = by_site
+            with trained_model(one.config, one.prepared, one.trial) as model:
+                maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
+            for (picture, _), by_site in zip(sentences, maps, strict=True):
+                if packed := {site: _pack(torch.cat(layers).cpu()) for site, layers in by_site.items()}:
+                    picture["rows"][sweep.rows[one.row].name] = packed
     return [picture for picture, _ in sentences if picture["rows"]]
 
 
-def _short_sentences(text: Prepared) -> list[tuple[dict[str, Any], Batch]]:
-    """Short ones of the translated sentences: text and tokens, without weights yet, and a batch of each."""
-    split, sources = text.split("val"), text.text("val")[0]
+def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
+    """The text and the tokens of each, without weights yet, and a batch of it alone."""
+    split, text, vocabulary = prepared.split("val"), prepared.text("val")[0], prepared.tokenizer.vocabulary()
     lengths = np.maximum(split.source.lengths, split.target.lengths)
-    short = [i for i in evenly_spaced(len(sources), TRANSLATED_SENTENCES) if lengths[i] < MAX_LENGTH]
-    vocabulary, sentences = text.tokenizer.vocabulary(), []
+    short = [i for i in evenly_spaced(len(text), TRANSLATED_SENTENCES) if lengths[i] < MAX_LENGTH]
+    sentences = []
     for i in short[:ATTENTION_SENTENCES]:
         batch = collate(split, np.array([i]))
-        sides = {"source": batch.source[0], "target": batch.target_in[0]}  # the decoder reads the target
-        tokens = {side: [vocabulary[token] for token in ids.tolist()] for side, ids in sides.items()}
-        sentences.append(({"text": sources[i], "rows": {}} | tokens, batch))
+        source, target = ([vocabulary[token] for token in side[0]] for side in (batch.source, batch.target_in))
+        sentences.append(({"text": text[i], "source": source, "target": target, "rows": {}}, batch))
     return sentences
-
-
-def _weights(one: PlannedTrial, batches: Sequence[Batch]) -> list[dict[str, dict[str, Any]]]:
-    """The packed weights of a trial for each batch, by site, empty where no layer reports any. Its model is in memory
-    during this call alone."""
-    with trained_model(one.config, one.prepared, one.trial) as model:
-        maps = [attention_maps(model, batch.source, batch.target_in) for batch in batches]
-    return [{site: _pack(torch.cat(layers).cpu()) for site, layers in by_site.items()} for by_site in maps]
 
 
 def _pack(weights: torch.Tensor) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class PublishedTable(Section):
     """A printed table. Its differences are to the row labelled `base`."""
 
     source: str
-    hub: str | None = Field(None, description="the text, as data.hub names it")
+    hub: str | None = Field(None, description="the dataset, as data.hub names it")
     split: Literal["val", "test"] = Field("val", description="the set that its scores are of")
     rows: list[PublishedRow]
     others: list[PublishedRow] = []  # systems that are no Transformer, and so no row of a sweep
@@ -76,20 +76,17 @@ def paper_table(data: Data, sweep: str = "", shown: bool | None = None) -> Publi
     user's own: a folder, or a dataset or a language that no shipped scale has.
     """
     published = task_of(data).published
-    is_own_text = data.path is not None or _text(data) not in _shipped_texts()
-    if not published or shown is False or (shown is None and is_own_text):
+    if not published or shown is False or (shown is None and not _is_shipped(data)):
         return None
     name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published
     return read_published(name, f"{data.source}-{data.target}")
 
 
-@cache
-def _shipped_texts() -> set[tuple]:
-    return {_text(resolve([scale_level(path.stem)]).data) for path in SCALES.glob("*.yaml")}
-
-
-def _text(data: Data) -> tuple:
-    return data.hub, data.subset, data.source, data.target
+def _is_shipped(data: Data) -> bool:
+    """Whether the dataset is that of a shipped scale, in the same languages."""
+    of_scales = [resolve([scale_level(path.stem)]).data for path in SCALES.glob("*.yaml")]
+    keys = ("path", "hub", "subset", "source", "target")
+    return any(all(getattr(data, key) == getattr(one, key) for key in keys) for one in of_scales)
 
 
 def _unmatched_settings(config: Config | None) -> dict[str, Any]:

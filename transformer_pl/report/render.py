@@ -19,7 +19,8 @@ from transformer_pl.trials.metrics import finite_or_none
 if TYPE_CHECKING:
     from transformer_pl.report.rows import TableRow
 
-WRAPPED_WIDTH = 28  # characters that a wrapping column needs at least
+JOINED = "differs"  # the column that all settings share where space is short; its long cells take several lines
+JOINED_WIDTH = 28  # characters that it needs at least
 
 
 class Column(NamedTuple):
@@ -29,7 +30,6 @@ class Column(NamedTuple):
     cells: list[str]
     setting: bool = False  # a setting in which the rows differ, rather than a result
     drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 1 first; None: never
-    wraps: bool = False  # whether long cells may take several lines
     meaning: str = ""  # for a reader who knows the paper
 
 
@@ -96,20 +96,20 @@ def _join_settings(columns: list[Column]) -> list[Column]:
     rows = zip(*(column.cells for column in settings), strict=True)
     joined = [" ".join(f"{c.name}={cell}" for c, cell in zip(settings, cells, strict=True) if cell) for cells in rows]
     first = columns.index(settings[0])
-    return [*others[:first], Column("differs", joined, setting=True, wraps=True), *others[first:]]
+    return [*others[:first], Column(JOINED, joined, setting=True), *others[first:]]
 
 
 def _grid(columns: list[Column]) -> Grid:
-    """The columns as rich lays them out. A heading of several words has two lines; of cells, only settings wrap."""
+    """The columns as rich lays them out. A heading of several words has two lines; of cells, only JOINED wraps."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for column in columns:
-        heading = column.name.replace(" ", "\n", 1)
-        whole = max(map(cell_len, [*heading.split("\n"), *column.cells]))
+    for place, column in enumerate(columns):
+        heading, wraps = column.name.replace(" ", "\n", 1), column.name == JOINED
+        width = max(map(cell_len, [*heading.split("\n"), *column.cells]))
         grid.add_column(
             Text(heading),
-            justify="left" if column.wraps or column is columns[0] else "right",
-            no_wrap=not column.wraps,
-            min_width=min(whole, WRAPPED_WIDTH) if column.wraps else whole,
+            justify="left" if wraps or not place else "right",
+            no_wrap=not wraps,
+            min_width=min(width, JOINED_WIDTH) if wraps else width,
             overflow="fold",
         )
     for cells in zip(*(column.cells for column in columns), strict=True):
@@ -117,9 +117,9 @@ def _grid(columns: list[Column]) -> Grid:
     return grid
 
 
-_LATEX = {"\\": r"\textbackslash{}", "Δ": r"$\Delta$", "±": r"$\pm$", "²": "$^2$", "<": "$<$", ">": "$>$"}
-_LATEX |= {"†": r"$\dagger$"}
-_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"} | {c: "\\" + c for c in "&%$#_{}"}
+_LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+_LATEX |= {c: "\\" + c for c in "&%$#_{}"}
 
 
 def _latex(text: str) -> str:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
-from transformer_pl.plan.plan import PlannedTrial
-from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import statistics as stats
 from transformer_pl.report.published import PublishedRow, PublishedTable
 from transformer_pl.report.statistics import RowComparison
@@ -63,7 +61,7 @@ class RowResults(NamedTuple):
     @property
     def has_learned(self) -> bool:
         """Whether the row is finished, and its score is not below LEARNED."""
-        return bool(self.scores) and statistics.fmean(self.scores) >= LEARNED
+        return (mean(self.scores) or 0.0) >= LEARNED
 
     @property
     def still_falls(self) -> bool:
@@ -102,10 +100,10 @@ class TableRow:
     def difference(self, metric: str | None = None) -> float | None:
         """Mean minus base's mean, of the score or of a metric.
 
-        None where one of them is missing or was measured on other text.
+        None where one of them is missing or was measured on another dataset.
         """
         metric = metric or f"val/{self.results.measure.name}"
-        if self.is_base or self.base is None or text_settings(self.results.config) != text_settings(self.base.config):
+        if self.is_base or self.base is None or dataset_keys(self.results.config) != dataset_keys(self.base.config):
             return None
         value, of_base = mean(self.results.values(metric)), mean(self.base.values(metric))
         return None if value is None or of_base is None else value - of_base
@@ -121,35 +119,25 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
 
 
-def read_rows(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[RowResults]:
-    """Read the results of a sweep's trials, as far as they are finished."""
-    return [
-        _read_row(row.configs[0], [one.trial for one in planned if one.row == place])
-        for place, row in enumerate(sweep.rows)
-    ]
-
-
-def _read_row(config: Config, trials: Sequence[Trial]) -> RowResults:
+def read_row(config: Config, trials: Sequence[Trial]) -> RowResults:
+    """Read the results of a row's trials, as far as they are finished."""
     results, measure, sentences = [trial.result() for trial in trials], task_of(config.data).measure, None
     with suppress(InputError):  # the scores of the sentences are not here
         of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
-        sentences = np.stack(of_seeds) if len({one.shape for one in of_seeds}) == 1 else None
+        sentences = np.stack(of_seeds) if of_seeds else None
     converged = convergence.of_seeds([convergence.of_trial(trial) for trial in trials])
     return RowResults(config, results, [trial.state() for trial in trials], sentences, converged)
 
 
 def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None) -> list[TableRow]:
-    """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`.
-
-    Rows that were measured on other text than base have no difference.
-    """
+    """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`."""
     configs = [row.config for row in rows]
     are_base = [base is not None and same_row(config, base) for config in configs]
     index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
     base_row = None if index is None else rows[index]
-    same_text = [base_row is not None and text_settings(one) == text_settings(base_row.config) for one in configs]
+    same_dataset = [dataset_keys(one) == dataset_keys(base) for one in configs] if base else []
     scores, losses = (
-        stats.compare_rows([row.sentences for row in rows], index, metric, same_text)
+        stats.compare_rows([row.sentences for row in rows], index, metric, same_dataset)
         for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
     )
     published = paper.find_all(configs, base) if paper else [None] * len(rows)
@@ -169,6 +157,6 @@ def row_settings(config: Config) -> dict[str, Any]:
     return {key: flat[key] for key in keys if key in RESULT_TRAINER_KEYS or not key.startswith(("seed", "trainer."))}
 
 
-def text_settings(config: Config) -> tuple:
-    """The settings that decide on which text a row is evaluated."""
+def dataset_keys(config: Config) -> tuple:
+    """What decides on which sentences a row is evaluated."""
     return tuple(getattr(config.data, key) for key in ("task", *CORPUS, "source", "target", "val"))

@@ -11,8 +11,8 @@ from optuna.visualization import matplotlib as optuna_plots
 
 from transformer_pl.plan.plan import PlannedTrial, plan_trial
 from transformer_pl.plan.sweep_file import Row, Sweep
-from transformer_pl.report.figures import Drawing, Figure, drawing_by_pyplot, plain_log
-from transformer_pl.report.page import write_page_files
+from transformer_pl.report.figures import Drawing, Figure, plain_log, pyplot
+from transformer_pl.report.page import write_page
 from transformer_pl.report.render import Table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import OF_MODEL
@@ -70,22 +70,23 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
 
 def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
     """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
-    with drawing_by_pyplot():
+    with pyplot.rc_context():  # Optuna sets a style
         figure: Figure = plot(*args, **options).figure
-        figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
-        for axes in figure.axes:
-            axes.set_title("")
-            axes.set_title("", loc="left")
-            if axes.get_yscale() == "log":
-                plain_log(axes.yaxis)
-        return figure
+    pyplot.close(figure)
+    figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
+    for axes in figure.axes:
+        axes.set_title("")
+        axes.set_title("", loc="left")
+        if axes.get_yscale() == "log":
+            plain_log(axes.yaxis)
+    return figure
 
 
 def write_search_page(results: SearchResults, table: Table, folder: Path) -> None:
     """Write `report.html` and the figures of a search.
 
     The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
-    Raises an InputError where the text or a component is not here.
+    Raises an InputError where the dataset or a component is not here.
     """
     search, opened, planned = results.search, cache(open_corpus), list[PlannedTrial]()
     for trial in results.trials:
@@ -98,4 +99,4 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     done = [one for one in planned if one.trial.result()]
     base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best
     sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
-    write_page_files(sweep, planned, base_first[:SHOWN_TRIALS], table, draw_search_plots(results), folder)
+    write_page(sweep, planned, table, folder, draw_search_plots(results), base_first[:SHOWN_TRIALS])

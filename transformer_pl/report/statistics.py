@@ -47,7 +47,7 @@ class Metric(NamedTuple):
 
     score: Score
     columns: slice
-    reference_column: int  # depends on the references alone: where it differs, the text differs
+    reference_column: int  # depends on the references alone: where it differs, the sentences differ
     lowest: float  # of all values that the score can have
     highest: float
 
@@ -195,7 +195,7 @@ def compare_rows(
     rows: Sequence[np.ndarray | None],
     base: int | None,
     metric: Metric,
-    same_text: Sequence[bool] = (),
+    same_dataset: Sequence[bool] = (),
 ) -> list[RowComparison | None]:
     """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
 
@@ -203,8 +203,8 @@ def compare_rows(
     variances that are moderated over the rows where there are enough (see moderation.py). Of rows with one
     seed each, these very seeds are tested, on other sentences. p-values have Holm's correction.
 
-    There is no difference from base where the row was measured on other sentences, or `same_text` says so; or where one
-    row has one seed and the other several, since nothing is known of the variation of that one.
+    There is no difference from base where the row was measured on other sentences, or `same_dataset` says so. Nor is
+    there one where one row has one seed and the other several: nothing is known of the variation of that one.
     """
     samples = [_finite_sample(row, metric) for row in rows]
     prior = seed_prior([one for one in samples if one is not None])
@@ -213,7 +213,7 @@ def compare_rows(
     differences: list[Estimate | None] = [None] * len(rows)
     for i, row in enumerate(samples):
         of_base = None if base in (None, i) else samples[base]
-        if row and of_base and (not same_text or same_text[i]) and _are_comparable(row, of_base):
+        if row and of_base and (not same_dataset or same_dataset[i]) and _are_comparable(row, of_base):
             differences[i] = difference(row, of_base, prior)._replace(lowest=-most, highest=most)
     corrected = iter(holm([one.p_value for one in differences if one]))
     return [

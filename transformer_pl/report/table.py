@@ -14,23 +14,16 @@ from transformer_pl.report import cells
 from transformer_pl.report.notes import table_notes
 from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
-from transformer_pl.report.rows import (
-    ALPHA,
-    RowResults,
-    TableRow,
-    make_table_rows,
-    mean,
-    read_rows,
-    standard_deviation,
-)
-from transformer_pl.report.statistics import RowComparison
+from transformer_pl.report.rows import ALPHA, RowResults, TableRow, make_table_rows, mean, read_row, standard_deviation
 from transformer_pl.task import task_of
 
 
 def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], with_paper: bool | None = None) -> Table:
     """The table of a sweep from the results that are there, beside the paper's (see `paper_table`)."""
-    paper, names = paper_table(sweep.base.data, sweep.name, with_paper), [row.name for row in sweep.rows]
-    table = build_table(read_rows(sweep, planned), sweep.base, paper, names)
+    trials = [[one.trial for one in planned if one.row == place] for place in range(len(sweep.rows))]
+    rows = [read_row(row.configs[0], of_row) for row, of_row in zip(sweep.rows, trials, strict=True)]
+    paper = paper_table(sweep.base.data, sweep.name, with_paper)
+    table = build_table(rows, sweep.base, paper, [row.name for row in sweep.rows])
     return table._replace(notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
 
 
@@ -64,107 +57,101 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper: PublishedTable | None) -> list[Column]:
     """All columns of a table, also those that stay empty."""
 
-    def column(name: str, cell: Callable[[TableRow], str], meaning: str, drop_rank: int | None = None) -> Column:
-        return Column(name, [cell(row) for row in rows], meaning=meaning, drop_rank=drop_rank)
+    def column(name: str, cell: Callable[[TableRow], str], meaning: str = "", rank: int | None = None) -> Column:
+        return Column(name, [cell(row) for row in rows], meaning=meaning, drop_rank=rank)
 
-    title = rows[0].results.measure.title
-    tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
+    def measured(name: str, cell: Callable[[TableRow], str], meaning: str, rank: int | None = None) -> Column:
+        return column(name, lambda row: cell(row) or cells.unmeasured(row.results), meaning, rank)
+
+    def mean_of(name: str, metric: str, meaning: str, rank: int | None = None) -> Column:
+        """An empty column where no row has the metric."""
+        if not any(row.results.values(metric) for row in rows):
+            return Column(name, [])
+        return measured(name, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, rank)
+
+    def printed(name: str, cell: Callable[[PublishedRow], str], meaning: str = "", rank: int | None = None) -> Column:
+        return column(f"paper {name}", lambda row: cell(row.published) if row.published else "", meaning, rank)
+
+    task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
+    title, unconverged = measure.title, f"{cells.UNCONVERGED}: the row had not converged"
+    signatures = " and ".join(dict.fromkeys(result["signature"] for row in rows for result in row.results.done))
+    tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
+    of_cases = "Has the true value in 95 % of cases."
     compares = any(row.difference() is not None for row in rows)
-    return [
+    tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
+    columns = [
         Column("row", [row.label or name for row, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
         Column("params", cells.params(rows), drop_rank=4, meaning="Trained weights of the model."),
-        *_measured_columns(rows, paper),
+        measured(
+            "PPL",
+            cells.perplexity,
+            f"Perplexity per subword of the validation set; lower is better. {cells.SIGNIFICANT}: it differs "
+            f"significantly from base's. {unconverged}, or a marked difference is from a base that had not.",
+        ),
+        *(mean_of(name, f"val/{key}", "Higher is better.", 2) for key, name in task.others.items()),
+        measured(
+            title,
+            cells.score,
+            f"{task.described} on the validation set ({signatures}), the mean over the seeds ± their standard "
+            f"deviation; higher is better. {unconverged}.",
+        ),
+        mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, 8),
+        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), of_cases, 3),
+    ]
+    if paper and paper.split == "test":
+        columns.append(mean_of(f"test {title}", f"test/{measure.name}", "Of the test set."))
+        columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, 8))
+    if paper and any(row.flops for row in paper.rows):
+        columns.append(
+            measured(
+                "FLOPs",
+                lambda row: cells.short(row.results.flops),
+                "Operations of a training's matrix products, counted.",
+            )
+        )
+    columns += [
         column(
             f"Δ {title}",
             lambda row: cells.score_difference(row) if compares else "",
             f"{title} minus base's, on the same sentences. {cells.SIGNIFICANT} is a significant difference: "
-            f"p < {ALPHA:g}. "
-            f"{cells.UNCONVERGED}: the row or base had not converged, and more steps may change the difference.",
+            f"p < {ALPHA:g}. {cells.UNCONVERGED}: the row or base had not converged, and more steps may change the "
+            "difference.",
         ),
         column(
             "Δ 95 %",
             lambda row: cells.interval(row.score and row.score.difference, "+z"),
             "Where the interval has zero in it, the row may be better or worse than base.",
-            drop_rank=7,
+            7,
         ),
         column(
             "p",
             lambda row: cells.p_value(row.score and row.score.p_value),
             "The probability of a difference at least this large if the row were as good as base, after Holm's "
             f"correction for the number of tested rows, {tested}.",
-            drop_rank=6,
+            6,
         ),
         column(
             "seeds",
             lambda row: cells.seed_counts(row.results),
             "Finished trainings of the row, which differ in their random numbers alone; 2/3: two of three.",
         ),
-        *(_published_columns(rows, paper) if paper else []),
     ]
-
-
-def _measured_columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]:
-    """What was measured of each row alone."""
-    task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
-
-    def measured(name: str, cell: Callable[[TableRow], str], meaning: str, **options: Any) -> Column:
-        texts = [cell(row) or cells.unmeasured(row.results) for row in rows]
-        return Column(name, texts, meaning=meaning, **options)
-
-    def mean_of(name: str, metric: str, meaning: str, **options: Any) -> Column:
-        """The mean of a metric; an empty column where no row has it."""
-        if not any(row.results.values(metric) for row in rows):
-            return Column(name, [])
-        return measured(name, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, **options)
-
-    tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
-    signatures = dict.fromkeys(result["signature"] for row in rows for result in row.results.done)
-    intervals = [cells.interval(row.score and row.score.row_mean) for row in rows]
-    columns = [
-        measured(
-            "PPL",
-            cells.perplexity,
-            "Perplexity per subword of the validation set; lower is better. "
-            f"{cells.SIGNIFICANT}: it differs significantly from base's. "
-            f"{cells.UNCONVERGED}: the row had not converged, or a marked difference is from a base that had not.",
-        ),
-        *(mean_of(name, f"val/{key}", "Higher is better.", drop_rank=2) for key, name in task.others.items()),
-        measured(
-            measure.title,
-            lambda row: cells.score(row.results),
-            f"{task.described} on the validation set ({' and '.join(signatures)}), the mean over the seeds ± their "
-            f"standard deviation; higher is better. {cells.UNCONVERGED}: the row had not converged.",
-        ),
-        mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, drop_rank=8),
-        Column(f"{measure.title} 95 %", intervals, drop_rank=3, meaning="Has the true value in 95 % of cases."),
-    ]
-    if paper and paper.split == "test":
-        columns.append(mean_of(f"test {measure.title}", f"test/{measure.name}", "Of the test set."))
-        columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, drop_rank=8))
-    if paper and any(row.flops for row in paper.rows):
-        meaning = "Operations of a training's matrix products, counted."
-        columns.append(measured("FLOPs", lambda row: cells.short(row.results.flops), meaning))
-    return columns
-
-
-def _published_columns(rows: list[TableRow], paper: PublishedTable) -> list[Column]:
-    """What the paper prints for the same rows."""
-
-    def printed(name: str, cell: Callable[[PublishedRow], str], meaning: str = "", **options: Any) -> Column:
-        texts = [cell(row.published) if row.published else "" for row in rows]
-        return Column(f"paper {name}", texts, meaning=meaning, **options)
-
-    title, source = rows[0].results.measure.title, f"The paper's number for the same row: {paper.source}."
-    of_score = f"test {title}" if paper.split == "test" else title
-    others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others if row.score is not None)
-    of_others = f" Also printed there: {others}." if others else ""
-    difference = paper.difference
+    if not paper:
+        return columns
+    source, number = f"The paper's number for the same row: {paper.source}.", cells.number
+    others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others)
+    of_score, difference = f"test {title}" if paper.split == "test" else title, paper.difference
     return [
-        printed("PPL", lambda row: cells.number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
-        printed(of_score, lambda row: cells.number(row.score, ".1f"), source + of_others),
-        printed(f"Δ {title}", lambda row: cells.number(difference(row), "+z.1f"), "To the paper's base.", drop_rank=5),
-        printed("params", lambda row: cells.short(row.params and row.params * 1e6), drop_rank=1),
+        *columns,
+        printed("PPL", lambda row: number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
+        printed(
+            of_score,
+            lambda row: number(row.score, ".1f"),
+            f"{source} Also printed there: {others}." if others else source,
+        ),
+        printed(f"Δ {title}", lambda row: number(difference(row), "+z.1f"), "To the paper's base.", 5),
+        printed("params", lambda row: cells.short(row.params and row.params * 1e6), rank=1),
         printed(
             "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate."
         ),
@@ -191,7 +178,12 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
         }
     converged = results.convergence
     record |= {"val/loss.fall": converged and converged.fall, "val/loss.fall.noise": converged and converged.noise}
-    record |= _comparison_record(f"val/{score}", row.score) | _comparison_record("val/loss", row.loss)
+    for metric, comparison in ((f"val/{score}", row.score), ("val/loss", row.loss)):
+        of_row, difference = (comparison.row_mean, comparison.difference) if comparison else (None, None)
+        record[f"{metric}.low"], record[f"{metric}.high"] = of_row.interval() if of_row else (None, None)
+        ends = difference.interval() if difference else (None, None)
+        record[f"{metric}.difference.low"], record[f"{metric}.difference.high"] = ends
+        record[f"{metric}.difference.p"] = comparison and comparison.p_value
     printed_score = f"paper/test/{score}" if paper and paper.split == "test" else f"paper/{score}"
     return record | {
         "paper/ppl": published and published.ppl,
@@ -199,18 +191,4 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
         f"paper/{score}.difference": published and paper and paper.difference(published),
         "paper/params": round(published.params * 1e6) if published and published.params else None,
         "paper/flops": published and published.flops,
-    }
-
-
-def _comparison_record(metric: str, comparison: RowComparison | None) -> dict[str, Any]:
-    """The part of a record that holds a metric's intervals and p-value; its values are None without a comparison."""
-    low, high = comparison.row_mean.interval() if comparison else (None, None)
-    difference = comparison and comparison.difference
-    of_difference = difference.interval() if difference else (None, None)
-    return {
-        f"{metric}.low": low,
-        f"{metric}.high": high,
-        f"{metric}.difference.low": of_difference[0],
-        f"{metric}.difference.high": of_difference[1],
-        f"{metric}.difference.p": comparison and comparison.p_value,
     }
