@@ -1,4 +1,4 @@
-"""Text in the files of a folder, which data/README.md describes: text, json, jsonl and parquet.
+"""A dataset in the files of a folder, which data/README.md describes: text, json, jsonl and parquet.
 
 They are not read by `datasets`: it ends a line also at a lone carriage return, which pairs the wrong sentences, and it
 turns a JSON text such as 2021-01-01 into a date.
@@ -39,20 +39,24 @@ def folder_corpus(folder: str | Path, data: Data) -> Corpus:
                 yield from _text_pairs(source, target)
         else:
             for path in itertools.chain.from_iterable(files.values()):
-                yield from _table_pairs(path, data)
+                with reading(path, REMEDY):
+                    for place, row in _parquet(path) if path.suffix == ".parquet" else _json(path):
+                        yield pair_of(row, data, f"{path} {place}")
 
     return Corpus({"files": digests(splits)}, described, pairs)
 
 
 def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, Files]:
-    """What to call the text of a folder, and the files of each split by their endings.
+    """What to call the dataset of a folder, and the files of each split by their endings.
 
     forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
     parts, train-00000-of-00003.en. Raises an InputError for splits that are missing or incomplete.
     """
     folder = Path(os.path.expanduser(folder))
     if not folder.is_dir():
-        raise InputError(f"folder {folder}: must hold the text, but is no folder; give another with data.path=FOLDER")
+        raise InputError(
+            f"folder {folder}: must hold the dataset, but is no folder; give another with data.path=FOLDER"
+        )
     endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
     name = re.compile(
         r"(?P<split>.+?)(-(?P<part>\d+)-of-(?P<parts>\d+))?"
@@ -81,12 +85,12 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
 
 
 def digests(splits: Files) -> dict[str, list[str]]:
-    """The SHA-256 of each file's content, by which a text is known."""
-    found = {}
-    for split, files in splits.items():
-        for ending, paths in files.items():
-            found[f"{split}.{ending}"] = [_digest(path) for path in paths]
-    return found
+    """The SHA-256 of each file's content, by which a dataset is known."""
+    return {
+        f"{split}.{ending}": [_digest(path) for path in paths]
+        for split, files in splits.items()
+        for ending, paths in files.items()
+    }
 
 
 def _digest(path: Path) -> str:
@@ -114,12 +118,6 @@ def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
                 "align the two files"
             )
         yield pair
-
-
-def _table_pairs(path: Path, data: Data) -> Iterator[Pair]:
-    with reading(path, REMEDY):
-        for place, row in _parquet(path) if path.suffix == ".parquet" else _json(path):
-            yield pair_of(row, data, f"{path} {place}")
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:

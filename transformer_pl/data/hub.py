@@ -32,13 +32,12 @@ def local_copy(data: Data) -> Path | None:
 
 def hub_corpus(data: Data) -> Corpus:
     """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network."""
-    reachable = functools.cache(_reachable)
     named = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
-    commit = str(data.revision) if named else _latest_commit(data, reachable())
+    commit = str(data.revision) if named else _latest_commit(data)
 
     @functools.cache
     def load() -> tuple[Any, dict[str, str]]:
-        dataset = _load(data, commit, reachable())
+        dataset = _load(data, commit)
         return dataset.with_format("arrow"), choose_splits(dataset, data, f"dataset {data.hub}")
 
     def pairs(split: str) -> Iterator[Pair]:
@@ -53,16 +52,16 @@ def hub_corpus(data: Data) -> Corpus:
     return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs, is_local=False)
 
 
-def _reachable() -> bool:
-    """Return whether the hub answers. `datasets` itself would take 24 s to give up."""
-    import datasets
+def _is_offline() -> bool:
+    """Whether the hub does not answer. The libraries then read their caches alone: `datasets` would wait for 24 s."""
+    import datasets  # takes 0.7 s
     from huggingface_hub import constants
 
-    offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
-    return not offline and why_unreachable(constants.ENDPOINT) is None
+    constants.HF_HUB_OFFLINE |= datasets.config.HF_HUB_OFFLINE or why_unreachable(constants.ENDPOINT) is not None
+    return constants.HF_HUB_OFFLINE
 
 
-def _latest_commit(data: Data, reachable: bool) -> str:
+def _latest_commit(data: Data) -> str:
     """Return the commit of a branch or tag: from the hub, or else the last one in this machine's cache."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
@@ -70,38 +69,37 @@ def _latest_commit(data: Data, reachable: bool) -> str:
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
+    is_offline = _is_offline()
     try:
+        with suppress(EntryNotFoundError):  # a download, even of a missing file, writes the commit to the cache
+            hf_hub_download(str(data.hub), "README.md", repo_type="dataset", revision=data.revision)
         repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(data.hub), repo_type="dataset")
-        if reachable:  # a download, even of a missing file, writes the commit to the cache
-            with suppress(EntryNotFoundError):
-                hf_hub_download(str(data.hub), "README.md", repo_type="dataset", revision=data.revision)
         return (repository / "refs" / (data.revision or constants.DEFAULT_REVISION)).read_text().strip()
     except Exception as error:  # of the hub, of the network, of the cache
-        raise _cannot_be_loaded(data, reachable, error) from None
+        raise _cannot_be_loaded(data, is_offline, error) from None
 
 
-def _load(data: Data, commit: str, reachable: bool) -> Any:
+def _load(data: Data, commit: str) -> Any:
     """Load all splits of the dataset at that commit, from the library's cache if they are there."""
-    import datasets  # takes 0.7 s
-    from huggingface_hub import constants
+    import datasets
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
+    is_offline = _is_offline()
     try:
-        constants.HF_HUB_OFFLINE |= not reachable  # as the variable of that name, which is read at import
         dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
     except Exception as error:
-        raise _cannot_be_loaded(data, reachable, error) from None
+        raise _cannot_be_loaded(data, is_offline, error) from None
     # without a network the library loads its latest copy, whatever the revision
     folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
-    if not reachable and folders != {commit}:
-        raise _cannot_be_loaded(data, reachable, f"commit {commit} is not in the cache")
+    if is_offline and folders != {commit}:
+        raise _cannot_be_loaded(data, is_offline, f"commit {commit} is not in the cache")
     return dataset
 
 
-def _cannot_be_loaded(data: Data, reachable: bool, reason: object) -> InputError:
+def _cannot_be_loaded(data: Data, is_offline: bool, reason: object) -> InputError:
     named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
-    network = "" if reachable else "there is no network to the hub: "
+    network = "there is no network to the hub: " if is_offline else ""
     return InputError(
         f"{named}: must be reachable or in the cache, but {network}{reason}; correct it, or set "
         f"data.path=FOLDER, or {LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds "

@@ -1,4 +1,4 @@
-"""A prepared text, as a folder of token arrays has it.
+"""A prepared corpus, as a folder of token arrays has it.
 
 runs/data/<id>/  tokenizer.model  meta.json
                  {train,val,test}.{source,target}.{tokens,lengths}  {val,test}.{source,target}.txt
@@ -30,13 +30,13 @@ class Prepared:
     def meta(self) -> dict[str, Any]:
         """The content of meta.json: `fingerprint`, `corpus` (a description), `settings` and `splits`.
 
-        Each split has `pairs`, `source_pieces`, `target_pieces` (tokens), and the counts of `Selection`.
+        Each split has `source_pieces`, `target_pieces` (tokens), and the counts of its pairs (see selection.py).
         """
         with self._reading("meta.json") as path:
             return json.loads(path.read_bytes())
 
     def is_counted(self) -> bool:
-        """Return whether the text is prepared, so that its sentences and tokens are counted."""
+        """Return whether the corpus is prepared, so that its sentences and tokens are counted."""
         return (self.folder / "meta.json").exists()
 
     @cached_property
@@ -54,7 +54,8 @@ class Prepared:
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
-        return self._sentences(name, "source"), self._sentences(name, "target")
+        sources, targets = (self._lines(f"{name}.{side}.txt") for side in SIDES)
+        return sources, targets
 
     def _tokens(self, name: str, side: str) -> Tokens:
         dtype = token_type(self.meta["settings"]["vocab_size"])
@@ -63,12 +64,12 @@ class Prepared:
         with self._reading(f"{name}.{side}.lengths") as path:
             return Tokens.of(flat, np.fromfile(path, np.int32))
 
-    def _sentences(self, name: str, side: str) -> list[str]:
-        with self._reading(f"{name}.{side}.txt") as path:
+    def _lines(self, file: str) -> list[str]:
+        with self._reading(file) as path:
             return path.read_bytes().decode().split("\n")[:-1]
 
     def _reading(self, file: str) -> AbstractContextManager[Path]:
-        return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the text anew")
+        return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the dataset anew")
 
 
 def token_type(vocab_size: int) -> type:

@@ -5,10 +5,9 @@ control characters, a literal "<s>". A character that the training text lacks is
 """
 
 import io
+import itertools
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from transformer_pl.runtime.errors import InputError
 
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
-MOST_WORDS = 1_000_000  # whose ids are kept at a time
 
 
 def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
@@ -80,27 +78,15 @@ class Tokenizer:
     def __init__(self, model: bytes | Path):
         proto = model if isinstance(model, bytes) else Path(model).read_bytes()
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto, num_threads=1)
-        self._word = lru_cache(MOST_WORDS)(self._encode_word)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
     def encode(self, sentences: Sequence[str]) -> Tokens:
-        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none.
-
-        No token reaches over a blank, so a sentence has the tokens of its words. Each word is split once: a text has
-        far fewer words than places where they stand.
-        """
-        flat, ends = array("I"), array("q", [0])
-        for sentence in sentences:
-            for word in sentence.split(" ") if sentence else ():
-                flat.extend(self._word(word))
-            ends.append(len(flat))
-        return Tokens(np.asarray(flat), np.asarray(ends))
-
-    def _encode_word(self, word: str) -> array:
-        ids = self._processor.encode(word or " ")  # between two blanks is a word that alone would be an empty sentence
-        return array("I", ids if word else ids[:1])
+        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none."""
+        rows = self._processor.encode(list(sentences), num_threads=-1)  # all cores
+        flat = np.fromiter(itertools.chain.from_iterable(rows), np.uint32)
+        return Tokens.of(flat, [len(row) for row in rows])
 
     def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Return the text of each sentence on one line. PAD, BOS and EOS are left out.

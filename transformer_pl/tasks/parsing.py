@@ -58,12 +58,9 @@ class Parsing(Task):
         if data.path is None:
             from transformer_pl.data import synthetic
 
-            place, fingerprint = "the synthetic corpus", {"corpus": "synthetic trees", "version": synthetic.VERSION}
-            return Corpus(
-                fingerprint | {"linearising": LINEARISING},
-                f"the trees of {place}, version {synthetic.VERSION}",
-                lambda split: read_trees(synthetic.trees(split), f"{place}, {split}"),
-            )
+            place = f"the trees of the synthetic corpus, version {synthetic.VERSION}"
+            fingerprint = {"corpus": "synthetic trees", "version": synthetic.VERSION, "linearising": LINEARISING}
+            return Corpus(fingerprint, place, lambda split: read_trees(synthetic.trees(split), f"{place}, {split}"))
         described, splits = split_files(data.path, data, [("mrg",), ("trees",)])
 
         def pairs(split: str) -> Iterator[Pair]:
