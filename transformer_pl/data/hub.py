@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.files import ROWS, pair_of
+from transformer_pl.data.files import ROWS, folder_corpus, pair_of
 from transformer_pl.data.selection import choose_splits
 from transformer_pl.runtime.environment import why_unreachable
 from transformer_pl.runtime.errors import InputError
@@ -19,19 +19,21 @@ from transformer_pl.task import SPLITS, Corpus, Pair
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 
 
-def local_copy(data: Data) -> Path | None:
-    """Return the folder of a local copy below $TRANSFORMER_PL_DATA, or None. A subset may have a folder of its own."""
-    root = os.environ.get(LOCAL_COPIES)
-    if not root:
+def _local_copy(data: Data) -> Path | None:
+    """The folder of a copy on this machine, or None. A subset may have a folder of its own."""
+    if not (root := os.environ.get(LOCAL_COPIES)):
         return None
-    folder = Path(os.path.expanduser(root)) / Path(str(data.hub)).name
-    if data.subset and (folder / data.subset).is_dir():
-        folder = folder / data.subset
-    return folder if folder.is_dir() else None
+    folder = Path(os.path.expanduser(root), Path(str(data.hub)).name)
+    return next((path for path in (folder / (data.subset or ""), folder) if path.is_dir()), None)
 
 
 def hub_corpus(data: Data) -> Corpus:
-    """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network."""
+    """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network.
+
+    A copy below $TRANSFORMER_PL_DATA stands for it.
+    """
+    if copy := _local_copy(data):
+        return folder_corpus(copy, data)
     named = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
     commit = str(data.revision) if named else _latest_commit(data)
 

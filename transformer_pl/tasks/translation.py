@@ -4,15 +4,15 @@ sacreBLEU and sacremoses are imported where they are used: each takes half a sec
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from transformer_pl.config import Config, Data
 from transformer_pl.data.files import folder_corpus
-from transformer_pl.data.hub import hub_corpus, local_copy
+from transformer_pl.data.hub import hub_corpus
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import Corpus, Measure, Pair, Scores, Task
+from transformer_pl.task import Corpus, Measure, Scores, Task
 
 
 def bleu(sums: np.ndarray) -> np.ndarray:
@@ -46,13 +46,11 @@ class Translation(Task):
             raise InputError(
                 f"data.source = {data.source}: must differ from data.target, but does not; set one of them"
             )
-        _check_tokeniser(data.target)
+        if data.target in ("ja", "ko"):
+            _check_tokeniser(data.target)
         if data.path is not None:
             return folder_corpus(data.path, data)
-        if data.hub is None:
-            return _synthetic(data)
-        copy = local_copy(data)
-        return folder_corpus(copy, data) if copy else hub_corpus(data)
+        return _synthetic(data) if data.hub is None else hub_corpus(data)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         """BLEU and chrF; also the paper's BLEU, where `trainer.tokenised_bleu` asks for it.
@@ -81,19 +79,15 @@ def _synthetic(data: Data) -> Corpus:
             f"data.source = {data.source}, data.target = {data.target}: must be en and de, the languages of the "
             f"synthetic corpus; name your own dataset with data.path=FOLDER"
         )
-
-    def pairs(split: str) -> Iterator[Pair]:
-        from_german = data.source == "de"
-        return ((de, en) if from_german else (en, de) for en, de in synthetic.pairs(split))
-
-    fingerprint = {"corpus": "synthetic", "version": synthetic.VERSION}
-    return Corpus(fingerprint, f"the synthetic corpus, version {synthetic.VERSION}", pairs)
+    return Corpus(
+        {"corpus": "synthetic", "version": synthetic.VERSION},
+        f"the synthetic corpus, version {synthetic.VERSION}",
+        lambda split: ((en, de) if data.source == "en" else (de, en) for en, de in synthetic.pairs(split)),
+    )
 
 
 def _check_tokeniser(language: str) -> None:
-    """Raise an InputError where sacreBLEU lacks the tokeniser of this language: Japanese and Korean need a package."""
-    if language not in ("ja", "ko"):
-        return
+    """Raise an InputError where sacreBLEU lacks the tokeniser of Japanese or Korean, which needs a package."""
     from sacrebleu.metrics import BLEU
 
     try:
