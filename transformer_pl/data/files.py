@@ -17,7 +17,7 @@ from typing import Any
 
 from transformer_pl.config import Data
 from transformer_pl.data.selection import choose_splits
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.files import reading
 from transformer_pl.task import Corpus, Pair
 
@@ -69,19 +69,18 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
             found[match["split"]][match["ending"]].append(part)
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
     chosen = choose_splits(sorted(found), data, f"folder {folder}", f", without its ending, which must be {whole}")
-    splits, mistakes = {}, []
-    for role, split in chosen.items():
-        files = {ending: sorted(parts) for ending, parts in sorted(found[split].items())}
-        splits[role] = {ending: [path for *_, path in parts] for ending, parts in files.items()}
+
+    def files_of(role: str) -> dict[str, list[Path]]:
+        files = {ending: sorted(parts) for ending, parts in sorted(found[chosen[role]].items())}
         expected = [(i, len(parts)) for parts in files.values() for i in range(len(parts))]
         numbers = [(part, of) for parts in files.values() for part, of, _ in parts]
         if numbers != expected or len(set(map(len, files.values()))) > 1 or set(files) not in map(set, forms):
-            names = shown(", ".join(path.name for paths in splits[role].values() for path in paths))
+            names = shown(", ".join(path.name for parts in files.values() for *_, path in parts))
             rule = f"{role} must be stored once and whole, as {whole}"
-            mistakes.append(f"folder {folder}: {rule}, but is in {names}; add or remove files")
-    if mistakes:
-        raise InputError(*mistakes)
-    return f"folder {folder} ({', '.join(chosen.values())})", splits
+            raise InputError(f"folder {folder}: {rule}, but is in {names}; add or remove files")
+        return {ending: [path for *_, path in parts] for ending, parts in files.items()}
+
+    return f"folder {folder} ({', '.join(chosen.values())})", collect_errors(files_of, chosen)
 
 
 def digests(splits: Files) -> dict[str, list[str]]:

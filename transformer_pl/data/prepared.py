@@ -42,7 +42,7 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         with self._reading("tokenizer.model") as path:
-            return Tokenizer(path)
+            return Tokenizer(path.read_bytes())
 
     def mean_length(self, name: str, side: str) -> float:
         """The mean of `lengths_with_special` over a split. side: `source` or `target`."""

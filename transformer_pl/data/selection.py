@@ -4,12 +4,12 @@ The paper describes no cleaning, so none is on by default but that of pairs with
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from hashlib import blake2b
 
 from transformer_pl.config import Data
-from transformer_pl.runtime.errors import InputError, shown
-from transformer_pl.task import SPLITS, Corpus, Pair
+from transformer_pl.runtime.errors import InputError, collect_errors, shown
+from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
@@ -21,7 +21,7 @@ OnProgress = Callable[[str, int, int | None], None]  # what is being done, how f
 def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = None) -> Iterator[Pair]:
     """The pairs of a split that are used, in their order. Raises an InputError for the first mistake in it.
 
-    counts: is raised with every pair that is read.
+    counts: receives every pair that is read.
     """
     counts, seen = {} if counts is None else counts, set[bytes]()
     is_train = name == "train"
@@ -76,35 +76,31 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
 
 def check_counts(counts: dict[str, Counts], data: Data, description: str) -> None:
     """Raise an InputError where an evaluation set has not as many pairs as data.val_count or data.test_count."""
-    mistakes = []
-    for name, expected in (("val", data.val_count), ("test", data.test_count)):
-        actual = counts[name]["pairs"]
-        if expected is not None and actual != expected:
-            mistakes.append(
+
+    def check(name: str) -> None:
+        expected, actual = getattr(data, f"{name}_count"), counts[name]["pairs"]
+        if expected not in (None, actual):
+            raise InputError(
                 f"data.{name}_count = {expected:,}: must be the number of {name} pairs, but {description} has "
                 f"{actual:,}; give the whole set, or set data.{name}_count=None"
             )
-    if mistakes:
-        raise InputError(*mistakes)
+
+    collect_errors(check, EVALUATION)
 
 
-def choose_splits(names: Iterable[str], data: Data, place: str, hint: str = "") -> dict[str, str]:
+def choose_splits(names: Collection[str], data: Data, place: str, hint: str = "") -> dict[str, str]:
     """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
 
     hint: what an error message adds about names.
     """
-    names = list(names)
-    chosen, mistakes = {}, []
-    for role in SPLITS:
+
+    def choose(role: str) -> str:
         wanted = getattr(data, role)
         candidates = [name for name in names if (name == wanted if wanted else name.startswith(BEGINNINGS[role]))]
         if len(candidates) == 1:
-            chosen[role] = candidates[0]
-            continue
+            return candidates[0]
         rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
         holds = shown(", ".join(candidates or names) or "nothing")
-        remedy = f"name it with data.{role}=NAME{hint}"
-        mistakes.append(f"{place}: must hold one split {rule}, but holds {holds}; {remedy}")
-    if mistakes:
-        raise InputError(*mistakes)
-    return chosen
+        raise InputError(f"{place}: must hold one split {rule}, but holds {holds}; name it with data.{role}=NAME{hint}")
+
+    return collect_errors(choose, SPLITS)

@@ -49,9 +49,9 @@ def join(*words: str) -> str:
     return " ".join(word for word in words if word)
 
 
-def verb_phrase(tag: str, verb: str, inner: str = "{}") -> str:
-    """A verb and what it governs."""
-    return node("VP", node(tag, verb), inner)
+def verb_phrase(tag: str, verb: str) -> str:
+    """A verb, and {} for what it governs."""
+    return node("VP", node(tag, verb), "{}")
 
 
 def ended(tree: str, mark: str) -> str:
@@ -226,21 +226,16 @@ def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plu
     base, third, past = english.split()
     infinitive, singular, *sein, participle = german.split()
     prefix, _, infinitive = infinitive.rpartition("-")
-    present, do = ("VBP", "(VBP do)") if plural else ("VBZ", "(VBZ does)")
     asked = verb_phrase("VB", base)
     if tense == "past":
         finite = ("sind" if plural else "ist") if sein else ("haben" if plural else "hat")
         return verb_phrase("VBD", past), "(VBD did)", asked, rest, finite, prefix + participle, False
     if tense == "modal":
-        modal, finite = pick(rng, LEXICON.modals)[2 * plural :][:2]
-        if modal.startswith("want"):
-            to = node("S", node("VP", node("TO", "to"), asked))
-            english_verbs = verb_phrase(present, modal.split()[0], to), do, verb_phrase("VB", "want", to)
-        else:
-            english_verbs = verb_phrase("MD", modal, asked), node("MD", modal), asked
-        return *english_verbs, rest, finite, prefix + infinitive, False
-    verb = verb_phrase(present, base if plural else third)
-    return verb, do, asked, rest, infinitive if plural else singular, prefix, True
+        verb, auxiliary, behind, finite = pick(rng, LEXICON.modals["plural" if plural else "singular"])
+        return verb.format(asked), auxiliary, behind.format(asked), rest, finite, prefix + infinitive, False
+    if plural:
+        return verb_phrase("VBP", base), "(VBP do)", asked, rest, infinitive, prefix, True
+    return verb_phrase("VBZ", third), "(VBZ does)", asked, rest, singular, prefix, True
 
 
 def predicate(rng: Random, tense: str, subject: Phrase) -> Clause:

@@ -8,7 +8,6 @@ import io
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import sentencepiece
@@ -73,11 +72,10 @@ def _explain(error: RuntimeError, vocab_size: int) -> Exception:
 
 
 class Tokenizer:
-    """Text to token ids and back. model: sentencepiece's model, or the path of its file."""
+    """Sentences to token ids and back, by a model of sentencepiece."""
 
-    def __init__(self, model: bytes | Path):
-        proto = model if isinstance(model, bytes) else Path(model).read_bytes()
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto, num_threads=1)
+    def __init__(self, model: bytes):
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
