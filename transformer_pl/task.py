@@ -3,7 +3,6 @@
 `data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -138,12 +137,8 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
     try:
         metrics = {str(name): float(value) for name, value in scores.metrics.items()}
         statistics = [[index(number) for number in row] for row in scores.statistics]
-        is_right = (
-            measure.name in metrics
-            and all(map(math.isfinite, metrics.values()))
-            and [len(row) for row in statistics] == [measure.numbers] * len(references)
-            and all(number >= 0 for row in statistics for number in row)
-        )
+        is_finite = measure.name in metrics and bool(np.isfinite([*metrics.values()]).all())
+        is_right = is_finite and np.shape(statistics) == (len(references), measure.numbers) and np.min(statistics) >= 0
     except (AttributeError, TypeError, ValueError):
         is_right = False
     if not is_right:

@@ -36,4 +36,5 @@ class DataModule(L.LightningDataModule):
 
     @property
     def _rank_and_world(self) -> tuple[int, int]:
+        """Which of the processes that train together this one is, and how many they are."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)

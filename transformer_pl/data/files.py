@@ -65,8 +65,7 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     found: dict[str, dict[str, list[tuple[int, int, Path]]]] = defaultdict(lambda: defaultdict(list))
     for path in folder.iterdir():
         if match := name.fullmatch(path.name):
-            part = int(match["part"] or 0), int(match["parts"] or 1), path
-            found[match["split"]][match["ending"]].append(part)
+            found[match["split"]][match["ending"]].append((int(match["part"] or 0), int(match["parts"] or 1), path))
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
     chosen = choose_splits(sorted(found), data, f"folder {folder}", f", without its ending, which must be {whole}")
 

@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,16 @@ from transformer_pl.task import SPLITS, Corpus, Pair
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 
 
-def _local_copy(data: Data) -> Path | None:
-    """The folder of a copy on this machine, or None. A subset may have a folder of its own."""
-    if not (root := os.environ.get(LOCAL_COPIES)):
-        return None
-    folder = Path(os.path.expanduser(root), Path(str(data.hub)).name)
-    return next((path for path in (folder / (data.subset or ""), folder) if path.is_dir()), None)
-
-
 def hub_corpus(data: Data) -> Corpus:
     """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network.
 
     A copy below $TRANSFORMER_PL_DATA stands for it.
     """
-    if copy := _local_copy(data):
-        return folder_corpus(copy, data)
+    if root := os.environ.get(LOCAL_COPIES):
+        folder = Path(os.path.expanduser(root), Path(str(data.hub)).name)
+        for copy in (folder / (data.subset or ""), folder):  # a subset may have a folder of its own
+            if copy.is_dir():
+                return folder_corpus(copy, data)
     named = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
     commit = str(data.revision) if named else _latest_commit(data)
 
@@ -54,13 +49,26 @@ def hub_corpus(data: Data) -> Corpus:
     return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs, is_local=False)
 
 
-def _is_offline() -> bool:
-    """Whether the hub does not answer. The libraries then read their caches alone: `datasets` would wait for 24 s."""
+@contextmanager
+def _asking(data: Data) -> Iterator[bool]:
+    """An InputError in place of what the hub, the network or the cache raise. Yields whether the hub does not answer.
+
+    The libraries then read their caches alone: `datasets` would wait for 24 s.
+    """
     import datasets  # takes 0.7 s
     from huggingface_hub import constants
 
     constants.HF_HUB_OFFLINE |= datasets.config.HF_HUB_OFFLINE or why_unreachable(constants.ENDPOINT) is not None
-    return constants.HF_HUB_OFFLINE
+    try:
+        yield constants.HF_HUB_OFFLINE
+    except Exception as error:
+        network = "there is no network to the hub: " if constants.HF_HUB_OFFLINE else ""
+        raise InputError(
+            f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}: must be reachable "
+            f"or in the cache, but {network}{error}; correct it, or set data.path=FOLDER, or {LOCAL_COPIES} (now "
+            f"{os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds a folder "
+            f"`{Path(str(data.hub)).name}` with a copy"
+        ) from None
 
 
 def _latest_commit(data: Data) -> str:
@@ -71,14 +79,11 @@ def _latest_commit(data: Data) -> str:
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
-    is_offline = _is_offline()
-    try:
+    with _asking(data):
         with suppress(EntryNotFoundError):  # a download, even of a missing file, writes the commit to the cache
             hf_hub_download(str(data.hub), "README.md", repo_type="dataset", revision=data.revision)
         repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(data.hub), repo_type="dataset")
         return (repository / "refs" / (data.revision or constants.DEFAULT_REVISION)).read_text().strip()
-    except Exception as error:  # of the hub, of the network, of the cache
-        raise _cannot_be_loaded(data, is_offline, error) from None
 
 
 def _load(data: Data, commit: str) -> Any:
@@ -87,23 +92,10 @@ def _load(data: Data, commit: str) -> Any:
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    is_offline = _is_offline()
-    try:
+    with _asking(data) as is_offline:
         dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
-    except Exception as error:
-        raise _cannot_be_loaded(data, is_offline, error) from None
-    # without a network the library loads its latest copy, whatever the revision
-    folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
-    if is_offline and folders != {commit}:
-        raise _cannot_be_loaded(data, is_offline, f"commit {commit} is not in the cache")
-    return dataset
-
-
-def _cannot_be_loaded(data: Data, is_offline: bool, reason: object) -> InputError:
-    named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
-    network = "there is no network to the hub: " if is_offline else ""
-    return InputError(
-        f"{named}: must be reachable or in the cache, but {network}{reason}; correct it, or set "
-        f"data.path=FOLDER, or {LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds "
-        f"a folder `{Path(str(data.hub)).name}` with a copy"
-    )
+        # without a network the library loads its latest copy, whatever the revision
+        folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
+        if is_offline and folders != {commit}:
+            raise LookupError(f"commit {commit} is not in the cache")
+        return dataset

@@ -54,8 +54,11 @@ class Prepared:
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
-        sources, targets = (self._lines(f"{name}.{side}.txt") for side in SIDES)
-        return sources, targets
+        sides = []
+        for side in SIDES:
+            with self._reading(f"{name}.{side}.txt") as path:
+                sides.append(path.read_bytes().decode().split("\n")[:-1])
+        return sides[0], sides[1]
 
     def _tokens(self, name: str, side: str) -> Tokens:
         dtype = token_type(self.meta["settings"]["vocab_size"])
@@ -63,10 +66,6 @@ class Prepared:
             flat = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
         with self._reading(f"{name}.{side}.lengths") as path:
             return Tokens.of(flat, np.fromfile(path, np.int32))
-
-    def _lines(self, file: str) -> list[str]:
-        with self._reading(file) as path:
-            return path.read_bytes().decode().split("\n")[:-1]
 
     def _reading(self, file: str) -> AbstractContextManager[Path]:
         return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the dataset anew")

@@ -54,16 +54,6 @@ def verb_phrase(tag: str, verb: str) -> str:
     return node("VP", node(tag, verb), "{}")
 
 
-def ended(tree: str, mark: str) -> str:
-    """A sentence with its final mark in it."""
-    return f"{tree[:-1]} {node('.', mark)})"
-
-
-def plain(tree: str) -> str:
-    """The sentence of a tree, punctuation at the word before it."""
-    return re.sub(r" (?=[.,?])", "", " ".join(WORD.findall(tree)))
-
-
 class Phrase(NamedTuple):
     """A noun phrase on both sides."""
 
@@ -126,11 +116,6 @@ def pick(rng: Random, rows: list) -> Any:
     return rows[int(len(rows) * u * u)]
 
 
-def adjectives(kind: str) -> list[list[str]]:
-    """Those that may be said of a semantic class."""
-    return LEXICON.adjectives["living" if kind in "PA" else "lifeless"]
-
-
 def numeral(rng: Random) -> tuple[str, str]:
     """A number from 2 to 12 or from 20 to 59, whose German names the unit first."""
     if rng.random() < 0.5:
@@ -170,7 +155,7 @@ def _phrase(rng: Random, kind: str) -> Phrase:
     determiner, articles, endings = _determiner(rng, is_plural, "p" if is_plural else gender)
     declined = [""] * 3
     if rng.random() < ADJECTIVE:
-        adjective, _, stem = pick(rng, adjectives(kind))
+        adjective, _, stem = pick(rng, LEXICON.adjectives[kind])
         english, declined = join(node("JJ", adjective), english), [stem + ending for ending in endings]
     if determiner == "(DT a)" and re.match(r"\(\w+ [aeiou]", english):
         determiner = "(DT an)"
@@ -186,8 +171,6 @@ def _determiner(rng: Random, is_plural: bool, declension: str) -> tuple[str, lis
         return node("CD", english), [german] * 3, LEXICON.endings["strong"][declension]
     row = pick(rng, [row for row in LEXICON.determiners if row[is_plural] is not None])
     english, (stem, own, after) = row[is_plural], row[2:]
-    if not english:
-        return "", [""] * 3, LEXICON.endings["strong"][declension]
     articles = [stem + ending for ending in LEXICON.endings[own][declension]]
     return english, articles, LEXICON.endings[after][declension]
 
@@ -240,18 +223,18 @@ def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plu
 
 def predicate(rng: Random, tense: str, subject: Phrase) -> Clause:
     """The copula and an adjective: `is old`, `alt ist`."""
-    english, german, _ = pick(rng, adjectives(subject.kind))
+    english, german, _ = pick(rng, LEXICON.adjectives[subject.kind])
     tag, be, sein = LEXICON.copula[tense][subject.plural]
     verb, rest = verb_phrase(tag, be), node("ADJP", node("JJ", english))
     return Clause(subject, verb, node(tag, be), "{}", rest, sein, german, False, "", "", ("", ""), [])
 
 
 def question(rng: Random, tense: str) -> tuple[str, str]:
-    """A yes-no question, or one for the circumstances."""
+    """A yes-no question, or one for the circumstances; this and the next ones without their final mark."""
     asked, word, wort = clause(rng, tense), "", ""
     if rng.random() < 0.5:
         asked, (word, wort) = asked._replace(time=("", "")), pick(rng, LEXICON.question_words)
-    return ended(asked.english_question(word), "?"), asked.german_inverted(wort) + "?"
+    return asked.english_question(word), asked.german_inverted(wort)
 
 
 def statement(rng: Random, main: Clause, last: str = "") -> tuple[str, str]:
@@ -269,7 +252,7 @@ def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
         english, german = statement(rng, clause(rng, tense, LEXICON.matrix_verbs), "{}")
         said = clause(rng, draw_tense(rng))
         english = english.format(node("SBAR", "(IN that)", said.english()))
-        return ended(english, "."), f"{german}, dass {said.german_subordinate()}."
+        return english, f"{german}, dass {said.german_subordinate()}"
     main = clause(rng, tense)
     tense = "present" if tense == "modal" else tense  # no `will` after `when`
     conjunction, wort = pick(rng, LEXICON.conjunctions)
@@ -285,8 +268,8 @@ def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
     english, german = node("SBAR", conjunction, reason.english()), join(wort, reason.german_subordinate())
     if behind:
         before, davor = statement(rng, main, english)
-        return ended(before, "."), f"{davor}, {german}."
-    return ended(main.english(f"{english} (, ,)"), "."), main.german_inverted(german + ",") + "."
+        return before, f"{davor}, {german}"
+    return main.english(f"{english} (, ,)"), main.german_inverted(german + ",")
 
 
 def draw_tense(rng: Random) -> str:
@@ -297,18 +280,18 @@ def draw_tense(rng: Random) -> str:
 
 def tree_and_german(rng: Random) -> tuple[str, str]:
     """One pair: the tree of an English sentence, German. Pairs recur."""
-    roll, tense = rng.random(), draw_tense(rng)
+    roll, tense, mark = rng.random(), draw_tense(rng), "."
     if roll < QUESTION:
-        english, german = question(rng, tense)
+        (english, german), mark = question(rng, tense), "?"
     elif roll < QUESTION + SUBORDINATE:
         english, german = complex_sentence(rng, tense)
     else:
         english, german = statement(rng, clause(rng, tense))
-        english, german = ended(english, "."), german + "."
     for words, contracted in LEXICON.contractions.items():
         german = german.replace(f" {words} ", f" {contracted} ")
     english = WORD.sub(lambda first: first[0][0].upper() + first[0][1:], english, count=1)
-    return english.replace(" )", ")"), german[0].upper() + german[1:]
+    english = f"{english[:-1]} {node('.', mark)})"
+    return english.replace(" )", ")"), german[0].upper() + german[1:] + mark
 
 
 @cache
@@ -317,7 +300,7 @@ def _splits() -> dict[str, list[tuple[str, str, str]]]:
     sources, targets = set[str](), set[str]()
     while len(drawn) < sum(SIZES.values()):
         tree, german = tree_and_german(rng)
-        english = plain(tree)
+        english = re.sub(r" (?=[.,?])", "", " ".join(WORD.findall(tree)))  # punctuation at the word before it
         if english not in sources and german not in targets:
             sources.add(english)
             targets.add(german)

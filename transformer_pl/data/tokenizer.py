@@ -1,7 +1,7 @@
 """Byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909): one vocabulary for both languages.
 
-Encoding is reversible for every text without a newline and without ▁ (U+2581), sentencepiece's sign for a blank: tabs,
-control characters, a literal "<s>". A character that the training text lacks is encoded as bytes.
+Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for a blank:
+tabs, control characters, a literal "<s>". A character that the training pairs lack is encoded as bytes.
 """
 
 import io
@@ -17,15 +17,15 @@ from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 
 BYTES = 256  # tokens that stand for single bytes
-FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
+FIXED = 4 + BYTES  # tokens that every vocabulary holds; the characters of the sentences come on top
 
 
 def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
 
-    It holds 4 special tokens, 256 bytes, every character of the text, then the merges. The same sentences give the same
-    bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign. Raises an
-    InputError if the text has too many characters for `vocab_size`, or too few possible merges.
+    It holds 4 special tokens, 256 bytes, every character of the sentences, then the merges. The same sentences give the
+    same bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign.
+    Raises an InputError if the sentences have too many characters for `vocab_size`, or too few possible merges.
     """
     model, errors = io.BytesIO(), list[BaseException]()
 
@@ -56,19 +56,16 @@ def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
             minloglevel=3,
         )
     except RuntimeError as error:
-        raise (errors or [_explain(error, vocab_size)])[0] from None
+        if errors:
+            raise errors[0] from None
+        place = f"data.vocab_size = {vocab_size}"
+        if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            tokens = f"{FIXED - BYTES} special tokens, {BYTES} bytes and every character"
+            raise InputError(f"{place}: must be at least {least[1]} for this dataset ({tokens}); raise it") from None
+        if most := re.search(r"too high .* value <= (\d+)", str(error)):
+            raise InputError(f"{place}: must be at most {most[1]}, or no merges are left; lower it") from None
+        raise
     return model.getvalue()
-
-
-def _explain(error: RuntimeError, vocab_size: int) -> Exception:
-    """Return an InputError for a vocabulary that does not fit the text, otherwise sentencepiece's own error."""
-    place = f"data.vocab_size = {vocab_size}"
-    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-        tokens = f"{FIXED - BYTES} special tokens, {BYTES} bytes and every character"
-        return InputError(f"{place}: must be at least {least[1]} for this text ({tokens}); raise it")
-    if greatest := re.search(r"too high .* value <= (\d+)", str(error)):
-        return InputError(f"{place}: must be at most {greatest[1]}, as this text allows no more merges; lower it")
-    return error
 
 
 class Tokenizer:

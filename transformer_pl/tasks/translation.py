@@ -47,7 +47,15 @@ class Translation(Task):
                 f"data.source = {data.source}: must differ from data.target, but does not; set one of them"
             )
         if data.target in ("ja", "ko"):
-            _check_tokeniser(data.target)
+            from sacrebleu.metrics import BLEU
+
+            try:
+                BLEU(trg_lang=data.target)
+            except RuntimeError:
+                raise InputError(
+                    f"data.target = {data.target}: BLEU of this language must have its tokeniser, which is not "
+                    f"installed; run `pip install -c constraints.txt 'sacrebleu[{data.target}]'`"
+                ) from None
         if data.path is not None:
             return folder_corpus(data.path, data)
         return _synthetic(data) if data.hub is None else hub_corpus(data)
@@ -84,19 +92,6 @@ def _synthetic(data: Data) -> Corpus:
         f"the synthetic corpus, version {synthetic.VERSION}",
         lambda split: ((en, de) if data.source == "en" else (de, en) for en, de in synthetic.pairs(split)),
     )
-
-
-def _check_tokeniser(language: str) -> None:
-    """Raise an InputError where sacreBLEU lacks the tokeniser of Japanese or Korean, which needs a package."""
-    from sacrebleu.metrics import BLEU
-
-    try:
-        BLEU(trg_lang=language)
-    except RuntimeError:
-        raise InputError(
-            f"data.target = {language}: BLEU of this language must have its tokeniser, which is not installed; run "
-            f"`pip install -c constraints.txt 'sacrebleu[{language}]'`"
-        ) from None
 
 
 def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:
