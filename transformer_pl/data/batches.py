@@ -78,9 +78,8 @@ def collate(split: Split, indexes: np.ndarray) -> Batch:
     target_out = padded(split.target, indexes)  # (B, Lt)
     target_in = np.full_like(target_out, BOS)
     target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
-    target_tokens = int((target_out != PAD).sum())
     source = padded(split.source, indexes)  # (B, Ls)
-    return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), target_tokens)
+    return Batch(*map(torch.from_numpy, (source, target_in, target_out)), int((target_out != PAD).sum()))
 
 
 def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:
@@ -142,6 +141,5 @@ class TrainStream:
     def _micro(self, batch: np.ndarray, part: int) -> Batch:
         """This rank's share of one part of a global batch."""
         share = batch[part * self.world + self.rank :: self.world * self.config.trainer.accumulate]
-        target_tokens = int(self.lengths[1][batch].sum())
         micro = collate(self.split, share) if len(share) else nothing_to_predict(self.split, batch)
-        return micro._replace(tokens=target_tokens)
+        return micro._replace(tokens=int(self.lengths[1][batch].sum()))
