@@ -79,7 +79,8 @@ def collate(split: Split, indexes: np.ndarray) -> Batch:
     target_in = np.full_like(target_out, BOS)
     target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
     source = padded(split.source, indexes)  # (B, Ls)
-    return Batch(*map(torch.from_numpy, (source, target_in, target_out)), int((target_out != PAD).sum()))
+    tokens = int((target_out != PAD).sum())
+    return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), tokens)
 
 
 def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:

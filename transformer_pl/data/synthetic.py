@@ -89,8 +89,7 @@ class Clause(NamedTuple):
 
     def english_question(self, word: str) -> str:
         """Subject and auxiliary inverted, with do-support."""
-        behind = self.base.format(join(self.rest, self.time[0]))
-        asked = node("SQ", self.auxiliary, self.subject.subject, behind)
+        asked = node("SQ", self.auxiliary, self.subject.subject, self.base.format(join(self.rest, self.time[0])))
         return node("SBARQ", word, asked) if word else asked
 
     def german(self) -> str:
