@@ -3,37 +3,33 @@
 `data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
 
 from transformer_pl.config import Config, Data
-from transformer_pl.config.component_sources import is_own_task, task_digest
+from transformer_pl.config.component_sources import task_digest
 from transformer_pl.config.components import described, import_component
 from transformer_pl.runtime.errors import InputError, shown
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
 LOSSES = ("val/ppl", "val/loss")  # metrics of every validation, whatever the task
 
-
 Pair = tuple[str, str]  # source and target
 SPLITS = ("train", "val", "test")
-EVALUATION = ("val", "test")  # the splits that keep every pair, and whose text is stored beside their tokens
+EVALUATION = ("val", "test")  # the splits that keep every pair, and whose sentences are stored beside their tokens
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Parallel text in three splits.
+    """Pairs of sentences in three splits.
 
-    fingerprint: plain values that identify the text, wherever it lies.
+    fingerprint: plain values that identify the pairs, wherever they lie.
     description: one line for people.
     pairs: train, val or test -> its sentences (source, target) from the beginning; no sentence holds a newline.
     is_local: whether it can be read without a download.
@@ -54,7 +50,7 @@ class Measure(NamedTuple):
     name: str  # in files: `bleu` is val/bleu and test/bleu
     title: str  # in tables, such as BLEU
     numbers: int  # k: how many are stored of each sentence
-    of_sums: "Callable[[np.ndarray], np.ndarray]"  # sums of the numbers of sentences (..., k) -> scores (...)
+    of_sums: Callable[[np.ndarray], np.ndarray]  # sums of the numbers of sentences (..., k) -> scores (...)
 
 
 class Scores(NamedTuple):
@@ -71,15 +67,14 @@ class Task(ABC):
     measure: ClassVar[Measure]
     others: ClassVar[dict[str, str]] = {}  # metrics beside it, with their titles in tables; higher is better
     described: ClassVar[str]  # what the measure is, for the note under a table
-    text: ClassVar[str] = "the task's own text"  # what is read where the data keys name nothing, for that note
+    text: ClassVar[str] = "the task's own dataset"  # what is read where the data keys name none, for that note
     published: ClassVar[str | None] = None  # the paper's rows: a file of report/published
 
     @abstractmethod
     def corpus(self, data: Data) -> Corpus:
-        """The pairs of source and target lines that `data` names. Their text is not read yet.
+        """The dataset that `data` names. Its pairs are not read yet.
 
-        Raises an InputError if something is missing or ambiguous. Reading the pairs raises one for text that cannot be
-        used.
+        Raises an InputError if something is missing or ambiguous. Reading the pairs raises one for what cannot be used.
         """
 
     @abstractmethod
@@ -125,16 +120,14 @@ def task_of(data: Data) -> Task:
 
 
 def open_corpus(data: Data) -> Corpus:
-    """The corpus that `data` names, as its task reads it. Its text is not read yet.
+    """The corpus of the task that `data` names: see `Task.corpus`.
 
-    The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError if
-    something is missing or ambiguous. `pairs` raises one for text that cannot be read.
+    The path and the code of a task from outside of the project are part of the fingerprint.
     """
     corpus = task_of(data).corpus(data)
-    if not is_own_task(data):
-        return corpus
-    own = {"task": data.task, "code": task_digest(data)["task"]}
-    return replace(corpus, fingerprint=corpus.fingerprint | own)
+    if own := task_digest(data):
+        return replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": own["task"]})
+    return corpus
 
 
 def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
@@ -144,12 +137,8 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
     try:
         metrics = {str(name): float(value) for name, value in scores.metrics.items()}
         statistics = [[index(number) for number in row] for row in scores.statistics]
-        is_right = (
-            measure.name in metrics
-            and all(map(math.isfinite, metrics.values()))
-            and [len(row) for row in statistics] == [measure.numbers] * len(references)
-            and all(number >= 0 for row in statistics for number in row)
-        )
+        is_finite = measure.name in metrics and bool(np.isfinite([*metrics.values()]).all())
+        is_right = is_finite and np.shape(statistics) == (len(references), measure.numbers) and np.min(statistics) >= 0
     except (AttributeError, TypeError, ValueError):
         is_right = False
     if not is_right:

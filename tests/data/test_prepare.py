@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared, token_type
-from transformer_pl.data.selection import select
+from transformer_pl.data.selection import count_pairs
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus
 
@@ -94,15 +95,20 @@ def test_a_corpus_is_prepared_once(prepared, tmp_path):
 
 
 def test_of_processes_at_the_same_time_one_works_and_the_others_wait(tmp_path):
-    reads, stages = [], []
+    reads, begun, waiting = [], Event(), Event()
 
-    def one(_):
-        return prepare(DATA, tmp_path, in_memory(read=reads.append), lambda stage, *_: stages.append(stage))
+    def read(split):
+        reads.append(split)
+        begun.set()
+        assert waiting.wait(60)
+
+    def one(number):
+        assert number == 0 or begun.wait(60)
+        return prepare(DATA, tmp_path, in_memory(read=read), lambda stage, *_: "waiting" in stage and waiting.set())
 
     with ThreadPoolExecutor(4) as pool:
         all_prepared = list(pool.map(one, range(4)))
     assert sorted(reads) == sorted([*PAIRS, *PAIRS, "train"])  # selected, encoded, and the vocabulary learned: once
-    assert len({"waiting" in stage for stage in stages}) == 2
     assert list((tmp_path / "data").iterdir()) == [all_prepared[0].folder]
 
 
@@ -210,4 +216,5 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     assert list(zip(*sentences, strict=True)) == [MIXED["train"][i] for i in used]
     counts = {name: split["pairs"] for name, split in prepared.meta["splits"].items()}
     assert counts == {"train": len(used), "val": 2, "test": 1}
-    assert select("train", in_memory(MIXED), Data(**keys)).counts == {"pairs": len(used)} | left_out
+    counted = count_pairs(in_memory(MIXED), Data(**keys), lambda *_: None)
+    assert counted["train"] == {"pairs": len(used)} | left_out

@@ -1,8 +1,6 @@
-import random
 import re
 
 import pytest
-import sentencepiece
 
 from transformer_pl.data.tokenizer import BOS, EOS, FIXED, PAD, Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
@@ -45,15 +43,6 @@ def encoded(tokenizer: Tokenizer, sentences: list[str]) -> list[list[int]]:
 @pytest.mark.parametrize("text", ODD, ids=ascii)
 def test_every_text_comes_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode([text])) == [text]
-
-
-def test_a_sentence_is_encoded_as_sentencepiece_does_it(tokenizer, model):
-    """Though each word is encoded once: also where its words are forgotten in between."""
-    pick = random.Random(2)
-    words = ["low", "lower", "", "", "newest", "\t", "é", "😀", "<s>", "wide\u2028", "\x00"]
-    texts = ["", " ", "  low   lower  ", *(" ".join(pick.choices(words, k=pick.randint(0, 8))) for _ in range(300))]
-    expected = sentencepiece.SentencePieceProcessor(model_proto=model).encode(texts)
-    assert encoded(tokenizer, texts) == encoded(tokenizer, texts) == expected
 
 
 def test_text_comes_back_when_training_saw_the_odd_signs():

@@ -10,6 +10,7 @@ from chance import drawn
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
+from transformer_pl.config import Config
 from transformer_pl.report import statistics as stats
 from transformer_pl.report.statistics import (
     Sample,
@@ -21,7 +22,6 @@ from transformer_pl.report.statistics import (
     sample,
     seed_prior,
 )
-from transformer_pl.tasks.bleu import sentence_statistics
 from transformer_pl.tasks.translation import Translation, bleu
 
 pytestmark = pytest.mark.core
@@ -38,12 +38,16 @@ def sentences(count, noise, seed):
     return [" ".join(o[: max(1, len(o) - rng.integers(0, 2))]) for o in outputs], [" ".join(r) for r in references]
 
 
+def statistics(outputs, references):
+    return Translation().score(outputs, references, Config()).statistics
+
+
 @pytest.mark.parametrize(("count", "noise"), [(1, 0.0), (1, 0.9), (3, 0.5), (40, 0.2), (40, 0.9), (5, 1.0), (300, 0.3)])
 def test_bleu_from_sums_equals_sacrebleu(count, noise):
     """Also where some order of n-grams has no match, or none was possible."""
     for seed in range(10):
         outputs, references = sentences(count, noise, seed)
-        sums = np.array(sentence_statistics(outputs, references)).sum(0)
+        sums = np.array(statistics(outputs, references)).sum(0)
         assert bleu(sums) == pytest.approx(BLEU().corpus_score(outputs, [references]).score, abs=1e-9)
 
 
@@ -54,7 +58,7 @@ def test_the_p_value_of_one_seed_is_that_of_sacrebleu():
     named = [("base", worse), ("other", better)]
     test = PairedTest(named, {"BLEU": BLEU(references=[references])}, None, test_type="ar", n_samples=4000)
     expected = test()[1]["BLEU"][1].p_value
-    rows = [sample(np.array([sentence_statistics(outputs, references)]), bleu) for outputs in (better, worse)]
+    rows = [sample(np.array([statistics(outputs, references)]), bleu) for outputs in (better, worse)]
     assert 0.001 < expected < 0.9
     assert difference(*rows).p_value == pytest.approx(expected, abs=0.02)
 

@@ -9,10 +9,11 @@ from copying_task import Copying
 from helpers import ROOT
 
 from transformer_pl.config import Config, Data
+from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
-from transformer_pl.task import Task, checked_scores, task_of
+from transformer_pl.task import Task, checked_scores, open_corpus, task_of
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.train import __main__ as train
 from transformer_pl.trials.trial import Trial
@@ -68,6 +69,36 @@ def test_the_table_and_the_page_are_of_the_task_s_score(folder, capsys):
     page = next((folder / "runs" / "sweeps").glob("copying*/report.html")).read_text()
     assert "| right |" in printed["md"]
     assert not any("BLEU" in text for text in (printed["md"], page.partition("<h2>Trials")[0]))
+
+
+LOWER = """
+from dataclasses import replace
+from transformer_pl.tasks.translation import Translation
+
+class Lower(Translation):
+    def corpus(self, data):
+        corpus = super().corpus(data)
+        return replace(corpus, pairs=lambda split: ((s.lower(), t.lower()) for s, t in corpus.pairs(split)))
+
+class Cased(Translation):
+    pass
+"""
+
+
+def test_the_text_of_a_task_of_ones_own_is_named_by_its_path_and_code(module):
+    """Whatever its fingerprint says. A comment is no code, and the project's tasks keep their names."""
+    file, ids = module(LOWER), []
+    for task, code in (
+        ("transformer_pl.tasks.translation.Translation", LOWER),
+        ("stranger.Cased", LOWER),
+        ("stranger.Lower", LOWER),
+        ("stranger.Lower", LOWER.replace("s.lower()", "s")),
+        ("stranger.Lower", f"{LOWER}# a comment\n"),
+    ):
+        file.write_text(code)
+        data = Data(task=task)
+        ids.append(fingerprint_id(data, open_corpus(data)))
+    assert len(set(ids[:4])) == 4 and ids[4] == ids[2]
 
 
 # Mistakes

@@ -39,8 +39,7 @@ def token_batches(
     fits = np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
     order = np.flatnonzero(fits).astype(np.int32)  # half of the memory of int64, which counts for millions of pairs
     rng.shuffle(order)
-    order = order[_by_length(source_lengths[order], target_lengths[order])]
-    batches = _cut(order, np.maximum(source_lengths[order], target_lengths[order]), batch_tokens)
+    batches = _by_length(order, source_lengths[order], target_lengths[order], batch_tokens)
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
@@ -49,35 +48,26 @@ def eval_batches(source_lengths: np.ndarray, target_lengths: np.ndarray | None, 
 
     A sentence that is longer than `tokens` has a batch of its own. Without targets only the sources count.
     """
-    if target_lengths is None:
-        target_lengths = source_lengths
-    order = _by_length(source_lengths, target_lengths)
-    return _cut(order, np.maximum(source_lengths[order], target_lengths[order]), tokens)
+    targets = source_lengths if target_lengths is None else target_lengths
+    return _by_length(np.arange(len(source_lengths)), source_lengths, targets, tokens)
 
 
-def _by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """Return an order in which neighbours have similar lengths in both languages.
+def _by_length(order: np.ndarray, sources: np.ndarray, targets: np.ndarray, budget: int) -> list[np.ndarray]:
+    """Sort pairs by their lengths and cut them into batches, each as large as the budget allows but never empty.
 
-    It sorts by the longer sentence of a pair, then by the difference of the two. The direction of the second order
-    alternates from one length to the next, so that the difference never jumps. The sort is stable.
+    Neighbours have similar lengths in both languages: pairs are sorted by the longer sentence, then by the difference
+    of the two. The direction of the second order alternates from one length to the next, so that the difference never
+    jumps. The sort is stable. sources, targets: the lengths of the pairs in `order`.
     """
-    longer = np.maximum(source_lengths, target_lengths)
-    more = target_lengths - source_lengths
+    longer, more = np.maximum(sources, targets), targets - sources
     small = np.min_scalar_type(-1 - int(longer.max(initial=0)))  # numbers of 16 bits are sorted without comparing
-    return np.lexsort((np.where(longer % 2, -more, more).astype(small), longer.astype(small)))
-
-
-def _cut(order: np.ndarray, longest: np.ndarray, budget: int) -> list[np.ndarray]:
-    """Cut `order` into consecutive batches, each as large as the budget allows but never empty.
-
-    longest: the length of the longer sentence of each pair, in that order.
-    """
+    by_length = np.lexsort((np.where(longer % 2, -more, more).astype(small), longer.astype(small)))
+    order, longer = order[by_length], longer[by_length]
     batches, start = [], 0
     while start < len(order):
-        most = max(1, budget // int(longest[start]))  # no batch that begins here can hold more
-        widest = np.maximum.accumulate(longest[start : start + most])
-        padded = widest * np.arange(1, len(widest) + 1)  # grows with every item
-        size = max(1, int(np.searchsorted(padded, budget, side="right")))
+        widest = longer[start : start + max(1, budget // int(longer[start]))]  # no batch from here can hold more
+        cells = widest * np.arange(1, len(widest) + 1)  # grows with every pair
+        size = max(1, int(np.searchsorted(cells, budget, side="right")))
         batches.append(order[start : start + size])
         start += size
     return batches
@@ -88,9 +78,9 @@ def collate(split: Split, indexes: np.ndarray) -> Batch:
     target_out = padded(split.target, indexes)  # (B, Lt)
     target_in = np.full_like(target_out, BOS)
     target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
-    target_tokens = int((target_out != PAD).sum())
     source = padded(split.source, indexes)  # (B, Ls)
-    return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), target_tokens)
+    tokens = int((target_out != PAD).sum())
+    return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), tokens)
 
 
 def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:
@@ -152,6 +142,5 @@ class TrainStream:
     def _micro(self, batch: np.ndarray, part: int) -> Batch:
         """This rank's share of one part of a global batch."""
         share = batch[part * self.world + self.rank :: self.world * self.config.trainer.accumulate]
-        target_tokens = int(self.lengths[1][batch].sum())
         micro = collate(self.split, share) if len(share) else nothing_to_predict(self.split, batch)
-        return micro._replace(tokens=target_tokens)
+        return micro._replace(tokens=int(self.lengths[1][batch].sum()))

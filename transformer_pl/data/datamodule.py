@@ -20,7 +20,7 @@ class DataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""
-        return TrainStream(self.prepared.split("train"), self.config, self._rank, self._world)
+        return TrainStream(self.prepared.split("train"), self.config, *self._rank_and_world)
 
     def val_dataloader(self) -> DataLoader:
         """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""
@@ -28,15 +28,13 @@ class DataModule(L.LightningDataModule):
         batches = eval_batches(
             split.source.lengths_with_special, split.target.lengths_with_special, self.config.trainer.eval_tokens
         )
-        share = [collate(split, indexes) for indexes in batches[self._rank :: self._world]]
-        if len(share) < -(-len(batches) // self._world):
+        rank, world = self._rank_and_world
+        share = [collate(split, indexes) for indexes in batches[rank::world]]
+        if len(share) < -(-len(batches) // world):
             share.append(nothing_to_predict(split, batches[0]))
         return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
 
     @property
-    def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer else 0
-
-    @property
-    def _world(self) -> int:
-        return self.trainer.world_size if self.trainer else 1
+    def _rank_and_world(self) -> tuple[int, int]:
+        """Which of the processes that train together this one is, and how many they are."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)

@@ -1,4 +1,4 @@
-"""Text in the files of a folder, which data/README.md describes: text, json, jsonl and parquet.
+"""A dataset in the files of a folder, which data/README.md describes: text, json, jsonl and parquet.
 
 They are not read by `datasets`: it ends a line also at a lone carriage return, which pairs the wrong sentences, and it
 turns a JSON text such as 2021-01-01 into a date.
@@ -17,7 +17,7 @@ from typing import Any
 
 from transformer_pl.config import Data
 from transformer_pl.data.selection import choose_splits
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.files import reading
 from transformer_pl.task import Corpus, Pair
 
@@ -39,20 +39,24 @@ def folder_corpus(folder: str | Path, data: Data) -> Corpus:
                 yield from _text_pairs(source, target)
         else:
             for path in itertools.chain.from_iterable(files.values()):
-                yield from _table_pairs(path, data)
+                with reading(path, REMEDY):
+                    for place, row in _parquet(path) if path.suffix == ".parquet" else _json(path):
+                        yield pair_of(row, data, f"{path} {place}")
 
     return Corpus({"files": digests(splits)}, described, pairs)
 
 
 def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, Files]:
-    """What to call the text of a folder, and the files of each split by their endings.
+    """What to call the dataset of a folder, and the files of each split by their endings.
 
     forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
     parts, train-00000-of-00003.en. Raises an InputError for splits that are missing or incomplete.
     """
     folder = Path(os.path.expanduser(folder))
     if not folder.is_dir():
-        raise InputError(f"folder {folder}: must hold the text, but is no folder; give another with data.path=FOLDER")
+        raise InputError(
+            f"folder {folder}: must hold the dataset, but is no folder; give another with data.path=FOLDER"
+        )
     endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
     name = re.compile(
         r"(?P<split>.+?)(-(?P<part>\d+)-of-(?P<parts>\d+))?"
@@ -61,32 +65,30 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     found: dict[str, dict[str, list[tuple[int, int, Path]]]] = defaultdict(lambda: defaultdict(list))
     for path in folder.iterdir():
         if match := name.fullmatch(path.name):
-            part = int(match["part"] or 0), int(match["parts"] or 1), path
-            found[match["split"]][match["ending"]].append(part)
+            found[match["split"]][match["ending"]].append((int(match["part"] or 0), int(match["parts"] or 1), path))
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
     chosen = choose_splits(sorted(found), data, f"folder {folder}", f", without its ending, which must be {whole}")
-    splits, mistakes = {}, []
-    for role, split in chosen.items():
-        files = {ending: sorted(parts) for ending, parts in sorted(found[split].items())}
-        splits[role] = {ending: [path for *_, path in parts] for ending, parts in files.items()}
+
+    def files_of(role: str) -> dict[str, list[Path]]:
+        files = {ending: sorted(parts) for ending, parts in sorted(found[chosen[role]].items())}
         expected = [(i, len(parts)) for parts in files.values() for i in range(len(parts))]
         numbers = [(part, of) for parts in files.values() for part, of, _ in parts]
         if numbers != expected or len(set(map(len, files.values()))) > 1 or set(files) not in map(set, forms):
-            names = shown(", ".join(path.name for paths in splits[role].values() for path in paths))
+            names = shown(", ".join(path.name for parts in files.values() for *_, path in parts))
             rule = f"{role} must be stored once and whole, as {whole}"
-            mistakes.append(f"folder {folder}: {rule}, but is in {names}; add or remove files")
-    if mistakes:
-        raise InputError(*mistakes)
-    return f"folder {folder} ({', '.join(chosen.values())})", splits
+            raise InputError(f"folder {folder}: {rule}, but is in {names}; add or remove files")
+        return {ending: [path for *_, path in parts] for ending, parts in files.items()}
+
+    return f"folder {folder} ({', '.join(chosen.values())})", collect_errors(files_of, chosen)
 
 
 def digests(splits: Files) -> dict[str, list[str]]:
-    """The SHA-256 of each file's content, by which a text is known."""
-    found = {}
-    for split, files in splits.items():
-        for ending, paths in files.items():
-            found[f"{split}.{ending}"] = [_digest(path) for path in paths]
-    return found
+    """The SHA-256 of each file's content, by which a dataset is known."""
+    return {
+        f"{split}.{ending}": [_digest(path) for path in paths]
+        for split, files in splits.items()
+        for ending, paths in files.items()
+    }
 
 
 def _digest(path: Path) -> str:
@@ -114,12 +116,6 @@ def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
                 "align the two files"
             )
         yield pair
-
-
-def _table_pairs(path: Path, data: Data) -> Iterator[Pair]:
-    with reading(path, REMEDY):
-        for place, row in _parquet(path) if path.suffix == ".parquet" else _json(path):
-            yield pair_of(row, data, f"{path} {place}")
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:

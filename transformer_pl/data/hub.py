@@ -5,12 +5,12 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.files import ROWS, pair_of
+from transformer_pl.data.files import ROWS, folder_corpus, pair_of
 from transformer_pl.data.selection import choose_splits
 from transformer_pl.runtime.environment import why_unreachable
 from transformer_pl.runtime.errors import InputError
@@ -19,26 +19,22 @@ from transformer_pl.task import SPLITS, Corpus, Pair
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 
 
-def local_copy(data: Data) -> Path | None:
-    """Return the folder of a local copy below $TRANSFORMER_PL_DATA, or None. A subset may have a folder of its own."""
-    root = os.environ.get(LOCAL_COPIES)
-    if not root:
-        return None
-    folder = Path(os.path.expanduser(root)) / Path(str(data.hub)).name
-    if data.subset and (folder / data.subset).is_dir():
-        folder = folder / data.subset
-    return folder if folder.is_dir() else None
-
-
 def hub_corpus(data: Data) -> Corpus:
-    """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network."""
-    reachable = functools.cache(_reachable)
+    """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network.
+
+    A copy below $TRANSFORMER_PL_DATA stands for it.
+    """
+    if root := os.environ.get(LOCAL_COPIES):
+        folder = Path(os.path.expanduser(root), Path(str(data.hub)).name)
+        for copy in (folder / (data.subset or ""), folder):  # a subset may have a folder of its own
+            if copy.is_dir():
+                return folder_corpus(copy, data)
     named = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
-    commit = str(data.revision) if named else _latest_commit(data, reachable())
+    commit = str(data.revision) if named else _latest_commit(data)
 
     @functools.cache
     def load() -> tuple[Any, dict[str, str]]:
-        dataset = _load(data, commit, reachable())
+        dataset = _load(data, commit)
         return dataset.with_format("arrow"), choose_splits(dataset, data, f"dataset {data.hub}")
 
     def pairs(split: str) -> Iterator[Pair]:
@@ -53,16 +49,29 @@ def hub_corpus(data: Data) -> Corpus:
     return Corpus(fingerprint, f"dataset {data.hub}{subset} at {commit[:8]}", pairs, is_local=False)
 
 
-def _reachable() -> bool:
-    """Return whether the hub answers. `datasets` itself would take 24 s to give up."""
-    import datasets
+@contextmanager
+def _asking(data: Data) -> Iterator[bool]:
+    """An InputError in place of what the hub, the network or the cache raise. Yields whether the hub does not answer.
+
+    The libraries then read their caches alone: `datasets` would wait for 24 s.
+    """
+    import datasets  # takes 0.7 s
     from huggingface_hub import constants
 
-    offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
-    return not offline and why_unreachable(constants.ENDPOINT) is None
+    constants.HF_HUB_OFFLINE |= datasets.config.HF_HUB_OFFLINE or why_unreachable(constants.ENDPOINT) is not None
+    try:
+        yield constants.HF_HUB_OFFLINE
+    except Exception as error:
+        network = "there is no network to the hub: " if constants.HF_HUB_OFFLINE else ""
+        raise InputError(
+            f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}: must be reachable "
+            f"or in the cache, but {network}{error}; correct it, or set data.path=FOLDER, or {LOCAL_COPIES} (now "
+            f"{os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds a folder "
+            f"`{Path(str(data.hub)).name}` with a copy"
+        ) from None
 
 
-def _latest_commit(data: Data, reachable: bool) -> str:
+def _latest_commit(data: Data) -> str:
     """Return the commit of a branch or tag: from the hub, or else the last one in this machine's cache."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
@@ -70,40 +79,23 @@ def _latest_commit(data: Data, reachable: bool) -> str:
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
-    try:
+    with _asking(data):
+        with suppress(EntryNotFoundError):  # a download, even of a missing file, writes the commit to the cache
+            hf_hub_download(str(data.hub), "README.md", repo_type="dataset", revision=data.revision)
         repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(data.hub), repo_type="dataset")
-        if reachable:  # a download, even of a missing file, writes the commit to the cache
-            with suppress(EntryNotFoundError):
-                hf_hub_download(str(data.hub), "README.md", repo_type="dataset", revision=data.revision)
         return (repository / "refs" / (data.revision or constants.DEFAULT_REVISION)).read_text().strip()
-    except Exception as error:  # of the hub, of the network, of the cache
-        raise _cannot_be_loaded(data, reachable, error) from None
 
 
-def _load(data: Data, commit: str, reachable: bool) -> Any:
+def _load(data: Data, commit: str) -> Any:
     """Load all splits of the dataset at that commit, from the library's cache if they are there."""
-    import datasets  # takes 0.7 s
-    from huggingface_hub import constants
+    import datasets
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    try:
-        constants.HF_HUB_OFFLINE |= not reachable  # as the variable of that name, which is read at import
+    with _asking(data) as is_offline:
         dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
-    except Exception as error:
-        raise _cannot_be_loaded(data, reachable, error) from None
-    # without a network the library loads its latest copy, whatever the revision
-    folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
-    if not reachable and folders != {commit}:
-        raise _cannot_be_loaded(data, reachable, f"commit {commit} is not in the cache")
-    return dataset
-
-
-def _cannot_be_loaded(data: Data, reachable: bool, reason: object) -> InputError:
-    named = f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}"
-    network = "" if reachable else "there is no network to the hub: "
-    return InputError(
-        f"{named}: must be reachable or in the cache, but {network}{reason}; correct it, or set "
-        f"data.path=FOLDER, or {LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds "
-        f"a folder `{Path(str(data.hub)).name}` with a copy"
-    )
+        # without a network the library loads its latest copy, whatever the revision
+        folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
+        if is_offline and folders != {commit}:
+            raise LookupError(f"commit {commit} is not in the cache")
+        return dataset

@@ -1,6 +1,6 @@
-"""Text to token arrays, once for each corpus and vocabulary: `runs/data/<id>/`, which prepared.py describes.
+"""Sentences to token arrays, once for each corpus and vocabulary: `runs/data/<id>/`, which prepared.py describes.
 
-The id is a hash of the text and of the tokenizer's settings, so a folder is never out of date.
+The id is a hash of the corpus and of the tokenizer's settings, so a folder is never out of date.
 """
 
 import hashlib
@@ -15,19 +15,19 @@ from filelock import FileLock
 
 from transformer_pl.config import CLEANING, KEYS, Data
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
-from transformer_pl.data.selection import OnProgress, check_counts, no_progress, select_all
+from transformer_pl.data.selection import OnProgress, check_counts, count_pairs, used_pairs
 from transformer_pl.data.tokenizer import Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.task import EVALUATION, Corpus, open_corpus
 
-TOKENIZING = 2  # raised whenever the same text would give other tokens
+TOKENIZING = 2  # raised whenever the same sentences would give other tokens
 CHUNK = 10_000  # pairs in memory at a time
 BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
 
 def fingerprint_id(data: Data, corpus: Corpus) -> str:
-    """The name of the prepared folder: 16 hexadecimal digits for the text and the tokenizer's settings."""
+    """The name of the prepared folder: 16 hexadecimal digits for the corpus and the tokenizer's settings."""
     return digest(corpus.fingerprint, _settings(data))
 
 
@@ -38,24 +38,23 @@ def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
 
 
 def _settings(data: Data) -> dict[str, Any]:
-    """What decides on the tokens of a text. A key of cleaning at its default is left out."""
+    """What decides on the tokens of a corpus. A key of cleaning at its default is left out."""
     cleaning = {key: value for key in CLEANING if (value := getattr(data, key)) != KEYS[f"data.{key}"]}
     tokens = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
     return tokens | cleaning
 
 
-def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: OnProgress = no_progress) -> Prepared:
+def prepare(
+    data: Data, runs: Path, corpus: Corpus | None = None, on_progress: OnProgress = lambda *_: None
+) -> Prepared:
     """Return the prepared corpus under `runs`. Prepares it first unless it is there.
 
-    on_progress: is called with the progress of the preparation.
-
-    Several processes may ask for it at the same time: one prepares it, and the others wait. Raises an InputError for
-    text that cannot be used, for batches that are too small for every pair, and for a folder that cannot be written.
+    Several processes may ask for it at the same time: one prepares it, and the others wait. Raises an InputError for a
+    dataset that cannot be used, for batches that are too small for every pair, and for a folder that cannot be written.
     """
     corpus = corpus or open_corpus(data)
-    folder = Path(runs) / "data" / fingerprint_id(data, corpus)
-    prepared = Prepared(folder)
-    if not prepared.is_counted():
+    folder = runs / "data" / fingerprint_id(data, corpus)
+    if not Prepared(folder).is_counted():
         try:
             _make(folder, data, corpus, on_progress)
         except OSError as error:
@@ -63,24 +62,23 @@ def prepare(data: Data, runs: Path, corpus: Corpus | None = None, on_progress: O
                 f"{folder.parent}: must be writable, with room for the corpus, but: {error.strerror or error}; "
                 f"make room, or choose another folder with --runs"
             ) from None
-        prepared = Prepared(folder)
+    prepared = Prepared(folder)
     check_counts(prepared.meta["splits"], data, corpus.description)
-    train = prepared.split("train")
-    longer = np.maximum(train.source.lengths_with_special, train.target.lengths_with_special)
-    if longer.min() > min(data.max_length, data.batch_tokens):
+    shortest = np.maximum(*(side.lengths_with_special for side in prepared.split("train"))).min()
+    if shortest > min(data.max_length, data.batch_tokens):
         raise InputError(
             f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}: some training pair must "
-            f"fit both, but the shortest of {len(longer)} has {longer.min()} tokens, EOS included; raise them"
+            f"fit both, but the shortest has {shortest} tokens, EOS included; raise them"
         )
     return prepared
 
 
 def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
-    """Prepare the text in a folder beside `folder`, and rename it. Whatever stops that, no part of a text remains."""
+    """Prepare a dataset in a folder beside `folder`, and rename it. Whatever stops that, no part of it remains."""
     unfinished, lock = (folder.with_name(f".{folder.name}.{ending}") for ending in ("unfinished", "lock"))
     folder.parent.mkdir(parents=True, exist_ok=True)
     if lock.exists():
-        on_progress("waiting for another process that prepares this text", 0, None)
+        on_progress("waiting for another process that prepares this dataset", 0, None)
     with FileLock(lock):
         try:
             if not folder.exists():  # otherwise another process has prepared it meanwhile
@@ -94,31 +92,27 @@ def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> 
 
 
 def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
-    """Write all files of a prepared text. The text is read once before, to find a mistake in it."""
-    selections = select_all(corpus, data, on_progress)
+    """Write all files of a prepared dataset. It is read once before, to find a mistake in it."""
+    splits = count_pairs(corpus, data, on_progress)
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    train = selections["train"]
-    every = -(-2 * train.counts["pairs"] // BPE_SENTENCES)
-    learned_from = itertools.islice(train.used(corpus.pairs("train")), 0, None, every)
+    every = -(-2 * splits["train"]["pairs"] // BPE_SENTENCES)
+    learned_from = itertools.islice(used_pairs("train", corpus, data), 0, None, every)
     model = train_bpe(itertools.chain.from_iterable(learned_from), data.vocab_size)
     (folder / "tokenizer.model").write_bytes(model)
     tokenizer = Tokenizer(model)
-    splits, done = {}, 0
-    total = sum(selection.counts["pairs"] for selection in selections.values())
-    for name, selection in selections.items():
-        pieces = dict.fromkeys(SIDES, 0)
-        pairs = selection.used(corpus.pairs(name))
+    done, total = 0, sum(counts["pairs"] for counts in splits.values())
+    for name, counts in splits.items():
+        pairs = used_pairs(name, corpus, data)
         while chunk := list(itertools.islice(pairs, CHUNK)):
-            on_progress("encoding the text", done, total)
+            on_progress("encoding the dataset", done, total)
             done += len(chunk)
             for side, sentences in zip(SIDES, zip(*chunk, strict=True), strict=True):
                 tokens = tokenizer.encode(sentences)
-                pieces[side] += len(tokens.flat)
+                counts[f"{side}_pieces"] = counts.get(f"{side}_pieces", 0) + len(tokens.flat)
                 _append(folder / f"{name}.{side}.tokens", tokens.flat.astype(token_type(data.vocab_size)).tobytes())
                 _append(folder / f"{name}.{side}.lengths", tokens.lengths.tobytes())
                 if name in EVALUATION:
                     _append(folder / f"{name}.{side}.txt", "".join(f"{line}\n" for line in sentences).encode())
-        splits[name] = selection.counts | {f"{side}_pieces": count for side, count in pieces.items()}
     meta = {"corpus": corpus.description, "fingerprint": corpus.fingerprint, "settings": _settings(data)}
     write_json(folder / "meta.json", meta | {"splits": splits})
 

@@ -1,4 +1,4 @@
-"""A prepared text, as a folder of token arrays has it.
+"""A prepared corpus, as a folder of token arrays has it.
 
 runs/data/<id>/  tokenizer.model  meta.json
                  {train,val,test}.{source,target}.{tokens,lengths}  {val,test}.{source,target}.txt
@@ -30,19 +30,19 @@ class Prepared:
     def meta(self) -> dict[str, Any]:
         """The content of meta.json: `fingerprint`, `corpus` (a description), `settings` and `splits`.
 
-        Each split has `pairs`, `source_pieces`, `target_pieces` (tokens), and the counts of `Selection`.
+        Each split has `source_pieces`, `target_pieces` (tokens), and the counts of its pairs (see selection.py).
         """
         with self._reading("meta.json") as path:
             return json.loads(path.read_bytes())
 
     def is_counted(self) -> bool:
-        """Return whether the text is prepared, so that its sentences and tokens are counted."""
+        """Return whether the corpus is prepared, so that its sentences and tokens are counted."""
         return (self.folder / "meta.json").exists()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         with self._reading("tokenizer.model") as path:
-            return Tokenizer(path)
+            return Tokenizer(path.read_bytes())
 
     def mean_length(self, name: str, side: str) -> float:
         """The mean of `lengths_with_special` over a split. side: `source` or `target`."""
@@ -54,7 +54,11 @@ class Prepared:
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
-        return self._sentences(name, "source"), self._sentences(name, "target")
+        sides = []
+        for side in SIDES:
+            with self._reading(f"{name}.{side}.txt") as path:
+                sides.append(path.read_bytes().decode().split("\n")[:-1])
+        return sides[0], sides[1]
 
     def _tokens(self, name: str, side: str) -> Tokens:
         dtype = token_type(self.meta["settings"]["vocab_size"])
@@ -63,12 +67,8 @@ class Prepared:
         with self._reading(f"{name}.{side}.lengths") as path:
             return Tokens.of(flat, np.fromfile(path, np.int32))
 
-    def _sentences(self, name: str, side: str) -> list[str]:
-        with self._reading(f"{name}.{side}.txt") as path:
-            return path.read_bytes().decode().split("\n")[:-1]
-
     def _reading(self, file: str) -> AbstractContextManager[Path]:
-        return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the text anew")
+        return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the dataset anew")
 
 
 def token_type(vocab_size: int) -> type:

@@ -1,63 +1,37 @@
-"""Which splits and pairs of a text are used. Of the training pairs the keys may leave some out.
+"""Which splits and pairs of a dataset are used. Of the training pairs the keys may leave some out.
 
 The paper describes no cleaning, so none is on by default but that of pairs with an empty sentence.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from hashlib import blake2b
-from typing import NamedTuple
 
 from transformer_pl.config import Data
-from transformer_pl.runtime.errors import InputError, shown
-from transformer_pl.task import SPLITS, Corpus, Pair
+from transformer_pl.runtime.errors import InputError, collect_errors, shown
+from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
-
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
+
+Counts = dict[str, int]  # `pairs` that are used, and those that are left out by reason: `blank`, `long`, ...
 OnProgress = Callable[[str, int, int | None], None]  # what is being done, how far, and how far in all, if known
 
 
-def no_progress(stage: str, done: int, total: int | None) -> None:
-    """Show no progress."""
+def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = None) -> Iterator[Pair]:
+    """The pairs of a split that are used, in their order. Raises an InputError for the first mistake in it.
 
-
-class Selection(NamedTuple):
-    """What a split holds, and which of its pairs are used."""
-
-    counts: dict[str, int]  # `pairs` that are used, and those that are left out by reason: `blank`, `long`, ...
-    kept: bytearray  # for each pair a 1 where it is used
-
-    def used(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
-        """Those that are used, of all pairs of the split in their order."""
-        return itertools.compress(pairs, self.kept)
-
-
-def select(name: str, corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> Selection:
-    """Read a split once and decide on each of its pairs. Raises an InputError for the first mistake in it."""
-    counts, kept, seen = {"pairs": 0}, bytearray(), set[bytes]()
+    counts: receives every pair that is read.
+    """
+    counts, seen = {} if counts is None else counts, set[bytes]()
     is_train = name == "train"
-    for number, pair in enumerate(itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None)):
-        if number % COUNTED_EVERY == 0:
-            on_progress("reading the text", number, None)
+    for number, pair in enumerate(itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None), 1):
         if any("\n" in sentence for sentence in pair):
-            raise InputError(
-                f"{name}, pair {number + 1}: must have no newline, but is {shown(pair)}; put a blank for it"
-            )
+            raise InputError(f"{name}, pair {number}: must have no newline, but is {shown(pair)}; put a blank for it")
         reason = _reason(pair, data, seen) if is_train else None
         counts[reason or "pairs"] = counts.get(reason or "pairs", 0) + 1
-        kept.append(not reason)
-    if is_train and data.train_pairs and len(kept) < data.train_pairs:
-        raise InputError(
-            f"data.train_pairs = {data.train_pairs:,}: must be at most the training pairs of the text, which has "
-            f"{len(kept):,}; lower it, or leave it out for all"
-        )
-    if not counts["pairs"]:
-        raise InputError(
-            f"{corpus.description}: {name} must hold a pair with text in both languages that data.max_words and "
-            f"data.max_length_ratio allow, but none of its {len(kept)} is one; fix these keys, or give another dataset"
-        )
-    return Selection(counts, kept)
+        if not reason:
+            yield pair
 
 
 def _reason(pair: Pair, data: Data, seen: set[bytes]) -> str | None:
@@ -77,44 +51,56 @@ def _reason(pair: Pair, data: Data, seen: set[bytes]) -> str | None:
     return None
 
 
-def select_all(corpus: Corpus, data: Data, on_progress: OnProgress = no_progress) -> dict[str, Selection]:
-    """Read all of a text. Raises an InputError for a mistake in it."""
-    selections = {name: select(name, corpus, data, on_progress) for name in SPLITS}
-    check_counts({name: selection.counts for name, selection in selections.items()}, data, corpus.description)
-    return selections
-
-
-def check_counts(counts: dict[str, dict[str, int]], data: Data, describe: str) -> None:
-    """Raise an InputError where an evaluation set has not as many pairs as data.val_count or data.test_count."""
-    mistakes = []
-    for name, expected in (("val", data.val_count), ("test", data.test_count)):
-        actual = counts[name]["pairs"]
-        if expected is not None and actual != expected:
-            mistakes.append(
-                f"data.{name}_count = {expected:,}: must be the number of {name} pairs, but {describe} has {actual:,}; "
-                f"give the whole set, or set data.{name}_count=None"
+def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str, Counts]:
+    """Read a whole dataset and count the pairs of each split. Raises an InputError for a mistake in it."""
+    every: dict[str, Counts] = {}
+    for name in SPLITS:
+        counts = every[name] = {"pairs": 0}
+        for number, _ in enumerate(used_pairs(name, corpus, data, counts)):
+            if number % COUNTED_EVERY == 0:
+                on_progress("reading the dataset", number, None)
+        read = sum(counts.values())
+        if name == "train" and data.train_pairs and read < data.train_pairs:
+            raise InputError(
+                f"data.train_pairs = {data.train_pairs:,}: must be at most the training pairs of the dataset, which "
+                f"has {read:,}; lower it, or leave it out for all"
             )
-    if mistakes:
-        raise InputError(*mistakes)
+        if not counts["pairs"]:
+            raise InputError(
+                f"{corpus.description}: {name} must hold a pair with text in both languages that data.max_words and "
+                f"data.max_length_ratio allow, but none of its {read} is one; fix these keys, or give another dataset"
+            )
+    check_counts(every, data, corpus.description)
+    return every
 
 
-def choose_splits(names: Iterable[str], data: Data, place: str, hint: str = "") -> dict[str, str]:
+def check_counts(counts: dict[str, Counts], data: Data, description: str) -> None:
+    """Raise an InputError where an evaluation set has not as many pairs as data.val_count or data.test_count."""
+
+    def check(name: str) -> None:
+        expected, actual = getattr(data, f"{name}_count"), counts[name]["pairs"]
+        if expected not in (None, actual):
+            raise InputError(
+                f"data.{name}_count = {expected:,}: must be the number of {name} pairs, but {description} has "
+                f"{actual:,}; give the whole set, or set data.{name}_count=None"
+            )
+
+    collect_errors(check, EVALUATION)
+
+
+def choose_splits(names: Collection[str], data: Data, place: str, hint: str = "") -> dict[str, str]:
     """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
 
     hint: what an error message adds about names.
     """
-    names = list(names)
-    chosen, mistakes = {}, []
-    for role in SPLITS:
+
+    def choose(role: str) -> str:
         wanted = getattr(data, role)
         candidates = [name for name in names if (name == wanted if wanted else name.startswith(BEGINNINGS[role]))]
         if len(candidates) == 1:
-            chosen[role] = candidates[0]
-            continue
+            return candidates[0]
         rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
         holds = shown(", ".join(candidates or names) or "nothing")
-        remedy = f"name it with data.{role}=NAME{hint}"
-        mistakes.append(f"{place}: must hold one split {rule}, but holds {holds}; {remedy}")
-    if mistakes:
-        raise InputError(*mistakes)
-    return chosen
+        raise InputError(f"{place}: must hold one split {rule}, but holds {holds}; name it with data.{role}=NAME{hint}")
+
+    return collect_errors(choose, SPLITS)

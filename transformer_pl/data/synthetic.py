@@ -6,14 +6,21 @@ verb-second with inversion, verb-final subordinate clauses, questions; separable
 compounds, numerals, names; pronouns that agree with an antecedent; words whose translation hangs on the context (know:
 kennen, wissen; eat: essen, fressen; when: wann, wenn, als; to: zu, nach). The German is orthographic and grammatical,
 the meaning often whimsical. The source determines the target, so a perfect model approaches 100 BLEU.
+
+The words are those of lexicon.yaml. English is written as trees, in the brackets and labels of the Penn Treebank:
+(NP (DT the) (NN dog)). A verb phrase has {} where its complements belong.
 """
 
 import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from transformer_pl.runtime.files import read_yaml
 
 VERSION = 2  # raised whenever a generated sentence changes; enters the fingerprint of the data
 SIZES = {"train": 5_000, "val": 500, "test": 500}
@@ -26,159 +33,25 @@ COPULA, PAST, MODAL = 0.12, 0.35, 0.12  # in clauses; the remaining tense is the
 TIME, FRONTED_TIME, ADJUNCT = 0.14, 0.50, 0.04
 NAME, PRONOUN = 0.40, 0.35  # of people; the rest are noun phrases
 PLURAL, ADJECTIVE, COMPOUND, NUMERAL = 0.18, 0.14, 0.07, 0.15  # in noun phrases; numerals in plural ones
-SKEW = 1.0  # 0 draws words evenly; towards 1, the first of a list grow more frequent, as in real text
 
-
-def table(text: str, cell: str | None = None, row: str = ";") -> list[list[str]]:
-    """The rows of a written table, each a list of its cells."""
-    return [[word.strip() for word in line.split(cell)] for line in text.strip().split(row)]
-
-
-# --- Lexicon ---------------------------------------------------------------------------------------------------------
-# Semantic classes: Person, Animal, Food, Clothing, Document, Machine (to switch on), Thing, Location, citY.
-# English singular and plural, German gender, singular and plural. No nouns of the weak (-n) declension.
-NOUNS = {
-    "P": table("""friend friends m Freund Freunde; child children n Kind Kinder; teacher teachers m Lehrer Lehrer;
-        sister sisters f Schwester Schwestern; doctor doctors m Arzt Ärzte"""),
-    "A": table("dog dogs m Hund Hunde; cat cats f Katze Katzen; horse horses n Pferd Pferde"),
-    "F": table("apple apples m Apfel Äpfel; egg eggs n Ei Eier"),
-    "C": table("coat coats m Mantel Mäntel; shirt shirts n Hemd Hemden"),
-    "D": table("book books n Buch Bücher; letter letters m Brief Briefe; newspaper newspapers f Zeitung Zeitungen"),
-    "M": table("lamp lamps f Lampe Lampen; radio radios n Radio Radios"),
-    "T": table("table tables m Tisch Tische; clock clocks f Uhr Uhren; picture pictures n Bild Bilder"),
-    "L": table("house houses n Haus Häuser; garden gardens m Garten Gärten; school schools f Schule Schulen"),
-}
-MODIFIERS = table("garden Garten; school Schul; winter Winter")
-NAMES = {"P": ["Anna", "Peter", "Maria", "Thomas", "Julia"], "Y": ["Berlin", "London", "Paris"]}
-# English subject and object, number, German nominative, accusative and dative.
-PRONOUNS = table("he him s er ihn ihm; she her s sie sie ihr; they them p sie sie ihnen; we us p wir uns uns")
-# Of people and animals, and of the rest: English, German predicative form, German stem of the attributive forms.
-LIVING = table("old alt alt; small klein klein; good gut gut; young jung jung; tired müde müd")
-LIFELESS = table("old alt alt; small klein klein; new neu neu; good gut gut; expensive teuer teur")
-
-# Verbs: English base, third person, past | complements 1, 2 and particle | German infinitive (prefix-stem: separable),
-# third person, participle (after `ist`: its auxiliary) | of each complement, (preposition) case:classes in German |
-# classes of the subject. No English verb whose past is its base: it would hide the tense.
-VERBS = table("""
-    see sees saw | 1 | sehen sieht gesehen | acc:PATDL | PPA
-    look looks looked | for 1 | suchen sucht gesucht | acc:PADTC | PPA
-    call calls called | 1 up | an-rufen ruft gerufen | acc:P | P
-    work works worked | | arbeiten arbeitet gearbeitet | | P
-    come comes came | back | zurück-kommen kommt ist gekommen | | PPA
-    help helps helped | 1 | helfen hilft geholfen | dat:PA | PPA
-    sleep sleeps slept | | schlafen schläft geschlafen | | PPA
-    give gives gave | 1 2 | geben gibt gegeben | dat:PA acc:DTFC | P
-    take takes took | 1 along | mit-nehmen nimmt genommen | acc:PADTC | P
-    know knows knew | 1 | kennen kennt gekannt | acc:PADL | P
-    turn turns turned | 1 on | an-machen macht gemacht | acc:M | P
-    turn turns turned | 1 off | aus-machen macht gemacht | acc:M | P
-    give gives gave | 2 to 1 | geben gibt gegeben | dat:PA acc:DTFC | P
-    go goes went | to 1 | gehen geht ist gegangen | zu dat:L | PPA
-    go goes went | to 1 | fahren fährt ist gefahren | nach dat:Y | P
-    eat eats ate | 1 | essen isst gegessen | acc:F | P
-    eat eats ate | 1 | fressen frisst gefressen | acc:F | A
-""", "|", "\n")  # fmt: skip
-MATRIX_VERBS = table("""
-    know knows knew | | wissen weiß gewusst | | P
-    say says said | | sagen sagt gesagt | | P
-    believe believes believed | | glauben glaubt geglaubt | | P
-""", "|", "\n")  # fmt: skip
-# English and German third person singular, then plural. German `will` is English `wants to`, which takes do-support.
-MODALS = table("can,kann,can,können; will,wird,will,werden; must,muss,must,müssen; wants to,will,want to,wollen", ",")
-TIMES = {
-    "present": table("today,heute; every day,jeden Tag; now,jetzt", ","),
-    "past": table("yesterday,gestern; today,heute; on Monday,am Montag", ","),
-    "modal": table("tomorrow,morgen; today,heute; on Monday,am Montag", ","),
-}
-ADJUNCTS = table("with|mit dat:PA; for|für acc:P; in|in dat:LY", "|")
-CONJUNCTIONS = table("because weil; when wenn; although obwohl")
-QUESTION_WORDS = table("why,warum; when,wann; how often,wie oft", ",")
-CONTRACTIONS = {"in dem": "im", "in das": "ins", "zu dem": "zum", "zu der": "zur"}
-UNITS = table("""one ein; two zwei; three drei; four vier; five fünf; six sechs; seven sieben; eight acht; nine neun;
-    ten zehn; eleven elf; twelve zwölf""")
-TENS = table("twenty zwanzig; thirty dreißig; forty vierzig; fifty fünfzig")
-
-# Declension by gender (p: plural): endings of the nominative, accusative and dative.
-DER = {"m": "er en em", "f": "e e er", "n": "es es em", "p": "e e en"}
-EIN = {"m": "- en em", "f": "e e er", "n": "- - em", "p": "e e en"}
-ARTICLE = {"m": "er en em", "f": "ie ie er", "n": "as as em", "p": "ie ie en"}
-WEAK = {"m": "e en en", "f": "e e en", "n": "e e en", "p": "en en en"}
-MIXED = {"m": "er en en", "f": "e e en", "n": "es es en", "p": "en en en"}
-STRONG = {"p": "e e en"}
-# English singular and plural (-: has none), German stem, its endings, the endings of an adjective after it.
-DETERMINERS = [
-    ("the", "the", "d", ARTICLE, WEAK), ("a", "", "ein", EIN, MIXED), ("-", "many", "viel", DER, STRONG),
-    ("his", "his", "sein", EIN, MIXED), ("this", "these", "dies", DER, WEAK), ("my", "my", "mein", EIN, MIXED),
-]  # fmt: skip
+LEXICON = SimpleNamespace(**read_yaml(Path(__file__).with_name("lexicon.yaml")))
 CASES = ("nom", "acc", "dat")
-
-GOVERNED = re.compile(r"(?:(\w+) )?(\w+):(\w+)")  # (preposition) case:classes
-
-
-# --- Trees -----------------------------------------------------------------------------------------------------------
-# English is written in the brackets and labels of the Penn Treebank: (NP (DT the) (NN dog)). A verb phrase has {} where
-# its complements belong.
-TIME_TREES = {
-    "today": "(NP (NN today))",
-    "every day": "(NP (DT every) (NN day))",
-    "now": "(ADVP (RB now))",
-    "yesterday": "(NP (NN yesterday))",
-    "on Monday": "(PP (IN on) (NP (NNP Monday)))",
-    "tomorrow": "(NP (NN tomorrow))",
-}
-DETERMINER_TAGS = {"many": "JJ", "his": "PRP$", "my": "PRP$"}  # the others: DT
-PREPOSITIONS = {"to": "TO"}  # the others: IN
-WORD = re.compile(r"(?<= )[^\s()]+(?=\))")
+WORD = re.compile(r"(?<= )[^\s()]+(?=\))")  # of a tree
 
 
 def node(label: str, *parts: str) -> str:
     """A constituent, or a word with its part of speech. Parts that are empty are left out."""
-    return f"({label} {' '.join(part for part in parts if part)})"
+    return f"({label} {join(*parts)})"
 
 
-def prepositional(preposition: str, complement: str) -> str:
-    return node("PP", node(PREPOSITIONS.get(preposition, "IN"), preposition), complement)
+def join(*words: str) -> str:
+    """The words that are there, a space between."""
+    return " ".join(word for word in words if word)
 
 
-def complement_trees(written: str) -> str:
-    """What follows a verb, such as `for 1` and `1 up`, where digits stand for noun phrases."""
-
-    def tree(match: re.Match) -> str:
-        preposition, number, particle, adverb = match.groups()
-        if preposition:
-            return prepositional(preposition, number)
-        return node("PRT", node("RP", particle)) if particle else node("ADVP", node("RB", adverb))
-
-    return re.sub(r"(for|to) (\d)|(up|on|off)|(back|along)", tree, written)
-
-
-def verb_phrase(tag: str, verb: str, inner: str = "{}") -> str:
-    """A verb and what it governs."""
-    return node("VP", node(tag, verb), inner)
-
-
-def subordinate(conjunction: str, clause: str) -> str:
-    tag = node("WHADVP", node("WRB", conjunction)) if conjunction == "when" else node("IN", conjunction)
-    return node("SBAR", tag, clause)
-
-
-def question_phrase(words: str) -> str:
-    """`why`, `when` or `how often`."""
-    first, *rest = words.split()
-    return node("WHADVP", node("WRB", first), *(node("RB", word) for word in rest))
-
-
-def ended(tree: str, mark: str) -> str:
-    """A sentence with its final mark in it."""
-    return f"{tree[:-1]} {node('.', mark)})"
-
-
-def plain(tree: str) -> str:
-    """The sentence of a tree, punctuation at the word before it."""
-    return re.sub(r" (?=[.,?])", "", " ".join(WORD.findall(tree)))
-
-
-# --- Grammar ---------------------------------------------------------------------------------------------------------
+def verb_phrase(tag: str, verb: str) -> str:
+    """A verb, and {} for what it governs."""
+    return node("VP", node(tag, verb), "{}")
 
 
 class Phrase(NamedTuple):
@@ -216,9 +89,8 @@ class Clause(NamedTuple):
 
     def english_question(self, word: str) -> str:
         """Subject and auxiliary inverted, with do-support."""
-        behind = self.base.format(join(self.rest, self.time[0]))
-        asked = node("SQ", self.auxiliary, self.subject.subject, behind)
-        return node("SBARQ", question_phrase(word), asked) if word else asked
+        asked = node("SQ", self.auxiliary, self.subject.subject, self.base.format(join(self.rest, self.time[0])))
+        return node("SBARQ", word, asked) if word else asked
 
     def german(self) -> str:
         """The finite verb second, behind the subject."""
@@ -238,32 +110,18 @@ class Clause(NamedTuple):
 
 
 def pick(rng: Random, rows: list) -> Any:
-    """Draw a row, by `random()` and exact arithmetic alone: the same on every platform."""
+    """Draw a row, the first ones more often, as in real text; by exact arithmetic: the same on every platform."""
     u = rng.random()
-    return rows[int(len(rows) * u * (1 - SKEW + SKEW * u))]
-
-
-def join(*words: str) -> str:
-    """The words that are there, a space between."""
-    return " ".join(word for word in words if word)
-
-
-def decline(stem: str, endings: str) -> list[str]:
-    """The nominative, accusative and dative of a determiner or an adjective."""
-    return [stem + ending.strip("-") for ending in endings.split()]
-
-
-def adjectives(kind: str) -> list[list[str]]:
-    """Those that may be said of a semantic class."""
-    return LIVING if kind in "PA" else LIFELESS
+    return rows[int(len(rows) * u * u)]
 
 
 def numeral(rng: Random) -> tuple[str, str]:
     """A number from 2 to 12 or from 20 to 59, whose German names the unit first."""
     if rng.random() < 0.5:
-        return tuple(pick(rng, UNITS[1:]))
-    (tens, zig), unit = pick(rng, TENS), int(rng.random() * 10)
-    return (f"{tens}-{UNITS[unit - 1][0]}", f"{UNITS[unit - 1][1]}und{zig}") if unit else (tens, zig)
+        return tuple(pick(rng, LEXICON.units[1:]))
+    (tens, zig), unit = pick(rng, LEXICON.tens), int(rng.random() * 10)
+    english, german = LEXICON.units[unit - 1]
+    return (f"{tens}-{english}", f"{german}und{zig}") if unit else (tens, zig)
 
 
 def noun_phrase(rng: Random, kinds: str, taken: Sequence[str] = ()) -> Phrase:
@@ -277,59 +135,54 @@ def noun_phrase(rng: Random, kinds: str, taken: Sequence[str] = ()) -> Phrase:
 def _phrase(rng: Random, kind: str) -> Phrase:
     roll = rng.random()
     if kind == "Y" or (kind == "P" and roll < NAME):
-        name = pick(rng, NAMES[kind])
+        name = pick(rng, LEXICON.names[kind])
         english = node("NP", node("NNP", name))
         return Phrase(english, english, (name,) * 3, False, name, kind)
     if kind == "P" and roll < NAME + PRONOUN:
-        subject, other, number, *german = pick(rng, PRONOUNS)
+        subject, other, number, *german = pick(rng, LEXICON.pronouns)
         nominative, accusative = (node("NP", node("PRP", pronoun)) for pronoun in (subject, other))
         return Phrase(nominative, accusative, tuple(german), number == "p", subject, kind, pronoun=True)
 
-    singular, plural, gender, einzahl, mehrzahl = pick(rng, NOUNS[kind])
+    singular, plural, gender, einzahl, mehrzahl = pick(rng, LEXICON.nouns[kind])
     is_plural = rng.random() < PLURAL
-    words, noun = ([plural], mehrzahl) if is_plural else ([singular], einzahl)
-    tags = ["NNS" if is_plural else "NN"]
+    english, noun = (node("NNS", plural), mehrzahl) if is_plural else (node("NN", singular), einzahl)
     if kind not in "PA" and rng.random() < COMPOUND:
-        modifier, first = pick(rng, [row for row in MODIFIERS if row[0] != singular])
-        words, tags, noun = [modifier, *words], ["NN", *tags], first + noun.lower()
+        modifier, first = pick(rng, [row for row in LEXICON.modifiers if row[0] != singular])
+        english, noun = join(node("NN", modifier), english), first + noun.lower()
     nouns = [noun, noun, noun + "n" if is_plural and noun[-1] not in "ns" else noun]
-    declension = "p" if is_plural else gender
 
-    if is_plural and rng.random() < NUMERAL:
-        determiner, number = numeral(rng)
-        articles, endings, tag = [number] * 3, STRONG, "CD"
-    else:
-        one, many, stem, article, endings = pick(rng, [row for row in DETERMINERS if row[is_plural] != "-"])
-        determiner = many if is_plural else one
-        tag = DETERMINER_TAGS.get(determiner, "DT")
-        articles = decline(stem, article[declension]) if determiner else [""] * 3
-        endings = endings if determiner else STRONG
+    determiner, articles, endings = _determiner(rng, is_plural, "p" if is_plural else gender)
     declined = [""] * 3
     if rng.random() < ADJECTIVE:
-        adjective, _, stem = pick(rng, adjectives(kind))
-        words, tags, declined = [adjective, *words], ["JJ", *tags], decline(stem, endings[declension])
-    if determiner == "a" and words[0][0] in "aeiou":
-        determiner = "an"
-    if determiner:
-        words, tags = [determiner, *words], [tag, *tags]
-    english = node("NP", *map(node, tags, words))
+        adjective, _, stem = pick(rng, LEXICON.adjectives[kind])
+        english, declined = join(node("JJ", adjective), english), [stem + ending for ending in endings]
+    if determiner == "(DT a)" and re.match(r"\(\w+ [aeiou]", english):
+        determiner = "(DT an)"
+    english = node("NP", determiner, english)
     german = tuple(map(join, articles, declined, nouns))
     return Phrase(english, english, german, is_plural, singular, kind, "" if is_plural or kind == "P" else gender)
 
 
-def clause(rng: Random, tense: str, verbs: list = VERBS) -> Clause:
-    """A clause in a tense (present, past or modal), with one of these verbs or, for the general ones, the copula."""
-    time = ("", "")
-    if rng.random() < TIME:
-        english, german = pick(rng, TIMES[tense])
-        time = TIME_TREES[english], german
-    if verbs is VERBS and tense != "modal" and rng.random() < COPULA:
-        return predicate(rng, tense, noun_phrase(rng, "PAFCDMTL"))._replace(time=time)
-    english, rest, german, government, kinds = pick(rng, verbs)
-    phrases, pronouns, complements = [noun_phrase(rng, kinds)], "", ""
-    rest = complement_trees(rest)
+def _determiner(rng: Random, is_plural: bool, declension: str) -> tuple[str, list[str], list[str]]:
+    """A determiner or a numeral: English, German by case, the endings of an adjective after it."""
+    if is_plural and rng.random() < NUMERAL:
+        english, german = numeral(rng)
+        return node("CD", english), [german] * 3, LEXICON.endings["strong"][declension]
+    row = pick(rng, [row for row in LEXICON.determiners if row[is_plural] is not None])
+    english, (stem, own, after) = row[is_plural], row[2:]
+    articles = [stem + ending for ending in LEXICON.endings[own][declension]]
+    return english, articles, LEXICON.endings[after][declension]
 
-    def add(preposition: str, case: str, classes: str) -> str:
+
+def clause(rng: Random, tense: str, verbs: list = LEXICON.verbs) -> Clause:
+    """A clause in a tense (present, past or modal), with one of these verbs or, for the general ones, the copula."""
+    time = pick(rng, LEXICON.times[tense]) if rng.random() < TIME else ("", "")
+    if verbs is LEXICON.verbs and tense != "modal" and rng.random() < COPULA:
+        return predicate(rng, tense, noun_phrase(rng, "PAFCDMTL"))._replace(time=time)
+    english, rest, german, governed, kinds = pick(rng, verbs)
+    phrases, pronouns, complements = [noun_phrase(rng, kinds)], "", ""
+
+    def add(case: str, classes: str, preposition: str = "") -> str:
         nonlocal pronouns, complements
         phrase = noun_phrase(rng, classes, [other.word for other in phrases])
         phrases.append(phrase)
@@ -340,12 +193,10 @@ def clause(rng: Random, tense: str, verbs: list = VERBS) -> Clause:
             complements = join(complements, words)
         return phrase.object
 
-    governed = GOVERNED.findall(government)
-    for number, complement in enumerate(governed, 1):
-        rest = rest.replace(str(number), add(*complement))
-    if len(governed) < 2 and not any(preposition for preposition, *_ in governed) and rng.random() < ADJUNCT:
-        preposition, adjunct = pick(rng, ADJUNCTS)
-        rest = join(rest, prepositional(preposition, add(*GOVERNED.findall(adjunct)[0])))
+    rest = rest.format(*[add(*complement) for complement in governed])
+    if len(governed) < 2 and not any(preposition for _, _, *preposition in governed) and rng.random() < ADJUNCT:
+        adjunct, complement = pick(rng, LEXICON.adjuncts)
+        rest = join(rest, adjunct.format(add(*complement)))
 
     verbs_and_rest: Any = conjugate(rng, tense, english, rest, german, phrases[0].plural)
     antecedents = [phrase for phrase in phrases if phrase.gender]
@@ -357,38 +208,32 @@ def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plu
     base, third, past = english.split()
     infinitive, singular, *sein, participle = german.split()
     prefix, _, infinitive = infinitive.rpartition("-")
-    present, do = ("VBP", "(VBP do)") if plural else ("VBZ", "(VBZ does)")
     asked = verb_phrase("VB", base)
     if tense == "past":
         finite = ("sind" if plural else "ist") if sein else ("haben" if plural else "hat")
         return verb_phrase("VBD", past), "(VBD did)", asked, rest, finite, prefix + participle, False
     if tense == "modal":
-        modal, finite = pick(rng, MODALS)[2 * plural :][:2]
-        if modal.startswith("want"):
-            to = node("S", node("VP", node("TO", "to"), asked))
-            english_verbs = verb_phrase(present, modal.split()[0], to), do, verb_phrase("VB", "want", to)
-        else:
-            english_verbs = verb_phrase("MD", modal, asked), node("MD", modal), asked
-        return *english_verbs, rest, finite, prefix + infinitive, False
-    verb = verb_phrase(present, base if plural else third)
-    return verb, do, asked, rest, infinitive if plural else singular, prefix, True
+        verb, auxiliary, behind, finite = pick(rng, LEXICON.modals["plural" if plural else "singular"])
+        return verb.format(asked), auxiliary, behind.format(asked), rest, finite, prefix + infinitive, False
+    if plural:
+        return verb_phrase("VBP", base), "(VBP do)", asked, rest, infinitive, prefix, True
+    return verb_phrase("VBZ", third), "(VBZ does)", asked, rest, singular, prefix, True
 
 
 def predicate(rng: Random, tense: str, subject: Phrase) -> Clause:
     """The copula and an adjective: `is old`, `alt ist`."""
-    english, german, _ = pick(rng, adjectives(subject.kind))
-    forms = {"present": ("VBZ is ist", "VBP are sind"), "past": ("VBD was war", "VBD were waren")}
-    tag, be, sein = forms[tense][subject.plural].split()
+    english, german, _ = pick(rng, LEXICON.adjectives[subject.kind])
+    tag, be, sein = LEXICON.copula[tense][subject.plural]
     verb, rest = verb_phrase(tag, be), node("ADJP", node("JJ", english))
     return Clause(subject, verb, node(tag, be), "{}", rest, sein, german, False, "", "", ("", ""), [])
 
 
 def question(rng: Random, tense: str) -> tuple[str, str]:
-    """A yes-no question, or one for the circumstances."""
+    """A yes-no question, or one for the circumstances; this and the next ones without their final mark."""
     asked, word, wort = clause(rng, tense), "", ""
     if rng.random() < 0.5:
-        asked, (word, wort) = asked._replace(time=("", "")), pick(rng, QUESTION_WORDS)
-    return ended(asked.english_question(word), "?"), asked.german_inverted(wort) + "?"
+        asked, (word, wort) = asked._replace(time=("", "")), pick(rng, LEXICON.question_words)
+    return asked.english_question(word), asked.german_inverted(wort)
 
 
 def statement(rng: Random, main: Clause, last: str = "") -> tuple[str, str]:
@@ -403,13 +248,13 @@ def statement(rng: Random, main: Clause, last: str = "") -> tuple[str, str]:
 def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
     """A main and a subordinate clause: `that` after a matrix verb, or an adverbial clause, behind or in front."""
     if rng.random() < THAT:
-        english, german = statement(rng, clause(rng, tense, MATRIX_VERBS), "{}")
+        english, german = statement(rng, clause(rng, tense, LEXICON.matrix_verbs), "{}")
         said = clause(rng, draw_tense(rng))
-        english = english.format(subordinate("that", said.english()))
-        return ended(english, "."), f"{german}, dass {said.german_subordinate()}."
+        english = english.format(node("SBAR", "(IN that)", said.english()))
+        return english, f"{german}, dass {said.german_subordinate()}"
     main = clause(rng, tense)
     tense = "present" if tense == "modal" else tense  # no `will` after `when`
-    conjunction, wort = pick(rng, CONJUNCTIONS)
+    conjunction, wort = pick(rng, LEXICON.conjunctions)
     wort = "als" if wort == "wenn" and tense == "past" else wort
     if len(main.antecedents) == 1 and rng.random() < IT:
         (antecedent,) = main.antecedents
@@ -419,15 +264,11 @@ def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
         reason, behind = predicate(rng, tense, it), True
     else:
         reason, behind = clause(rng, tense), rng.random() >= FRONTED_CLAUSE
-    english, german = subordinate(conjunction, reason.english()), join(wort, reason.german_subordinate())
+    english, german = node("SBAR", conjunction, reason.english()), join(wort, reason.german_subordinate())
     if behind:
         before, davor = statement(rng, main, english)
-        return ended(before, "."), f"{davor}, {german}."
-    return ended(main.english(f"{english} (, ,)"), "."), main.german_inverted(german + ",") + "."
-
-
-def capitalised(text: str) -> str:
-    return text[0].upper() + text[1:]
+        return before, f"{davor}, {german}"
+    return main.english(f"{english} (, ,)"), main.german_inverted(german + ",")
 
 
 def draw_tense(rng: Random) -> str:
@@ -438,18 +279,18 @@ def draw_tense(rng: Random) -> str:
 
 def tree_and_german(rng: Random) -> tuple[str, str]:
     """One pair: the tree of an English sentence, German. Pairs recur."""
-    roll, tense = rng.random(), draw_tense(rng)
+    roll, tense, mark = rng.random(), draw_tense(rng), "."
     if roll < QUESTION:
-        english, german = question(rng, tense)
+        (english, german), mark = question(rng, tense), "?"
     elif roll < QUESTION + SUBORDINATE:
         english, german = complex_sentence(rng, tense)
     else:
         english, german = statement(rng, clause(rng, tense))
-        english, german = ended(english, "."), german + "."
-    for words, contracted in CONTRACTIONS.items():
+    for words, contracted in LEXICON.contractions.items():
         german = german.replace(f" {words} ", f" {contracted} ")
-    english = WORD.sub(lambda first: capitalised(first[0]), english, count=1)
-    return english.replace(" )", ")"), capitalised(german)
+    english = WORD.sub(lambda first: first[0][0].upper() + first[0][1:], english, count=1)
+    english = f"{english[:-1]} {node('.', mark)})"
+    return english.replace(" )", ")"), german[0].upper() + german[1:] + mark
 
 
 @cache
@@ -458,7 +299,7 @@ def _splits() -> dict[str, list[tuple[str, str, str]]]:
     sources, targets = set[str](), set[str]()
     while len(drawn) < sum(SIZES.values()):
         tree, german = tree_and_german(rng)
-        english = plain(tree)
+        english = re.sub(r" (?=[.,?])", "", " ".join(WORD.findall(tree)))  # punctuation at the word before it
         if english not in sources and german not in targets:
             sources.add(english)
             targets.add(german)

@@ -1,15 +1,13 @@
 """Byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909): one vocabulary for both languages.
 
-Encoding is reversible for every text without a newline and without ▁ (U+2581), sentencepiece's sign for a blank: tabs,
-control characters, a literal "<s>". A character that the training text lacks is encoded as bytes.
+Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for a blank:
+tabs, control characters, a literal "<s>". A character that the training pairs lack is encoded as bytes.
 """
 
 import io
+import itertools
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import sentencepiece
@@ -19,16 +17,15 @@ from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError
 
 BYTES = 256  # tokens that stand for single bytes
-FIXED = 4 + BYTES  # tokens that every vocabulary holds; the text's characters come on top
-MOST_WORDS = 1_000_000  # whose ids are kept at a time
+FIXED = 4 + BYTES  # tokens that every vocabulary holds; the characters of the sentences come on top
 
 
 def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
 
-    It holds 4 special tokens, 256 bytes, every character of the text, then the merges. The same sentences give the same
-    bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign. Raises an
-    InputError if the text has too many characters for `vocab_size`, or too few possible merges.
+    It holds 4 special tokens, 256 bytes, every character of the sentences, then the merges. The same sentences give the
+    same bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign.
+    Raises an InputError if the sentences have too many characters for `vocab_size`, or too few possible merges.
     """
     model, errors = io.BytesIO(), list[BaseException]()
 
@@ -59,48 +56,32 @@ def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
             minloglevel=3,
         )
     except RuntimeError as error:
-        raise (errors or [_explain(error, vocab_size)])[0] from None
+        if errors:
+            raise errors[0] from None
+        place = f"data.vocab_size = {vocab_size}"
+        if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            tokens = f"{FIXED - BYTES} special tokens, {BYTES} bytes and every character"
+            raise InputError(f"{place}: must be at least {least[1]} for this dataset ({tokens}); raise it") from None
+        if most := re.search(r"too high .* value <= (\d+)", str(error)):
+            raise InputError(f"{place}: must be at most {most[1]}, or no merges are left; lower it") from None
+        raise
     return model.getvalue()
 
 
-def _explain(error: RuntimeError, vocab_size: int) -> Exception:
-    """Return an InputError for a vocabulary that does not fit the text, otherwise sentencepiece's own error."""
-    place = f"data.vocab_size = {vocab_size}"
-    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-        tokens = f"{FIXED - BYTES} special tokens, {BYTES} bytes and every character"
-        return InputError(f"{place}: must be at least {least[1]} for this text ({tokens}); raise it")
-    if greatest := re.search(r"too high .* value <= (\d+)", str(error)):
-        return InputError(f"{place}: must be at most {greatest[1]}, as this text allows no more merges; lower it")
-    return error
-
-
 class Tokenizer:
-    """Text to token ids and back. model: sentencepiece's model, or the path of its file."""
+    """Sentences to token ids and back, by a model of sentencepiece."""
 
-    def __init__(self, model: bytes | Path):
-        proto = model if isinstance(model, bytes) else Path(model).read_bytes()
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto, num_threads=1)
-        self._word = lru_cache(MOST_WORDS)(self._encode_word)
+    def __init__(self, model: bytes):
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
     def encode(self, sentences: Sequence[str]) -> Tokens:
-        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none.
-
-        No token reaches over a blank, so a sentence has the tokens of its words. Each word is split once: a text has
-        far fewer words than places where they stand.
-        """
-        flat, ends = array("I"), array("q", [0])
-        for sentence in sentences:
-            for word in sentence.split(" ") if sentence else ():
-                flat.extend(self._word(word))
-            ends.append(len(flat))
-        return Tokens(np.asarray(flat), np.asarray(ends))
-
-    def _encode_word(self, word: str) -> array:
-        ids = self._processor.encode(word or " ")  # between two blanks is a word that alone would be an empty sentence
-        return array("I", ids if word else ids[:1])
+        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none."""
+        rows = self._processor.encode(list(sentences), num_threads=-1)  # all cores
+        flat = np.fromiter(itertools.chain.from_iterable(rows), np.uint32)
+        return Tokens.of(flat, [len(row) for row in rows])
 
     def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Return the text of each sentence on one line. PAD, BOS and EOS are left out.

@@ -58,12 +58,9 @@ class Parsing(Task):
         if data.path is None:
             from transformer_pl.data import synthetic
 
-            place, fingerprint = "the synthetic corpus", {"corpus": "synthetic trees", "version": synthetic.VERSION}
-            return Corpus(
-                fingerprint | {"linearising": LINEARISING},
-                f"the trees of {place}, version {synthetic.VERSION}",
-                lambda split: read_trees(synthetic.trees(split), f"{place}, {split}"),
-            )
+            place = f"the trees of the synthetic corpus, version {synthetic.VERSION}"
+            fingerprint = {"corpus": "synthetic trees", "version": synthetic.VERSION, "linearising": LINEARISING}
+            return Corpus(fingerprint, place, lambda split: read_trees(synthetic.trees(split), f"{place}, {split}"))
         described, splits = split_files(data.path, data, [("mrg",), ("trees",)])
 
         def pairs(split: str) -> Iterator[Pair]:
@@ -89,11 +86,11 @@ class Parsing(Task):
         return "sentence", "tree"
 
 
-def read_trees(text: Iterable[str], place: str) -> Iterator[Pair]:
+def read_trees(written: Iterable[str], place: str) -> Iterator[Pair]:
     """Yield the words and the linear form of each tree. Raises an InputError with the line of the first mistake."""
     stack: list[list] = []  # the brackets that are open: each its label, then its word or brackets
     number = 0
-    for number, line in enumerate(text, start=1):
+    for number, line in enumerate(written, start=1):
         for token in TOKEN.findall(line):
             if token == "(":
                 stack.append([])
@@ -106,7 +103,10 @@ def read_trees(text: Iterable[str], place: str) -> Iterator[Pair]:
             node = stack.pop()
             if not stack and all(isinstance(child, list) for child in node):
                 node = ["", *node]
-            if not _is_node(node):
+            label, *children = node or [[]]
+            is_leaf = len(children) == 1 and isinstance(children[0], str)
+            is_inner = bool(children) and all(isinstance(child, list) for child in children)
+            if not isinstance(label, str) or not (is_leaf or is_inner):
                 rule = "must hold a label, then a word or brackets"
                 raise InputError(f"{place} line {number}: the bracket {rule}, but holds {shown(node)}; fix the tree")
             if stack:
@@ -116,13 +116,6 @@ def read_trees(text: Iterable[str], place: str) -> Iterator[Pair]:
                 yield " ".join(words), " ".join(linear)
     if stack:
         raise InputError(f"{place} line {number}: the last tree must be closed, but is not; complete it")
-
-
-def _is_node(node: list) -> bool:
-    """A label with one word, or with one bracket or more."""
-    label, *children = node or [[]]
-    is_leaf = len(children) == 1 and isinstance(children[0], str)
-    return isinstance(label, str) and (is_leaf or (bool(children) and all(isinstance(one, list) for one in children)))
 
 
 def _linear(node: list[Any], is_root: bool = False) -> tuple[list[str], list[str]]:

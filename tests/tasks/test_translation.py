@@ -1,4 +1,4 @@
-"""Scores are sacreBLEU's own."""
+"""Which corpus the keys name; scores are sacreBLEU's own."""
 
 import math
 from collections import Counter
@@ -6,12 +6,27 @@ from collections import Counter
 import numpy as np
 import pytest
 import sacrebleu
+from corpora import mistake
 
+from transformer_pl.config import Config, Data
 from transformer_pl.config.levels import Level, resolve
-from transformer_pl.tasks.bleu import corpus_score, paper_tokens, tokenised_bleu
-from transformer_pl.tasks.translation import Translation
+from transformer_pl.data import synthetic
+from transformer_pl.task import open_corpus
+from transformer_pl.tasks.translation import Translation, paper_tokens, tokenised_bleu
 
 pytestmark = pytest.mark.core
+
+
+def test_without_a_place_the_corpus_is_the_synthetic_one_in_both_directions():
+    corpus, turned = open_corpus(Data()), open_corpus(Data(source="de", target="en"))
+    assert corpus.fingerprint == {"corpus": "synthetic", "version": synthetic.VERSION}
+    assert list(corpus.pairs("val")) == [tuple(pair) for pair in synthetic.pairs("val")]
+    assert list(turned.pairs("val")) == [(de, en) for en, de in synthetic.pairs("val")]
+
+
+@pytest.mark.parametrize(("keys", "named"), [({"target": "fr"}, "data.target = fr"), ({"target": "en"}, "data.source")])
+def test_languages_that_cannot_be(keys, named):
+    assert named in mistake(None, **keys)
 
 
 @pytest.mark.parametrize("length", [1, 3, 12])
@@ -21,7 +36,7 @@ def test_the_score_of_a_set_equals_sacrebleu_s_bit_for_bit(length):
     references = [" ".join(rng.choice(words, length)) for _ in range(40)]
     hypotheses = [" ".join(word for word in text.split() if rng.random() > 0.2) for text in references]
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    found = corpus_score(hypotheses, references)
+    found = Translation().score(hypotheses, references, Config())
     assert found.metrics["bleu"] == bleu.corpus_score(hypotheses, [references]).score
     assert found.metrics["chrf"] == chrf.corpus_score(hypotheses, [references]).score
     assert found.signature == str(bleu.get_signature()) and len(found.statistics) == 40
@@ -35,7 +50,7 @@ def test_a_language_without_blanks_between_words_has_its_tokeniser():
     chinese = sacrebleu.BLEU(trg_lang="zh")
     assert scores.metrics["bleu"] == chinese.corpus_score(hypotheses, [references]).score > 50
     assert scores.signature == str(chinese.get_signature())
-    assert corpus_score(hypotheses, references).metrics["bleu"] == 0
+    assert Translation().score(hypotheses, references, Config()).metrics["bleu"] == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
