@@ -77,21 +77,6 @@ def test_typed_lines_are_answered_one_by_one(smoke, trial):
     assert process.returncode == 0 and b"Ctrl-D" in completed
 
 
-@pytest.mark.slow
-def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
-    """Also after a byte order mark. A closed input is one message."""
-    words = [sys.executable, "-m", "transformer_pl.translate", str(trial.folder)]
-    latin = os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
-    plain, marked = (
-        subprocess.run(words, cwd=ROOT, env=latin, capture_output=True, input=mark + "„a dog“ sees …\n".encode())
-        for mark in (b"", "\ufeff".encode())
-    )
-    assert plain.returncode == marked.returncode == 0, plain.stderr + marked.stderr
-    assert plain.stdout.decode() == marked.stdout.decode()
-    closed = subprocess.run(["bash", "-c", '"$@" <&-', "bash", *words], cwd=ROOT, capture_output=True, check=False)
-    assert closed.returncode == 2 and b"Traceback" not in closed.stderr
-
-
 @pytest.mark.parametrize("missing", ["weights.pt", "data"])
 def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, trial, tmp_path, missing):
     """As in an archive of results."""

@@ -58,8 +58,6 @@ def main(argv: list[str]) -> int:
             f"--n-best {options.n_best}: must be at most decode.beam, {config.decode.beam}; raise --beam too"
         )
     lines = _lines(options.file)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale: a translation may hold any character
     trial = Trial(result["folder"])
     prepared = Prepared(trial.folder.parents[1] / "data" / str(trial.data()))
     sides = " to ".join(task_of(config.data).sides(config.data))
@@ -68,20 +66,20 @@ def main(argv: list[str]) -> int:
 
     tokenizer, number = prepared.tokenizer, 0
     try:
-        with trained_model(config, prepared, trial) as model:
-            for sentences in lines:
-                source = tokenizer.encode([sentence for sentence in sentences if sentence.strip()])
-                n_best = max(1, options.n_best)
-                translations = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
-                for sentence in sentences:
-                    number += 1
-                    best = next(translations) if sentence.strip() else []
-                    texts = tokenizer.decode([hypothesis.tokens for hypothesis in best])
-                    if not options.n_best:
-                        print(texts[0] if texts else "", flush=True)
-                        continue
-                    for hypothesis, text in zip(best, texts, strict=True):
-                        print(f"{number}\t{hypothesis.score:.4f}\t{text}", flush=True)
+        model = trained_model(config, prepared, trial)
+        for sentences in lines:
+            source = tokenizer.encode([sentence for sentence in sentences if sentence.strip()])
+            n_best = max(1, options.n_best)
+            translations = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
+            for sentence in sentences:
+                number += 1
+                best = next(translations) if sentence.strip() else []
+                texts = tokenizer.decode([hypothesis.tokens for hypothesis in best])
+                if not options.n_best:
+                    print(texts[0] if texts else "", flush=True)
+                    continue
+                for hypothesis, text in zip(best, texts, strict=True):
+                    print(f"{number}\t{hypothesis.score:.4f}\t{text}", flush=True)
     except (RuntimeError, FloatingPointError) as error:
         remedy = "; try a smaller --beam" if "out of memory" in str(error) else ""
         raise InputError(f"{trial.folder}: cannot be translated with: {described(error)}{remedy}") from None
@@ -95,11 +93,8 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
             text: TextIO = io.StringIO(file.read_bytes().decode("utf-8-sig"), newline="\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {error}; fix it") from None
-    elif isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
-        text = sys.stdin
     else:
-        raise InputError("standard input: must be open, as no FILE is given, but is closed; give a FILE")
+        text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="replace", newline="\n")
     typed = text.isatty()
     if typed:
         print("type a sentence, end with Ctrl-D", file=sys.stderr)

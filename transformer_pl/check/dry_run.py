@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.check.properties import small_model
+from transformer_pl.check.small_model import small_model
 from transformer_pl.config import Sizes, not_papers
 from transformer_pl.config.components import component_names, import_component, named
 from transformer_pl.model import MultiHeadAttention, Transformer

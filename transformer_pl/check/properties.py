@@ -6,77 +6,35 @@ start at zero are moved: a component that begins as the identity would show noth
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.config import PAD, Sizes
+from transformer_pl.check.small_model import (
+    SEED,
+    SENTENCES,
+    SOURCE_LENGTH,
+    SPECIAL_TOKENS,
+    TARGET_LENGTH,
+    Subject,
+    difference,
+    logits,
+    move_zeros,
+    rebuilt,
+    small_model,
+)
+from transformer_pl.config import PAD
 from transformer_pl.config.components import build
-from transformer_pl.model import Mask, Transformer
+from transformer_pl.model import Mask
 from transformer_pl.model.beam_search import CachedSteps
 
-SPECIAL_TOKENS = 4  # ids below are special tokens
-SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
 LONG = 80  # longer than 64
-SEED = 1
 
 # Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
 SAME_SHAPES = 1e-5  # where tensors have the same shapes
 ROUNDING = 1e-4  # where shapes differ, and with them the order of sums
 ROUNDING_BFLOAT16 = 0.1
 GRADIENT_TRIES = 32  # models; a mixture of experts does not use each of its experts in every model
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What is measured
-
-
-class Subject(NamedTuple):
-    """A model to measure, and sentences: of one of them the source is padded, of another the target."""
-
-    config: Sizes
-    model: Transformer
-    source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
-    target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
-
-
-def small_model(config: Sizes, seed: int = SEED) -> Subject:
-    """A model with these sizes and random sentences."""
-    torch.manual_seed(seed)
-    model = Transformer(config)
-    move_zeros(model)
-    source, target = (
-        torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
-        for length in (SOURCE_LENGTH, TARGET_LENGTH)
-    )
-    source[1, SOURCE_LENGTH - 6 :] = PAD
-    target[2, TARGET_LENGTH - 5 :] = PAD
-    return Subject(config, model, source, target)
-
-
-@torch.no_grad()
-def move_zeros(module: nn.Module) -> None:
-    """Move the weights that start at zero."""
-    for parameter in module.parameters():
-        parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
-
-
-def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
-    """A model built anew, with the weights of this one and the same sentences."""
-    config = subject.config._replace(p_drop=p_drop)
-    torch.manual_seed(seed)
-    model = Transformer(config)
-    model.load_state_dict(subject.model.state_dict())
-    return subject._replace(config=config, model=model)
-
-
-def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
-    """Logits (B, L, V); random numbers, such as those of stochastic depth, are the same in every call."""
-    if not subject.config.p_drop:
-        torch.manual_seed(SEED)
-    with torch.no_grad():
-        return subject.model(subject.source if source is None else source, subject.target if target is None else target)
 
 
 def mode_name(training: bool) -> str:
@@ -106,28 +64,6 @@ def with_each_token_changed(
     after = logits(subject, changed, target) if side == "source" else logits(subject, source, changed)
     sentences = len(subject.source)
     yield from zip(positions, before.split(sentences), after.split(sentences), strict=True)
-
-
-def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
-    """Where two tensors differ most, and by how much; empty if by no more than the limit.
-
-    They are (sentences, positions, V), or (sentences, V) of one position. where: the (sentences, positions) that count.
-    """
-    found, expected = (x.double() if x.dim() == 3 else x.double()[:, None] for x in (found, expected))
-    by_position = (found - expected).abs().amax(-1).nan_to_num(nan=torch.inf)  # (sentences, positions)
-    if where is not None:
-        by_position = by_position.masked_fill(~where, 0)
-    greatest = by_position.max().item() / max(expected.std().item(), 1e-12)
-    if greatest <= limit:
-        return ""
-    sentence, at = divmod(int(by_position.argmax()), by_position.shape[1])
-    return f"sentence {sentence}, position {position + at}, by {greatest:.2g} standard deviations"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The properties
-
-Property = Callable[[Subject], str | None]
 
 
 def the_logits_are_finite(subject: Subject) -> str | None:
@@ -374,7 +310,7 @@ def bfloat16_is_close(subject: Subject) -> str | None:
     return None
 
 
-PROPERTIES: dict[str, Property] = {
+PROPERTIES: dict[str, Callable[[Subject], str | None]] = {
     check.__name__: check
     for check in (
         the_logits_are_finite,

@@ -197,8 +197,8 @@ def _short_sentences(text: Prepared) -> list[tuple[dict[str, Any], Batch]]:
 def _weights(one: PlannedTrial, batches: Sequence[Batch]) -> list[dict[str, dict[str, Any]]]:
     """The packed weights of a trial for each batch, by site, empty where no layer reports any. Its model is in memory
     during this call alone."""
-    with trained_model(one.config, one.prepared, one.trial) as model:
-        maps = [attention_maps(model, batch.source, batch.target_in) for batch in batches]
+    model = trained_model(one.config, one.prepared, one.trial)
+    maps = [attention_maps(model, batch.source, batch.target_in) for batch in batches]
     return [{site: _pack(torch.cat(layers).cpu()) for site, layers in by_site.items()} for by_site in maps]
 
 

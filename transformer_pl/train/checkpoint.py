@@ -15,11 +15,10 @@ from typing import Any, cast
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import put_in_place
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import put_in_place, reading
 from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
 from transformer_pl.train.module import TransformerModule
 
@@ -27,9 +26,8 @@ from transformer_pl.train.module import TransformerModule
 class Checkpoints(L.Callback):
     """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and on SIGINT or SIGTERM.
 
-    `last.ckpt` is the newest, `previous.ckpt` the one before it. With `average` k > 1 the weights of the last k
-    validations are kept too (Section 6.1); the end of the training counts as one. Nothing is saved of a training that
-    has diverged.
+    `last.ckpt` is the newest. With `average` k > 1 the weights of the last k validations are kept too (Section 6.1);
+    the end of the training counts as one. Nothing is saved of a training that has diverged.
     """
 
     def __init__(
@@ -43,20 +41,12 @@ class Checkpoints(L.Callback):
         self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
 
     def newest(self) -> tuple[Path | None, int]:
-        """The newest checkpoint that can be loaded, and its step; None and 0 without one.
-
-        One that cannot be loaded is renamed, with a warning.
-        """
-        for path in (self.folder / "last.ckpt", self.folder / "previous.ckpt"):
-            if path.exists():
-                try:
-                    return path, torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"]
-                except Exception as error:  # torch raises nearly anything for bytes that it cannot read
-                    if not getattr(rank_zero_only, "rank", 0):
-                        aside = path.replace(f"{path}.damaged")
-                        reason = (str(error) or type(error).__name__).splitlines()[0]
-                        warn(f"{path}: cannot be loaded: {reason}; it is now {aside.name}, and an older one is used")
-        return None, 0
+        """The newest checkpoint, and its step; None and 0 without one."""
+        path = self.folder / "last.ckpt"
+        if not path.exists():
+            return None, 0
+        with reading(path, f"remove {self.folder} to train the trial anew"):
+            return path, torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"]
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
         """The mean of the weights of the last k validations, or of all if there were fewer; None where k = 1.
@@ -130,13 +120,11 @@ class Checkpoints(L.Callback):
                 put_in_place(self.folder / "new.weights", self.folder / f"weights.{trainer.global_step:09d}.pt")
                 for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                     old.unlink()
-        new, last = self.folder / "new.ckpt", self.folder / "last.ckpt"
+        new = self.folder / "new.ckpt"
         trainer.save_checkpoint(new)
         self._saved = time.monotonic()
         if trainer.is_global_zero:
-            if last.exists():
-                last.replace(self.folder / "previous.ckpt")
-            put_in_place(new, last)
+            put_in_place(new, self.folder / "last.ckpt")
 
     def state_dict(self) -> dict[str, Any]:
         random_states: list[Any] = [_random_state()]  # by rank
