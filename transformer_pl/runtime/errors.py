@@ -75,17 +75,13 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 def described(error: BaseException) -> str:
     """An exception with the file and line that it came from: the innermost of the user's own, where there is one."""
-    place = "import"
+    calls = [(call.filename, call.lineno) for call in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
-        place = f"{error.filename}, line {error.lineno}"
-    else:
-        frames = [(frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__))]
-        calls = [one for one in frames if "importlib" not in one[0] and not one[0].startswith("<")]
-        others = [one for one in calls if not installed(one[0])]
-        users = [one for one in others if not Path(one[0]).is_relative_to(CORE)]
-        if found := users or others or calls:
-            place = f"{found[0][0]}, line {found[0][1]}"
-    return f"{place}: {type(error).__name__}: {error}"
+        calls.append((error.filename or "", error.lineno))
+    others = [call for call in calls if not call[0].startswith("<") and not installed(call[0])]
+    users = [call for call in others if not Path(call[0]).is_relative_to(CORE)]
+    file, line = (users or others or calls or [("import", None)])[-1]
+    return f"{file}, line {line}: {type(error).__name__}: {error}"
 
 
 def installed(file: str) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import Progress, TaskID
@@ -68,25 +68,25 @@ def shown_stages(console: Console) -> Iterator[Callable[[str, int, int | None], 
         yield show
 
 
-class LogStream:
+class LogStream(io.TextIOBase):
     """A text stream that writes to another stream and to a log file."""
 
-    def __init__(self, stream: TextIO, log: BinaryIO):
+    def __init__(self, stream: TextIO, log: TextIO):
         self._stream, self._log = stream, log
 
     def write(self, text: str) -> int:
         with suppress(OSError):  # a full disk: the terminal still gets the text
-            self._log.write(text.encode(errors="replace"))
+            self._log.write(text)
         return self._stream.write(text)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Append standard output and standard error to a log file, unless standard output is that file already."""
-    with path.open("ab", buffering=0) as log:
+    with path.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
         if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
             yield
         else:
