@@ -1,9 +1,8 @@
 """How processes stop on SIGINT and SIGTERM."""
 
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
@@ -61,9 +60,3 @@ def postponed() -> Iterator[None]:
             signal.signal(signum, handler)
         if arrived:
             signal.raise_signal(arrived[0])
-
-
-def kill(leader: int) -> None:
-    """Kill a process that leads a process group, and all of the group."""
-    with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)

@@ -25,7 +25,7 @@ from transformer_pl.runtime.environment import TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.task import open_corpus
-from transformer_pl.train.wandb_run import WandbRun, summary
+from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
 from transformer_pl.trials.trial_run import TrialRun
@@ -113,7 +113,9 @@ def _report_ended(run: TrialRun) -> int:
         wandb = WandbRun(**run.labels())
         if result:
             wandb.tell(log={"step": result["steps"], **result["metrics"]})
-        wandb.tell(summary=summary(result) if result else {"diverged_at_step": step})
+            wandb.tell_summary(result)
+        else:
+            wandb.tell(summary={"diverged_at_step": step})
         wandb.finish(0 if result else 1)
     return 0 if result else 1
 

@@ -24,7 +24,6 @@ from transformer_pl.task import task_of
 from transformer_pl.train import fit
 from transformer_pl.train.evaluate import evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger
-from transformer_pl.train.wandb_run import summary
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.cost import training_cost
 from transformer_pl.trials.lock import Lost
@@ -144,7 +143,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         }
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
-        wandb.tell(summary=summary(result))
+        wandb.tell_summary(result)
     return result
 
 

@@ -49,6 +49,10 @@ class WandbRun:
                 self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
 
+    def tell_summary(self, result: dict[str, Any]) -> None:
+        """Send what W&B's table of runs shows of a result beside the metrics."""
+        self.tell(summary={key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")})
+
     def finish(self, exit_code: int = 0) -> None:
         """End the run. W&B has SEND_S to send the rest, or END_S where its server does not answer."""
         if self._process and self._process.stdin:
@@ -59,14 +63,6 @@ class WandbRun:
                 self._process.wait(SEND_S + END_S)  # it ends itself earlier
             if self._process.returncode != 0:
                 print("W&B: logging stopped before its end; all metrics are in metrics.jsonl", flush=True)
-
-
-def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """What W&B's table of runs shows of a result beside the metrics. val/loss.fall: see trials/convergence.py."""
-    shown = {key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")}
-    if ended := result.get("convergence"):
-        shown |= {"val/loss.fall": ended["fall"], "val/loss.fall_noise": ended["noise"]}
-    return shown
 
 
 # ---------------------------------------------------------------------------------------------------------------------
