@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -174,8 +173,8 @@ def test_a_server_that_hangs_delays_no_step_and_the_end_by_five_seconds(server, 
     wait_for(lambda: are_gone([own, *others]), 10)
 
 
-@pytest.mark.slow  # it waits for as long as W&B may take to send what is queued
-def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(tmp_path):
+@pytest.mark.slow
+def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(server, tmp_path):
     program = f"""if True:
         import time
         from transformer_pl.train.wandb_run import WandbRun
@@ -184,6 +183,6 @@ def test_w_and_b_ends_where_it_hangs_and_its_trial_was_killed(tmp_path):
     """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as trial:
         own, others = family(trial.pid)
-        os.kill(others[0], signal.SIGSTOP)
+        server.hangs.set()
         trial.kill()
     wait_for(lambda: are_gone([own, *others]), SEND_S + 15)

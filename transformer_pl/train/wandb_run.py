@@ -54,14 +54,17 @@ class WandbRun:
         self.tell(summary={key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")})
 
     def finish(self, exit_code: int = 0) -> None:
-        """End the run. W&B has SEND_S to send the rest, or END_S where its server does not answer."""
+        """End the run. W&B has SEND_S to send the rest, or END_S where its server does not answer.
+
+        After another exit code than 0 this process waits for END_S at most, and W&B's goes on alone.
+        """
         if self._process and self._process.stdin:
             self.tell(finish=exit_code)
             with suppress(OSError):
                 self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(SEND_S + END_S)  # it ends itself earlier
-            if self._process.returncode != 0:
+                self._process.wait(END_S if exit_code else SEND_S + END_S)  # it ends itself earlier
+            if self._process.returncode:
                 print("W&B: logging stopped before its end; all metrics are in metrics.jsonl", flush=True)
 
 
@@ -78,7 +81,7 @@ def _main() -> None:
         _keep_run()
     except Exception as error:
         print(f"W&B: {type(error).__name__}: {error}", flush=True)
-        _kill()  # W&B's own exit handlers would wait for the server
+        os._exit(1)  # W&B's own exit handlers would wait for the server; its service ends with this process
 
 
 def _read() -> None:
@@ -89,11 +92,7 @@ def _read() -> None:
     ended = time.monotonic()
     seconds = END_S if _server and why_unreachable(_server, END_S) else SEND_S
     time.sleep(max(0.0, ended + seconds - time.monotonic()))
-    _kill()
-
-
-def _kill() -> None:
-    os.killpg(os.getpid(), signal.SIGKILL)  # W&B's service belongs to the group
+    os._exit(1)
 
 
 def _keep_run() -> None:
