@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import yaml
@@ -55,7 +54,7 @@ def reading(path: Path, remedy: str) -> Iterator[Path]:
         yield path
     except InputError:
         raise
-    except (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, UnpicklingError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or repr(error)
         raise InputError(f"{path}: must be as it was written, but cannot be read: {reason}; {remedy}") from None
 

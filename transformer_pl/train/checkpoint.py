@@ -18,7 +18,7 @@ import torch
 
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import put_in_place, reading
+from transformer_pl.runtime.files import put_in_place
 from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
 from transformer_pl.train.module import TransformerModule
 
@@ -45,8 +45,11 @@ class Checkpoints(L.Callback):
         path = self.folder / "last.ckpt"
         if not path.exists():
             return None, 0
-        with reading(path, f"remove {self.folder} to train the trial anew"):
+        try:
             return path, torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"]
+        except Exception as error:  # torch raises nearly anything for bytes that it cannot read
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(f"{path}: cannot be loaded: {reason}; remove it to train the trial anew") from None
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
         """The mean of the weights of the last k validations, or of all if there were fewer; None where k = 1.
