@@ -10,7 +10,7 @@ from helpers import ROOT
 PACKAGE = ROOT / "transformer_pl"
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 DOORS = {
-    "wandb": "transformer_pl.train.wandb_process",
+    "wandb": "transformer_pl.train.wandb_run",
     "datasets": "transformer_pl.data.hub",
     "pyarrow": "transformer_pl.data.files",
     "sacrebleu": "transformer_pl.tasks.translation",

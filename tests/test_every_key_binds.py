@@ -301,11 +301,10 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
     trainers = {name: config.trainer.model_copy(update={"accelerator": name}) for name in ("cpu", "auto")}
     on_cpu, on_gpu = (config.model_copy(update={"trainer": trainers[name]}) for name in ("cpu", "auto"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with trained_model(on_cpu, prepared, made.trial) as model:
-        assert next(model.parameters()).device.type == "cpu"
+    assert next(trained_model(on_cpu, prepared, made.trial).parameters()).device.type == "cpu"
     no_gpu = nullcontext() if gpu else pytest.raises((AssertionError, RuntimeError))
-    with no_gpu, trained_model(on_gpu, prepared, made.trial) as model:
-        assert next(model.parameters()).device.type == "cuda"
+    with no_gpu:
+        assert next(trained_model(on_gpu, prepared, made.trial).parameters()).device.type == "cuda"
 
 
 @binds("data.val_count", "data.test_count")

@@ -13,7 +13,6 @@ import torch
 from helpers import little_text
 
 from transformer_pl.runtime import signals
-from transformer_pl.train import logger
 from transformer_pl.train.__main__ import main
 from transformer_pl.trials.trial import Trial
 
@@ -31,25 +30,12 @@ TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
 }
 
 
-class NoRun(logger.WandbLogger):
-    """Without W&B's process, which takes longer to start than a trial takes here."""
-
-    def __init__(self, **about: Any):
-        pass
-
-    def tell(self, **values: Any) -> None:
-        pass
-
-    def finish(self, *values: Any, **options: Any) -> None:
-        pass
-
-
 @contextmanager
 def in_a_command() -> Iterator[None]:
     """As in a command's own process: its signal handlers. No W&B. What a command changes is as before afterwards."""
     threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
-        patch.setattr(logger, "WandbLogger", NoRun)
+        patch.setenv("WANDB_MODE", "disabled")
         signals.install_handler(signals.raise_stopped)
         try:
             yield

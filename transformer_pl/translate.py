@@ -68,20 +68,20 @@ def main(argv: list[str]) -> int:
 
     tokenizer, number = prepared.tokenizer, 0
     try:
-        with trained_model(config, prepared, trial) as model:
-            for sentences in lines:
-                source = tokenizer.encode([sentence for sentence in sentences if sentence.strip()])
-                n_best = max(1, options.n_best)
-                translations = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
-                for sentence in sentences:
-                    number += 1
-                    best = next(translations) if sentence.strip() else []
-                    texts = tokenizer.decode([hypothesis.tokens for hypothesis in best])
-                    if not options.n_best:
-                        print(texts[0] if texts else "", flush=True)
-                        continue
-                    for hypothesis, text in zip(best, texts, strict=True):
-                        print(f"{number}\t{hypothesis.score:.4f}\t{text}", flush=True)
+        model = trained_model(config, prepared, trial)
+        for sentences in lines:
+            source = tokenizer.encode([sentence for sentence in sentences if sentence.strip()])
+            n_best = max(1, options.n_best)
+            translations = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
+            for sentence in sentences:
+                number += 1
+                best = next(translations) if sentence.strip() else []
+                texts = tokenizer.decode([hypothesis.tokens for hypothesis in best])
+                if not options.n_best:
+                    print(texts[0] if texts else "", flush=True)
+                    continue
+                for hypothesis, text in zip(best, texts, strict=True):
+                    print(f"{number}\t{hypothesis.score:.4f}\t{text}", flush=True)
     except (RuntimeError, FloatingPointError) as error:
         remedy = "; try a smaller --beam" if "out of memory" in str(error) else ""
         raise InputError(f"{trial.folder}: cannot be translated with: {described(error)}{remedy}") from None

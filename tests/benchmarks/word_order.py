@@ -34,10 +34,10 @@ def main() -> None:
         "in random order": in_random_order(source, np.random.default_rng(1)),
         "of the next sentence": source.take(np.roll(np.arange(len(source)), -1)),
     }
-    with trained_model(config, prepared, trial) as model:
-        for name, one in sources.items():
-            loss = reference_likelihood(model, Split(one, target), config.trainer.eval_tokens).loss
-            print(f"source {name}: {loss:.2f}")
+    model = trained_model(config, prepared, trial)
+    for name, one in sources.items():
+        loss = reference_likelihood(model, Split(one, target), config.trainer.eval_tokens).loss
+        print(f"source {name}: {loss:.2f}")
 
 
 def in_random_order(sentences: Tokens, rng: np.random.Generator) -> Tokens:

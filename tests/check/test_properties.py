@@ -7,7 +7,8 @@ import small_models
 from helpers import ROOT
 from shipped_components import components
 
-from transformer_pl.check.properties import PROPERTIES, small_model
+from transformer_pl.check.properties import PROPERTIES
+from transformer_pl.check.small_model import small_model
 from transformer_pl.config import Sizes
 
 SHIPPED = components() | {  # so small that they matter in short sentences

@@ -7,7 +7,8 @@ import small_models
 import torch
 from torch import nn
 
-from transformer_pl.check.properties import PROPERTIES, small_model
+from transformer_pl.check.properties import PROPERTIES
+from transformer_pl.check.small_model import small_model
 from transformer_pl.data.batches import PAD
 from transformer_pl.model import (
     Mask,

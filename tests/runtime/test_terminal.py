@@ -3,25 +3,7 @@
 import io
 import sys
 
-import pytest
-
-from transformer_pl.runtime.terminal import command_console, say
-
-
-class Closed(io.StringIO):
-    """A pipe whose reader has ended, such as `| head`."""
-
-    def write(self, text):
-        raise BrokenPipeError
-
-
-def test_a_reader_that_ends_early_is_an_error_of_the_pipe_and_ends_no_process():
-    console = command_console()
-    console.file = Closed()
-    with pytest.raises(BrokenPipeError):
-        say(console, "a line")
-    with pytest.raises(BrokenPipeError):
-        console.print("a line")
+from transformer_pl.runtime.terminal import command_console
 
 
 def test_an_output_that_lacks_a_character_shows_another(monkeypatch):

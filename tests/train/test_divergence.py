@@ -12,10 +12,9 @@ from helpers import a_result
 from lightning import Callback
 from small_trainings import Signals, config, fit
 
-from transformer_pl.config.component_sources import keep_sources
 from transformer_pl.train.checkpoint import Checkpoints
 from transformer_pl.train.evaluate import evaluate_trial
-from transformer_pl.train.logger import MetricsFile
+from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.trials.metrics import Diverged, perplexity
 from transformer_pl.trials.trial import Trial
@@ -83,7 +82,6 @@ def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, module):
     with pytest.raises(Diverged) as caught:
         fit(prepared, settings, Checkpoints(tmp_path / "checkpoints", 1))
     assert caught.value.step == 6 and not weights_on_disk(tmp_path / "checkpoints")
-    keep_sources(settings.model, trial.sources)
     weights = TransformerModule(settings, len(prepared.tokenizer)).model.state_dict()
     for factor in (1, math.nan):
         trial.save_weights({name: value * factor for name, value in weights.items()})
@@ -105,7 +103,7 @@ def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path):
     _, lines = fit(prepared, config(optim__max_steps=6), Shouts())
     (line,) = [line for _, line in lines if "val/ppl" in line]
     assert 710 < line["val/loss"] < math.inf and line["val/ppl"] == math.inf
-    trial, file = Trial(tmp_path), MetricsFile(tmp_path, 6)
+    trial, file = Trial(tmp_path), TrialLogger(tmp_path, 6)
     file.start(0)
     file.log_metrics(line, 6)
     file.close()

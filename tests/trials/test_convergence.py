@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import linregress
 from tiny_trials import train
 
-from transformer_pl.train.logger import wandb_summary
 from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
 from transformer_pl.trials.trial import Trial
 
@@ -126,8 +125,6 @@ def test_a_trial_keeps_how_it_ended(trial):
     ended = convergence(trial.metrics(), 10)
     assert ended.validations == 3 and trial.result()["convergence"] == ended._asdict()
     assert of_trial(trial) == ended
-    summary = wandb_summary(trial.result())
-    assert summary["val/loss.fall"] == ended.fall and summary["val/loss.fall_noise"] == ended.noise
 
 
 def test_of_a_trial_without_a_result_nothing_is_known(trial, tmp_path):

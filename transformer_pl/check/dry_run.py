@@ -1,16 +1,14 @@
 """The dry run: a small model with the given components runs before anything starts, so that mistakes show at once."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.check.properties import small_model
+from transformer_pl.check.small_model import small_model
 from transformer_pl.config import Sizes, not_papers
 from transformer_pl.config.components import component_names, import_component, named
-from transformer_pl.model import MultiHeadAttention, Transformer
 from transformer_pl.runtime.errors import InputError, described
 
 CALLS = {  # every argument is passed by its place, so that names are free
@@ -53,28 +51,20 @@ def _device(config: Sizes) -> str:
 
 
 def _run(config: Sizes, device: str) -> None:
-    """Run the model forward and backward. Every component must return the shape and the type of its slot."""
+    """Run the model forward and backward. Components must return the shape and the type of their slot."""
     with torch.random.fork_rng(devices=[]), torch.device(device):
         _, model, source, target = small_model(config)
         embedding = model.embedding
         for site, ids in (("encoder", source), ("decoder", target)):
             shape = (*ids.shape, config.d_model)
             _check("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
-        for slot, component in _components(model):
-            component.register_forward_hook(partial(_check_slot, slot))
+        for slot, component in not_papers(config).items():
+            for module in model.modules():
+                if type(module) is import_component(component.path):
+                    module.register_forward_hook(partial(_check_slot, slot))
         logits = model(source, target)
         _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
         logits.square().mean().backward()
-
-
-def _components(model: Transformer) -> Iterator[tuple[str, Any]]:
-    """Every component of the model with its slot, but for the embedding."""
-    yield from (("position", position) for position in model.position.values())
-    for layer in (*model.encoder, *model.decoder):
-        yield from (("self_attention", layer.self_attention), ("ffn", layer.ffn))
-        yield from (("residual", residual) for residual in layer.residual)
-    multi_head = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
-    yield from (("attention", module.attention) for module in multi_head)
 
 
 def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

@@ -84,7 +84,8 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     import torch
 
     from transformer_pl.check.dry_run import dry_run
-    from transformer_pl.check.properties import PROPERTIES, small_model
+    from transformer_pl.check.properties import PROPERTIES
+    from transformer_pl.check.small_model import small_model
 
     if "embedding" not in not_papers(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)

@@ -154,8 +154,8 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
             sentences = sentences or _short_sentences(shown[0].prepared)
             if one.prepared.folder != shown[0].prepared.folder:
                 continue
-            with trained_model(one.config, one.prepared, one.trial) as model:
-                maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
+            model = trained_model(one.config, one.prepared, one.trial)
+            maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
             for (picture, _), by_site in zip(sentences, maps, strict=True):
                 if packed := {site: _pack(torch.cat(layers).cpu()) for site, layers in by_site.items()}:
                     picture["rows"][sweep.rows[one.row].name] = packed

@@ -20,7 +20,7 @@ from types import ModuleType
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import GRACE_S
 
-IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.fit", "transformer_pl.train.evaluate"]
+IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.one_trial"]
 
 
 def context(on_gpu: bool = True) -> BaseContext:

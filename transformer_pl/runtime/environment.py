@@ -20,34 +20,6 @@ TRIAL = "TRANSFORMER_PL_TRIAL"  # the id of the trial
 PROJECT = NAME  # of W&B, unless a sweep file names another
 
 
-def avoid_spinning_threads() -> None:
-    """Let OpenMP's idle threads sleep, unless the user chose otherwise. Call it before torch is imported.
-
-    By default they spin, and two trials on the same cores slow each other down many times.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def keep_compiled_products() -> None:
-    """Let oneDNN keep the code of 4,096 products, unless the user chose otherwise. Call it before the first product.
-
-    It compiles a product of bfloat16 matrices for each shape. A training at scale multi30k has 3,000 shapes, and by
-    default oneDNN keeps 1,024 of them. With all of them a training of base takes 2.7 GB and not 2.3.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
-
-
-def chosen_thread_count() -> int | None:
-    """The number of threads that the user, or the sweep that started this process, has set; None where nobody has."""
-    number = os.environ.get("OMP_NUM_THREADS", "")
-    return int(number) if number.isdecimal() and int(number) else None
-
-
-def set_thread_count(threads: int) -> None:
-    """For the processes that Lightning starts: without it Lightning chooses a number itself."""
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-
-
 def set_wandb_group(group: str, project: str, sweep: str) -> None:
     """Group the W&B runs of the processes that this one starts. A project that the user chose stays.
 
@@ -61,11 +33,6 @@ def set_wandb_group(group: str, project: str, sweep: str) -> None:
 def sweep_of_this_process() -> str:
     """The name of the folder of the sweep that started this process, or `none`."""
     return os.environ.get(SWEEP, "none")
-
-
-def under_wandb_agent() -> bool:
-    """Whether W&B's agent started this process."""
-    return bool(os.environ.get("WANDB_SWEEP_ID"))
 
 
 def project_version() -> str:
@@ -121,8 +88,8 @@ def why_unreachable(address: str, seconds: float = 3.0) -> str | None:
 
 
 def _failure(address: str, seconds: float) -> str | None:
-    import http.client  # few commands need these
-    import ssl
+    import ssl  # few commands need these
+    from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, build_opener
 
@@ -130,7 +97,7 @@ def _failure(address: str, seconds: float) -> str | None:
         build_opener().open(Request(address, method="HEAD"), timeout=seconds).close()
     except HTTPError as error:
         error.close()
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         return None if isinstance(reason, ssl.SSLError) else str(reason)  # W&B may have a certificate that Python lacks
     return None

@@ -4,7 +4,7 @@ import difflib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,23 +76,14 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def described(error: BaseException) -> str:
-    """An exception with the file and line that it came from."""
-    return f"{error_place(error)}: {type(error).__name__}: {error}"
-
-
-def error_place(error: BaseException) -> str:
-    """The file and line that an exception came from: the innermost of the user's own files, where there is one."""
+    """An exception with the file and line that it came from: the innermost of the user's own, where there is one."""
+    calls = [(call.filename, call.lineno) for call in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}"
-    return innermost([(f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(error.__traceback__))])
-
-
-def innermost(calls: Sequence[tuple[str, int]]) -> str:
-    """Of calls, the innermost first, each a file and a line: the first in a user's own file, where there is one."""
-    calls = [(file, line) for file, line in calls if "importlib" not in file and not file.startswith("<")]
-    others = [(file, line) for file, line in calls if not installed(file)]
-    users = [(file, line) for file, line in others if not Path(file).is_relative_to(CORE)]
-    return next((f"{file}, line {line}" for file, line in (*users, *others, *calls)), "import")
+        calls.append((error.filename or "", error.lineno))
+    others = [call for call in calls if not call[0].startswith("<") and not installed(call[0])]
+    users = [call for call in others if not Path(call[0]).is_relative_to(CORE)]
+    file, line = (users or others or calls or [("import", None)])[-1]
+    return f"{file}, line {line}: {type(error).__name__}: {error}"
 
 
 def installed(file: str) -> bool:

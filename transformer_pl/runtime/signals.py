@@ -1,10 +1,8 @@
 """How processes stop on SIGINT and SIGTERM."""
 
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
@@ -62,23 +60,3 @@ def postponed() -> Iterator[None]:
             signal.signal(signum, handler)
         if arrived:
             signal.raise_signal(arrived[0])
-
-
-def kill(leader: int) -> None:
-    """Kill a process, its session and process group, and all their descendants, whatever their sessions.
-
-    W&B's service, for example, has a session of its own. If it hangs, it would survive its parent.
-    """
-    processes: dict[int, tuple[int, int]] = {}  # parent and session of each; empty where the system has no /proc
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has ended meanwhile
-            _, parent, _, session = path.read_bytes().rpartition(b")")[2].split()[:4]
-            processes[int(path.parent.name)] = int(parent), int(session)
-    doomed = {leader} | {pid for pid, (_, session) in processes.items() if session == leader}
-    while children := {pid for pid, (parent, _) in processes.items() if parent in doomed} - doomed:
-        doomed |= children
-    with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
-    for pid in sorted(doomed, key=lambda pid: pid == os.getpid()):  # itself last
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)

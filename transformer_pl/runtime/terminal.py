@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import Progress, TaskID
@@ -15,20 +15,13 @@ from rich.prompt import Confirm
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
 
 
-class CommandConsole(Console):
-    """A console that raises an error where nobody reads its output any more: rich would end the process."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
 def command_console() -> Console:
     """The console of a command's standard output. COLUMNS, where it is set, is its width."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
             sys.stdout.reconfigure(errors="replace")  # an output that has no Δ shows a question mark
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN
-    return CommandConsole(width=width, highlight=False, markup=False, emoji=False)
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def say(console: Console, line: object) -> None:
@@ -75,25 +68,25 @@ def shown_stages(console: Console) -> Iterator[Callable[[str, int, int | None], 
         yield show
 
 
-class LogStream:
+class LogStream(io.TextIOBase):
     """A text stream that writes to another stream and to a log file."""
 
-    def __init__(self, stream: TextIO, log: BinaryIO):
+    def __init__(self, stream: TextIO, log: TextIO):
         self._stream, self._log = stream, log
 
     def write(self, text: str) -> int:
         with suppress(OSError):  # a full disk: the terminal still gets the text
-            self._log.write(text.encode(errors="replace"))
+            self._log.write(text)
         return self._stream.write(text)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Append standard output and standard error to a log file, unless standard output is that file already."""
-    with path.open("ab", buffering=0) as log:
+    with path.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
         if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
             yield
         else:

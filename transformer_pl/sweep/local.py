@@ -15,7 +15,7 @@ from transformer_pl.runtime import children
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import cpu_cores, gpus
-from transformer_pl.runtime.signals import GRACE_S, Stopped, install_handler, kill, raise_stopped
+from transformer_pl.runtime.signals import GRACE_S, Stopped, install_handler, raise_stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.train.devices import accelerator, without_slurm
 
@@ -114,9 +114,9 @@ def ask_to_end(process: BaseProcess) -> None:
 
 
 def end(process: BaseProcess) -> None:
-    """Kill a trial, and whatever it has left behind in its session."""
-    assert process.pid is not None
-    kill(process.pid)
+    """Kill a trial, and whatever it has left behind in its process group."""
+    with suppress(ProcessLookupError, TypeError):
+        os.killpg(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
     process.join()
 
 

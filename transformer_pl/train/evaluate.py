@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, Config, Decode, sizes
-from transformer_pl.config.component_sources import kept_sources
+from transformer_pl.config.component_sources import changed_files, own_components
 from transformer_pl.data.batches import collate, eval_batches, padded
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
@@ -80,21 +80,28 @@ def best_translations(
     return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
 
 
-@contextmanager
-def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Iterator[Transformer]:
-    """The model of a trained trial, on a GPU if there is one. Its components are those that were trained.
+def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
+    """The model of a trained trial, on a GPU if there is one.
 
-    Raises an InputError for weights that do not fit.
+    Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
-    with kept_sources(config.model, trial.sources):
-        model = Transformer(sizes(config.model, len(prepared.tokenizer)))
-        weights = trial.folder / "weights.pt"
-        try:
-            model.load_state_dict(torch.load(weights, weights_only=True))
-        except Exception as error:  # torch raises nearly anything for bytes that it cannot read
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
-        yield model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
+    if changed := changed_files(own_components(config.model).values(), trial.sources):
+        raise InputError(
+            f"{', '.join(map(str, changed))}: must be the code that {trial.folder.name} was trained with, but has "
+            f"changed since; {trial.sources} keeps the old code: put it back, or train the trial anew"
+        )
+    return _load_model(config, prepared, trial)
+
+
+def _load_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
+    model = Transformer(sizes(config.model, len(prepared.tokenizer)))
+    weights = trial.folder / "weights.pt"
+    try:
+        model.load_state_dict(torch.load(weights, weights_only=True))
+    except Exception as error:  # torch raises nearly anything for bytes that it cannot read
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
+    return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 
 class Evaluation(NamedTuple):
@@ -116,13 +123,13 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
     every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
-    with trained_model(config, prepared, trial) as model:
-        likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
-        if not all(math.isfinite(nll.loss) for nll in likelihoods):
-            raise Diverged(config.steps)
-        with diverged_if_not_finite(config.steps):
-            translations = best_translations(model, every, prepared.tokenizer, config.decode, tokens)
-        params = sum(p.numel() for p in model.parameters())
+    model = _load_model(config, prepared, trial)  # of the components that this process has imported
+    likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
+    if not all(math.isfinite(nll.loss) for nll in likelihoods):
+        raise Diverged(config.steps)
+    with diverged_if_not_finite(config.steps):
+        translations = best_translations(model, every, prepared.tokenizer, config.decode, tokens)
+    params = sum(p.numel() for p in model.parameters())
     first = len(splits[0].source)
     hypotheses = {"val": translations[:first], "test": translations[first:]}
     for name, nll in zip(sets, likelihoods, strict=True):
@@ -143,11 +150,15 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
     """
     maps: dict[str, list[Tensor]] = {}
     hooks = []
+
+    def record(site: str, attention: Any, inputs: tuple, named: dict[str, Any]) -> None:
+        Q, K, _, *mask_and_start = inputs
+        maps.setdefault(site, []).append(attention.weights(Q, K, *mask_and_start, **named))
+
     for name, module in model.named_modules():
         if callable(getattr(module, "weights", None)) and name.endswith("attention.attention"):
             site = "cross" if "cross" in name else name.partition(".")[0]
-            record = partial(_record_weights, maps.setdefault(site, []))
-            hooks.append(module.register_forward_pre_hook(record, with_kwargs=True))
+            hooks.append(module.register_forward_pre_hook(partial(record, site), with_kwargs=True))
     try:
         with _evaluating(model) as device:
             model(source.to(device), target.to(device))
@@ -155,11 +166,6 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
         for hook in hooks:
             hook.remove()
     return maps
-
-
-def _record_weights(maps: list[Tensor], attention: Any, inputs: tuple, named: dict[str, Any]) -> None:
-    Q, K, _, *mask_and_start = inputs
-    maps.append(attention.weights(Q, K, *mask_and_start, **named))
 
 
 @contextmanager

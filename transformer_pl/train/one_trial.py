@@ -1,0 +1,161 @@
+"""One trial from its dataset to its result: prepare, train, evaluate, and record how it ended."""
+
+import sys
+import time
+import traceback
+from contextlib import suppress
+from shlex import join
+from typing import Any
+
+import yaml
+from lightning.pytorch.utilities import rank_zero_only
+
+from transformer_pl.check.run import check_model
+from transformer_pl.config import sizes
+from transformer_pl.config.component_sources import keep_sources
+from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime.environment import code_state, describe_environment, project_version
+from transformer_pl.runtime.errors import InputError, described
+from transformer_pl.runtime.files import check_writable, why_unwritable, write_atomically, write_json
+from transformer_pl.runtime.signals import Stopped, component_code
+from transformer_pl.runtime.terminal import command_console, logged, shown_stages
+from transformer_pl.task import task_of
+from transformer_pl.train import fit
+from transformer_pl.train.evaluate import evaluate_trial
+from transformer_pl.train.logger import TrialLogger, trial_logger
+from transformer_pl.trials.convergence import convergence
+from transformer_pl.trials.cost import training_cost
+from transformer_pl.trials.lock import Lost
+from transformer_pl.trials.metrics import Diverged
+from transformer_pl.trials.trial_run import TrialRun
+
+PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
+
+
+def train_trial(run: TrialRun, rerun: bool) -> int | None:
+    """Train and evaluate a trial, record how it ended, and return the exit code.
+
+    None: another process has ended it meanwhile.
+    """
+    fit.accelerator(run.config)
+    with shown_stages(command_console()) as on_progress:
+        prepared = prepare(run.config.data, run.runs, run.corpus, on_progress)
+    fit.start_libraries()
+    if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
+        return _help_to_train(run, prepared, rerun)
+    trial = run.trial
+    check_writable(trial.folder.parent)  # the dataset may have filled the disk
+    with trial.lock():
+        if not rerun and not trial.needs_training():  # another process had it until now
+            return None
+        with logged(trial.log):
+            return _train_and_record(run, prepared, rerun)
+
+
+def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
+    """The part of a process that is not rank 0. It does not train where rank 0 does not either."""
+    fit.use_threads(run.config, run.trial)
+    if not fit.trained_elsewhere(run, rerun):
+        # Rank 0 reports how it ended; it would be killed if this process ended in error.
+        with suppress(Stopped, Diverged):
+            fit.fit(run, prepared, TrialLogger(run.trial.folder, run.config.steps))
+    return 0
+
+
+def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
+    """Train and evaluate a trial that this process has the lock of, record how it ended, and return the exit code."""
+    trial = run.trial
+    try:
+        if rerun and not trial.needs_training():
+            trial.clear()
+        trial.set_status("running")
+        with component_code():
+            result = _train_and_evaluate(run, prepared, rerun)
+    except Stopped:
+        with suppress(OSError):  # a full disk must not change the exit code
+            trial.set_status("stopped")
+        raise
+    except Diverged as error:
+        trial.set_status("diverged", step=error.step)
+        print(f"{trial.folder}: {error}; --rerun trains it anew")
+        return 1
+    except Lost as lost:  # another process records how the trial ends
+        print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
+        return 1
+    except Exception as error:
+        reason = why_unwritable(trial.folder.parent) or described(error)  # a full disk has many symptoms
+        if "out of memory" in reason:
+            reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
+        with suppress(OSError):
+            trial.set_status("failed", why=reason)
+        if isinstance(error, InputError):  # which the command prints
+            raise
+        traceback.print_exception(error)
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
+    print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
+    print(f"trial: {trial.folder}")
+    return 0
+
+
+def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[str, Any]:
+    """Train or reuse weights, evaluate them, write and return the result."""
+    started, config, trial = time.perf_counter(), run.config, run.trial
+    _record_beginning(run, prepared)
+    exempt = check_model(config.model, config.data.vocab_size, run.runs)
+    mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
+    model_sizes = sizes(config.model, len(prepared.tokenizer))
+    cost = training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
+    earlier = fit.trained_elsewhere(run, rerun)
+    with trial_logger(run) as (logger, wandb):
+        earlier_s = fit.reuse_weights(run, earlier, logger) if earlier else fit.fit(run, prepared, logger)
+        evaluation = evaluate_trial(config, trial, prepared)
+        metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
+        lines = trial.metrics()
+        if sampled := [line[sample] for line in lines if sample in line]:
+            metrics[sample] = sampled[-1]
+        converged = convergence(lines, config.steps)
+        rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
+        logger.log_metrics(metrics, config.steps)
+        wandb.tell(translations=evaluation.examples)
+        result = {
+            "version": project_version(),
+            "id": run.identity.trial,
+            "weights_id": run.identity.weights,
+            "weights_of": earlier and earlier["id"],
+            "name": run.name,
+            "tags": run.tags,
+            "scale": run.scale,
+            "seed": config.seed,
+            "config": run.settings,
+            "metrics": metrics,
+            "score": evaluation.score,
+            "signature": evaluation.signature,
+            "params": evaluation.params,
+            "steps": config.steps,
+            "flops": cost.flops,
+            "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
+            "wall_s": round(earlier_s + time.perf_counter() - started, 1),
+            "exempt": exempt,
+            "convergence": converged and converged._asdict(),
+            "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
+        trial.finish(result)
+        wandb.tell_summary(result)
+    return result
+
+
+def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
+    """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
+    config, trial = run.config, run.trial
+    keep_sources(config.model, trial.sources)
+    write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+    write_json(trial.folder / "identity.json", run.identity.inputs)
+    packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
+    environment = describe_environment(packages) | {"commit": code_state()}
+    environment |= {"gpus": fit.gpu_names(config), "threads": fit.use_threads(config, trial)}
+    environment |= {"data": prepared.folder.name}
+    environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])
+    write_json(trial.folder / "env.json", environment)
