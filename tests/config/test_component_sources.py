@@ -1,31 +1,20 @@
-"""The sources of components: which files they are, what counts as a change, and the copies that stay with a trial."""
+"""The code of components: what belongs to a class, what counts as a change, and the copies that stay with a trial."""
 
 import importlib
-import sys
 
 import pytest
 
-from transformer_pl.config import Model
-from transformer_pl.config.component_sources import (
-    changed_files,
-    code_digest,
-    keep_sources,
-    kept_sources,
-    source_digests,
-)
-from transformer_pl.config.components import import_component
+from transformer_pl.config import Data, Model
+from transformer_pl.config.component_sources import keep_sources, source_digests, task_digest
 from transformer_pl.config.levels import Level, resolve
-from transformer_pl.runtime.errors import InputError
-
-MODULE = """
-class Plain:
-    def __init__(self, config, site):
-        pass
-"""
 
 
 def model(keys) -> Model:
     return resolve([Level("test", keys)]).model
+
+
+def digest(path="stranger.Plain"):
+    return source_digests(model({"model.ffn": path}))["ffn"]
 
 
 DOCUMENTED = '''
@@ -54,87 +43,153 @@ class Plain:
 
 def test_code_is_a_change_but_comments_docstrings_and_layout_are_none(module):
     path = module(DOCUMENTED)
-    before = code_digest(path)
+    before = digest()
     for text in (LAID_OUT_ANEW, DOCUMENTED + "# edited\n", DOCUMENTED.replace("A component", "Another")):
         path.write_text(text)
-        assert code_digest(path) == before
-    for text in (LAID_OUT_ANEW + "x = None\n", LAID_OUT_ANEW + "x = 'text'\n", LAID_OUT_ANEW.replace("2", "2.0")):
+        assert digest() == before
+    for text in (DOCUMENTED.replace("2", "2.0"), DOCUMENTED.replace("Plain:", "Plain(object):"), "a binary \0 file"):
         path.write_text(text)
-        assert code_digest(path) != before
-    path.write_text("a binary \0 file")
-    assert code_digest(path) != before
+        assert digest() != before
 
 
-def test_kept_sources_run_in_place_of_edited_ones(module, tmp_path):
-    """Also those that a component imports, late or relatively; afterwards the present ones run again."""
-    module("", "kernels.__init__")
-    helper = module("rate = 1\n", "kernels.rates")
-    path = module(
-        "from .rates import rate\n\nclass Fast:\n    kind, rate = 'old', rate\n    def late(self):\n"
-        "        from kernels import rates\n        return rates.rate\n",
-        "kernels.fast",
-    )
-    config, kept = model({"model.ffn": "kernels.fast.Fast"}), tmp_path / "trial" / "sources"
-    keep_sources(config, kept)
-    assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*.py")) == [
-        "kernels/__init__.py",
-        "kernels/fast.py",
-        "kernels/rates.py",
-    ]
-    assert changed_files([config.ffn], kept) == []
-    assert import_component("kernels.fast.Fast").kind == "old"
-    path.write_text(path.read_text().replace("old", "newer"))
-    helper.write_text("rate = 23\n")
-    for name in [name for name in sys.modules if name.startswith("kernels")]:
-        del sys.modules[name]
-    importlib.invalidate_caches()
-    assert import_component("kernels.fast.Fast").kind == "newer"
-    assert sorted(map(str, changed_files([config.ffn], kept))) == ["kernels/fast.py", "kernels/rates.py"]
-    with kept_sources(config, kept):
-        fast = import_component("kernels.fast.Fast")
-        assert (fast.kind, fast.rate, fast().late()) == ("old", 1, 1)
-    present = import_component("kernels.fast.Fast")
-    assert (present.kind, present.rate, present().late()) == ("newer", 23, 23)
-    assert str(kept) not in sys.path and not list(kept.rglob("*.pyc"))
+IDEAS = """
+import math
+from constants import rate, other
+import kernels.tools as tools
+from kernels import tables
+
+SCALE = 2
+LIMIT = 3
+
+def helper(x):
+    return x * SCALE
+
+class Base:
+    def f(self, x):
+        return helper(x)
+
+class Plain(Base):
+    kind: "Kind" = None
+    def g(self, x):
+        from kernels import late
+        return rate(x) + tools.fast(x) + tables.SIZES[0] + late.late()
+
+class Kind:
+    pass
+
+class Another:
+    def g(self, x):
+        return other(x) + tools.slow(x) * LIMIT
+"""
+HELPERS = {
+    "constants": "import stranger\nUNIT = 1\ndef rate(x):\n    return UNIT * x\ndef other(x):\n    return x\n",
+    "kernels.__init__": "",
+    "kernels.tools": "def fast(x):\n    return x\ndef slow(x):\n    return x + 0\n",
+    "kernels.tables": "SIZES = [5]\nUNUSED = [6]\n",
+    "kernels.late": "def late():\n    return 7\n",
+}
+OF_PLAIN = (  # (module, a part of its text, another)
+    ("stranger", "SCALE = 2", "SCALE = 9"),
+    ("stranger", "x * SCALE", "x + SCALE"),
+    ("stranger", "return helper(x)", "return -helper(x)"),
+    ("stranger", "class Kind:", "class Kind(int):"),
+    ("stranger", "import rate", "import other as rate, rate as unused"),
+    ("constants", "UNIT = 1", "UNIT = 2"),
+    ("constants", "UNIT * x", "UNIT + x"),
+    ("kernels.tools", "def fast(x):\n    return x", "def fast(x):\n    return -x"),
+    ("kernels.tables", "[5]", "[4]"),
+    ("kernels.late", "7", "8"),
+    ("kernels.__init__", "", "print('runs when it is imported')\n"),
+    ("stranger", "SCALE = 2", "SCALE = 2\nprint(LIMIT)"),
+)
+OF_OTHERS = (
+    ("stranger", "LIMIT = 3", "LIMIT = 4"),
+    ("stranger", "class Another:", "class Third:\n    pass\n\nclass Another(Third):"),
+    ("stranger", "import rate, other", "import rate, other, UNIT"),
+    ("stranger", "import math\n", "import math\nimport json\nprint_json = json.dumps\n"),
+    ("constants", "def other(x):\n    return x", "def other(x):\n    return 2 * x"),
+    ("kernels.tools", "x + 0", "x + 1"),
+    ("kernels.tables", "[6]", "[7]"),
+    ("kernels.__init__", "", "VERSION = 1\n"),
+    ("stranger", "SCALE = 2", "SCALE = 2\nif __name__ == '__main__':\n    print(1)"),
+)
 
 
-def test_a_trial_without_kept_sources_is_refused(module, tmp_path):
-    module(MODULE)
-    kept = tmp_path / "sources"
-    with pytest.raises(InputError, match=str(kept)), kept_sources(model({"model.ffn": "stranger.Plain"}), kept):
-        pass
-    with kept_sources(Model(), kept):  # the paper's components need none
-        pass
+@pytest.fixture
+def ideas(module):
+    texts = {"stranger": IDEAS} | HELPERS
+    return {name: (module(text, name), text) for name, text in texts.items()}
 
 
-def test_sources_change_when_a_file_that_a_part_imports_is_edited(module):
-    """By whatever way of importing; what is installed has a version."""
-    helpers = [module("rate = 1\n", name) for name in ("kernels.fast", "kernels.slow", "constants")]
-    deeper = module("rate = 2\n", "kernels.deeper")
-    helpers[1].write_text("from . import deeper\nimport numpy\n")
-    above = module("rate = 1\n", "kernels.__init__")  # it runs before the modules of its package
-    module("import constants\nfrom kernels import fast\nimport kernels.slow as s\n" + MODULE)
-    keys = {"model.ffn": "stranger.Plain"}
-    before = source_digests(model(keys))
-    for path in (*helpers, deeper, above):
-        text = path.read_text()
-        path.write_text(text + "rate = 3\n")
-        assert source_digests(model(keys)) != before, path
-        path.write_text(text)
-    assert source_digests(model(keys)) == before
+@pytest.mark.parametrize("edit", OF_PLAIN)
+def test_what_a_class_refers_to_is_part_of_its_code(ideas, edit):
+    """In its own file, and in files that it imports in whatever way; also what runs when these are imported."""
+    name, part, other = edit
+    before, (path, text) = digest(), ideas[name]
+    assert part in text
+    path.write_text(text.replace(part, other, 1))
+    assert digest() != before
 
 
-def test_sources_are_what_is_written_and_not_what_is_loaded(module):
+@pytest.mark.parametrize("edit", OF_OTHERS)
+def test_what_only_other_classes_refer_to_is_no_part_of_it(ideas, edit):
+    name, part, other = edit
+    before, (path, text) = digest(), ideas[name]
+    assert part in text
+    path.write_text(text.replace(part, other, 1))
+    assert digest() == before and digest("stranger.Another") is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from constants import *\nclass Plain:\n    pass\n",
+        "class Plain:\n    def f(self):\n        return globals()['x']\n",
+        "def __getattr__(name):\n    return type(name, (), {})\n",
+        "count = 0\nclass Plain:\n    def f(self):\n        global count\n",
+    ],
+)
+def test_where_it_cannot_be_known_all_of_the_file_is_part_of_a_class(module, text):
+    module(HELPERS["constants"], "constants")
+    path = module(text)
+    before = digest()
+    path.write_text(text + "LATER = 1\n")
+    assert digest() != before
+
+
+def test_a_task_s_code_is_that_of_its_class(module):
+    text = "class Copying:\n    pass\n\nclass Other:\n    pass\n"
+    path = module(text)
+    before = task_digest(Data(task="stranger.Copying"))
+    path.write_text(text.replace("class Other:", "class Other(int):"))
+    assert task_digest(Data(task="stranger.Copying")) == before
+    path.write_text(text.replace("class Copying:", "class Copying(int):"))
+    assert task_digest(Data(task="stranger.Copying")) != before
+
+
+def test_the_files_of_a_class_stay_with_its_trial(ideas, tmp_path):
+    kept = tmp_path / "trial" / "sources"
+    for _ in range(2):  # in place of what was kept before
+        keep_sources(model({"model.ffn": "stranger.Plain"}), kept)
+        files = {".".join(path.relative_to(kept).with_suffix("").parts): path for path in kept.rglob("*.py")}
+        assert files.keys() == ideas.keys()
+        assert all(files[name].read_text() == text for name, (_, text) in ideas.items())
+        (kept / "old.py").write_text("")
+
+
+def test_code_is_what_is_written_and_not_what_is_loaded(module):
     """Every process is to find the same, whatever other rows have brought along."""
     lazy = module("rate = 1\n", "constants")
-    module(f"def late():\n    import constants\n    import no_such_package\n    from . import none\n{MODULE}")
-    keys = {"model.ffn": "stranger.Plain"}
-    before = source_digests(model(keys))
+    module(
+        "class Plain:\n    def late(self):\n        import constants\n        import no_such_package\n"
+        "        from . import none\n        return constants.rate\n"
+    )
+    before = digest()
     importlib.import_module("constants")
-    assert source_digests(model(keys)) == before
+    assert digest() == before
     lazy.write_text("rate = 2\n")
-    assert source_digests(model(keys)) != before
+    assert digest() != before
 
 
-def test_the_core_has_no_sources_of_its_own():
+def test_the_core_has_no_code_of_its_own_here():
     assert source_digests(Model()) == {}  # its revision stands for it

@@ -1,31 +1,32 @@
-"""The source files of components: which they are, whether their code has changed, and copies that stay with a trial.
+"""The code of components and tasks that are not the core's: a digest of it, and copies that stay with a trial.
 
-The sources of a component are its file, the `__init__.py` of the packages above it, and the files that these import,
-without the core and installed packages.
+The code of a class is its statement, the statements of its file that this one refers to, and so on, also in other files
+of the user's that it imports. Other classes of a file may change. What a file does when it is imported counts. All of a
+file counts where it cannot be known what its code refers to: `import *`, `globals`, `eval`, `__getattr__` of a module.
+Files are read, not imported: every process must find the same.
 """
 
 import ast
 import hashlib
-import importlib
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 from transformer_pl.config import Component, Data, Model, not_papers
 from transformer_pl.config.components import is_core
-from transformer_pl.runtime.errors import InputError, installed
+from transformer_pl.runtime.errors import installed
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+OPAQUE = {"globals", "eval", "exec", "__import__", "import_module"}  # what code that uses these refers to is not known
 
 
 def source_digests(model: Model) -> dict[str, str]:
     """By slot, a digest of the code of every component that is not the core's. Another code makes another trial."""
-    return {slot: _digest(component) for slot, component in own_components(model).items()}
+    return {slot: _digest(component.path) for slot, component in own_components(model).items()}
 
 
 def is_own_task(data: Data) -> bool:
@@ -35,34 +36,17 @@ def is_own_task(data: Data) -> bool:
 
 def task_digest(data: Data) -> dict[str, str]:
     """A digest of the code of a task that is not the core's: it decides what is read and what is scored."""
-    return {"task": _digest(Component(path=data.task))} if is_own_task(data) else {}
-
-
-def source_files(component: Component) -> dict[Path, Path]:
-    """The source files of a component, by their paths below the folder that each is imported from.
-
-    They are read, not imported: every process must find the same ones.
-    """
-    return dict(_files(component.path.rpartition(".")[0], set()))
-
-
-def code_digest(file: Path) -> str:
-    """The sha256 of a file's code: comments, docstrings and layout do not count."""
-    tree = _tree(file)
-    for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            del node.body[0]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
+    return {"task": _digest(data.task)} if is_own_task(data) else {}
 
 
 def keep_sources(model: Model, folder: Path) -> None:
-    """Copy the sources of a model's components to a folder, in place of what was kept there."""
+    """Copy the files of the code of a model's components to a folder, in place of what was kept there."""
     shutil.rmtree(folder, ignore_errors=True)
     for component in own_components(model).values():
-        for name, file in source_files(component).items():
-            copy = folder / name
+        for module in _modules(component.path):
+            copy = folder / module.place
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+            shutil.copyfile(module.file, copy)
 
 
 def own_components(model: Model) -> dict[str, Component]:
@@ -70,91 +54,136 @@ def own_components(model: Model) -> dict[str, Component]:
     return {slot: component for slot, component in not_papers(model).items() if not is_core(component.path)}
 
 
-def changed_files(components: Iterable[Component], folder: Path) -> list[Path]:
-    """The names of sources whose code is not that of their copies in a folder, or that are only on one side.
-
-    components: all that the copies belong to.
-    """
-    sources = {name: file for component in components for name, file in source_files(component).items()}
-    copies = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    in_both = sources.keys() & copies.keys()
-    unchanged = {name for name in in_both if code_digest(sources[name]) == code_digest(copies[name])}
-    return [name for name in dict.fromkeys((*sources, *copies)) if name not in unchanged]
+# ---------------------------------------------------------------------------------------------------------------------
+# The code of a class
 
 
-@contextmanager
-def kept_sources(model: Model, folder: Path) -> Iterator[None]:
-    """Import components from the copies in a folder, as long as the context lasts, where their code has changed.
+class _Module:
+    """A file of the user's, and which of its statements are needed."""
 
-    Raises an InputError where there are no copies.
-    """
-    own = own_components(model).values()
-    if own and not folder.is_dir():
-        raise InputError(f"{folder}: must hold the components that were trained, but is missing; train the trial anew")
-    if not changed_files(own, folder):
-        yield
-        return
-    tops = {path.stem for path in folder.iterdir()}
-
-    def taken_out() -> dict:
-        return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in tops}
-
-    present, writes_bytecode = taken_out(), sys.dont_write_bytecode
-    sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        sys.dont_write_bytecode = writes_bytecode
-        taken_out()
-        sys.modules.update(present)
-
-
-def _digest(component: Component) -> str:
-    digests = map(code_digest, source_files(component).values())
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
-def _files(name: str, seen: set[str]) -> Iterator[tuple[Path, Path]]:
-    """Yield a module's file, with its path below the folder that it is imported from.
-
-    Then those of the packages above it, and of the modules that it imports.
-    """
-    spec = _spec(name)
-    if name in seen or spec is None:
-        return
-    seen.add(name)
-    if spec.has_location and spec.origin is not None:
-        file = Path(spec.origin)
+    def __init__(self, name: str, spec: ModuleSpec):
+        self.file, self.package, self.needed = Path(str(spec.origin)), spec.parent or "", set[int]()
         depth = name.count(".") + (2 if spec.submodule_search_locations else 1)  # a package is a folder
-        yield Path(*file.parts[-depth:]), file
-        for node in ast.walk(_tree(file)):
-            for imported in _imports(node, spec.parent):
-                if _is_users(imported):
-                    yield from _files(imported, seen)
-    if "." in name:
-        yield from _files(name.rpartition(".")[0], seen)
+        self.place = Path(*self.file.parts[-depth:])  # below the folder that it is imported from
+        tree = _tree(self.file)
+        self.body = [one for statement in tree.body for one in _single_imports(statement)]
+        self.binding: dict[str, list[int]] = {}  # the statements that bind a name
+        self.imported: dict[str, list[tuple[str, str]]] = {}  # what a name is imported from: see `_imports`
+        for index, statement in enumerate(self.body):
+            for bound in _bound(statement):
+                self.binding.setdefault(bound, []).append(index)
+        for node in ast.walk(tree):
+            for bound, *source in _imports(node, self.package):
+                self.imported.setdefault(bound, []).append((source[0], source[1]))
+        self.is_opaque = "*" in self.imported or "__getattr__" in self.binding
+        self.effects = [i for i, one in enumerate(self.body) if not (_bound(one) or _is_main(one))]
+
+
+def _digest(path: str) -> str:
+    code = [ast.unparse(module.body[index]) for module in _modules(path) for index in sorted(module.needed)]
+    return hashlib.sha256("\n".join(code).encode()).hexdigest()
+
+
+def _modules(path: str) -> list[_Module]:
+    """The user's modules that hold the code of a class."""
+    modules: dict[str, _Module | None] = {}  # None: not the user's
+    module, _, name = path.rpartition(".")
+    _need(modules, module, name)
+    return [module for module in modules.values() if module]
+
+
+def _need(modules: dict[str, _Module | None], name: str, attribute: str) -> None:
+    """Take the statements that bind an attribute of a module; all of the module for `*`, and for "" none of it."""
+    if name not in modules:
+        modules[name] = None
+        if "." in name:  # the packages above are imported first
+            _need(modules, name.rpartition(".")[0], "")
+        spec = _spec(name)
+        if spec and spec.has_location and spec.origin and _is_users(name):
+            modules[name] = new = _Module(name, spec)
+            _take(modules, new, new.effects)
+            for statement in new.body:  # these modules are imported, too
+                for _, imported, _ in _imports(statement, new.package):
+                    _need(modules, imported, "")
+    module = modules[name]
+    if module and attribute:
+        is_known = attribute in module.binding and not module.is_opaque
+        _take(modules, module, module.binding[attribute] if is_known else range(len(module.body)))
+
+
+def _take(modules: dict[str, _Module | None], module: _Module, indexes: Iterable[int]) -> None:
+    """Take statements of a module, and what they refer to."""
+    for index in indexes:
+        if index in module.needed:
+            continue
+        module.needed.add(index)
+        nodes = list(ast.walk(module.body[index]))
+        attributes = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        for node in nodes:
+            for _, imported, attribute in _imports(node, module.package):
+                _need(modules, imported, attribute if attribute == "*" else "")
+            name = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)  # or a type in quotes
+            if isinstance(node, ast.Global) or (isinstance(node, ast.Name) and name in OPAQUE):
+                _take(modules, module, range(len(module.body)))
+            elif isinstance(name, str):
+                _take(modules, module, module.binding.get(name, ()))
+                for imported, attribute in module.imported.get(name, ()):
+                    _need(modules, imported, attribute or attributes.get(id(node), "*"))
+
+
+def _is_main(statement: ast.stmt) -> bool:
+    """Whether a statement runs only where its file is the program: `if __name__ == "__main__"`."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    bound = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    inner = [node for node in ast.walk(statement) if isinstance(node, DOCUMENTED)]
+    bound |= {getattr(node, "name", "") for node in inner}  # in a branch, such as `try`
+    return bound | {name for node in ast.walk(statement) for name, *_ in _imports(node, "")}
+
+
+def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str, str]]:
+    """What a node imports: the name that it binds, the module, and its attribute ("": the module itself; `*`: all)."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            yield name, alias.name, "*" if name != alias.asname and "." in alias.name else ""
+    elif isinstance(node, ast.ImportFrom):
+        base = ""
+        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
+            base = resolve_name("." * node.level + (node.module or ""), package)
+        for alias in node.names:
+            is_module = bool(base) and _is_users(base) and _spec(f"{base}.{alias.name}") is not None
+            source = (f"{base}.{alias.name}", "") if is_module else (base, alias.name)
+            yield alias.asname or alias.name, *source
+
+
+def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
+    """An import of several names as one statement for each, so that another name is no change of the others."""
+    if isinstance(statement, ast.Import):
+        return [ast.Import([alias]) for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom):
+        return [ast.ImportFrom(statement.module, [alias], statement.level) for alias in statement.names]
+    return [statement]
 
 
 def _tree(file: Path) -> ast.Module:
-    """The syntax tree of a file; for a file that is no Python, its bytes as a constant."""
+    """The syntax tree of a file without docstrings; for a file that is no Python, its bytes as a constant."""
     content = file.read_bytes()
-    with suppress(SyntaxError, ValueError, RecursionError):
-        return ast.parse(content)
-    return ast.Module([ast.Expr(ast.Constant(content))], [])
-
-
-def _imports(node: ast.AST, package: str | None) -> list[str]:
-    """The names that a syntax node imports and that may be modules."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
-            base = resolve_name("." * node.level + (node.module or ""), package or "")
-            return [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return []
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([ast.Expr(ast.Constant(content))], [])
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return tree
 
 
 def _is_users(name: str) -> bool:
