@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, Config, Decode, sizes
-from transformer_pl.config.component_sources import changed_files, own_components
+from transformer_pl.config.component_sources import source_digests
+from transformer_pl.config.components import import_component, named
 from transformer_pl.data.batches import collate, eval_batches, padded
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
@@ -85,11 +86,14 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
 
     Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
-    if changed := changed_files(own_components(config.model).values(), trial.sources):
-        raise InputError(
-            f"{', '.join(map(str, changed))}: must be the code that {trial.folder.name} was trained with, but has "
-            f"changed since; {trial.sources} keeps the old code: put it back, or train the trial anew"
-        )
+    trained, model = trial.identity_inputs().get("parts", {}), config.model
+    for slot, digest in source_digests(model).items():
+        if trained.get(slot) != digest:
+            raise InputError(
+                f"{named(slot, import_component(getattr(model, slot).path))}: must be the code that "
+                f"{trial.folder.name} was trained with, but has changed since; {trial.sources} keeps the old code: "
+                "start this command there with --runs, or train the trial anew"
+            )
     return _load_model(config, prepared, trial)
 
 
