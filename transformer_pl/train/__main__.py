@@ -47,7 +47,8 @@ def main(argv: list[str]) -> int:
     # Before torch is imported. By default OpenMP's idle threads spin, and slow down another trial on the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     scale = Path(options.scale).stem
-    row = describe_difference(resolve(levels), resolve(levels[:1]))  # as it is written, FLOPs not matched
+    base = levels[: 1 if options.variant is None else 2]  # the scale; as in a sweep file, all keys but the variant's
+    row = describe_difference(resolve(levels), resolve(base))  # as it is written, FLOPs not matched
     config = trial_config(levels)
     check_writable(options.runs / "trials")
     run = TrialRun.of(config, options.runs, scale, os.environ.get(ROW, row), open_corpus(config.data))
