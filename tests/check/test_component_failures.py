@@ -13,7 +13,7 @@ from helpers import ROOT, command, wait_for
 from transformer_pl.config import components
 from transformer_pl.runtime import isolated
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.cost import forward_cost
+from transformer_pl.trials.flops import forward_cost
 
 WAYS = """
 import ctypes, itertools, os, sys

@@ -4,7 +4,7 @@ import pytest
 import small_models
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.cost import forward_cost
+from transformer_pl.trials.flops import forward_cost
 
 
 def mistake(keys):

@@ -86,7 +86,7 @@ def test_what_passed_is_checked_once_for_each_code_and_size(module, tmp_path):
 
     first = kept({}, {"optim.warmup": 7}, {"model.N": 3})
     assert len(first) == 1 and kept({}) == first
-    path.write_text(OWN + "rate = 1\n")
+    path.write_text(OWN + "RMSNorm.rate = 1\n")
     assert len(kept({}, {"model.h": 4})) == 3
     (file,) = first
     path.write_text(OWN + "# a comment\n")

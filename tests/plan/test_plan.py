@@ -15,7 +15,7 @@ from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.sweep import __main__ as sweep
-from transformer_pl.trials.cost import ASSUMED_LENGTH, training_cost
+from transformer_pl.trials.flops import ASSUMED_LENGTH, training_cost
 
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")

@@ -9,10 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from transformer_pl.config import Config
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.columns import table_of
 from transformer_pl.report.figures import curves, draw_sweep_plots, forest, front, growth
 from transformer_pl.report.rows import RowResults, TableRow
 from transformer_pl.report.statistics import Estimate, RowComparison
-from transformer_pl.report.table import table_of
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
 NAMES = [*LONG, r"$\frac$", "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 17))]

@@ -13,11 +13,11 @@ from helpers import a_result
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.columns import build_table, table_of
 from transformer_pl.report.page import page_columns, write_page
 from transformer_pl.report.published import paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import RowResults
-from transformer_pl.report.table import build_table, table_of
 from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_results
 

@@ -9,7 +9,7 @@ import pytest
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.table import table_of
+from transformer_pl.report.columns import table_of
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial

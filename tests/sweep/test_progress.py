@@ -22,7 +22,7 @@ from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import format_duration
 from transformer_pl.sweep.progress import PRINT_EVERY_S, ProgressView
-from transformer_pl.trials.cost import Cost
+from transformer_pl.trials.flops import Cost
 
 TABLE = ROOT / "sweeps" / "table3_A.yaml"
 LEFT = re.compile(r"about ([\d:]+) left")

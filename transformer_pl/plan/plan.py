@@ -20,7 +20,7 @@ from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.task import Corpus, open_corpus
-from transformer_pl.trials.cost import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_cost
+from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_cost
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import identify

@@ -91,7 +91,7 @@ def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | P
 
 
 def _grid_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
-    from transformer_pl.report.table import table_of  # scipy takes half a second
+    from transformer_pl.report.columns import table_of  # scipy takes half a second
 
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from transformer_pl.config import SLOTS, without_section
 from transformer_pl.report.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
 from transformer_pl.report.statistics import Estimate, RowComparison
-from transformer_pl.trials.cost import short_number, short_numbers
+from transformer_pl.trials.flops import short_number, short_numbers
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it

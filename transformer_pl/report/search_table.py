@@ -8,7 +8,7 @@ from transformer_pl.report.render import Column, Table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import OF_MODEL
 from transformer_pl.search.study import short_value
-from transformer_pl.trials.cost import short_number
+from transformer_pl.trials.flops import short_number
 
 
 def search_table(results: SearchResults) -> Table:

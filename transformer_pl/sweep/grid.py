@@ -112,7 +112,7 @@ class GridCommand(SweepCommand):
 
     def print_table(self, plan: Plan, exit_code: int) -> int:
         """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged."""
-        from transformer_pl.report.table import table_of  # scipy takes half a second
+        from transformer_pl.report.columns import table_of  # scipy takes half a second
 
         sweep, trials, _ = plan
         table = table_of(sweep, trials, self.options.paper)

@@ -25,7 +25,7 @@ from transformer_pl.train import fit
 from transformer_pl.train.evaluate import evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger
 from transformer_pl.trials.convergence import convergence
-from transformer_pl.trials.cost import training_cost
+from transformer_pl.trials.flops import training_cost
 from transformer_pl.trials.lock import Lost
 from transformer_pl.trials.metrics import Diverged
 from transformer_pl.trials.trial_run import TrialRun

@@ -7,7 +7,7 @@ from transformer_pl.config.components import check_components, without_defaults
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
-from transformer_pl.trials.cost import ASSUMED_LENGTH, forward_cost
+from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_cost
 
 
 def trial_config(levels: Iterable[Level]) -> Config:

@@ -18,8 +18,8 @@ from rich.console import Console
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import cells
+from transformer_pl.report import columns as tables
 from transformer_pl.report import statistics as stats
-from transformer_pl.report import table as tables
 from transformer_pl.report.published import paper_table, read_published
 from transformer_pl.report.rows import RowResults, TableRow, mean
 from transformer_pl.report.statistics import compare_rows, of_measure
@@ -473,6 +473,6 @@ def test_terminal_output_fits_the_width_with_all_rows(width):
 
 
 def test_tables_need_no_torch():
-    code = "import sys, transformer_pl.report.table; "
+    code = "import sys, transformer_pl.report.columns; "
     code += "sys.exit(bool({'torch', 'lightning', 'sacrebleu'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -11,7 +11,7 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.cost import forward_cost, short_numbers, training_cost
+from transformer_pl.trials.flops import forward_cost, short_numbers, training_cost
 from transformer_pl.trials.trial_config import match_flops
 
 pytestmark = pytest.mark.core
