@@ -138,7 +138,7 @@ def test_when_one_process_dies_the_trial_ends(text, tmp_path):
     endless = {"steps": 100_000, "every": 100_000}
     with start(text, tmp_path, *PAIR, "--trainer.strategy=ddp", **endless) as (process, printed):
         wait_for(lambda: any("train/loss" in p.read_text() for p in tmp_path.glob("trials/*/metrics.jsonl")))
-        ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train " in one.command}
+        ranks = {one.pid for one in in_session(process.pid) if "transformer_pl.train.__main__ " in one.command}
         (other,) = ranks - {process.pid}
         os.kill(other, signal.SIGKILL)
         assert process.wait(60) not in (0, 143), printed.read_text()

@@ -56,7 +56,7 @@ class SearchQueue(TrialQueue):
         self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
         self._is_journal = isinstance(study._storage, JournalStorage)
         self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
-        self._next_draw = self._next_beat = -math.inf
+        self._next_draw = self._next_beat = self._waited_at = -math.inf
         for trial in counted_trials(study):
             if trial.state == TrialState.FAIL:  # in an earlier command
                 studies.try_again(study, trial)
@@ -83,8 +83,11 @@ class SearchQueue(TrialQueue):
 
     def waits(self) -> str | None:
         if waiting := len(self.held) + len(self._trials_of_others()):
+            self._waited_at = self._clock()
             return f"waiting for {counted(waiting, 'trial')} of other processes"
-        return "drawing trials that were put back" if self._has_more() else None
+        # A process that finds a trial dead tells the study first, and enqueues it again a moment later.
+        may_be_put_back = self._clock() < self._waited_at + RETRY_DRAW_S
+        return "drawing trials that were put back" if may_be_put_back or self._has_more() else None
 
     def watch(self, planned: PlannedTrial) -> bool:
         """Report new validations to the pruner; True if it wants the trial to end. Base is not pruned."""
