@@ -35,9 +35,10 @@ def main(argv: list[str]) -> int:
     options = _read_argv(argv)
     slot = options.slot or slot_of(options.component, import_component(options.component))
     inferred = "" if options.slot else " (the slot is inferred from its methods; --slot overrides it)"
-    model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
-    if mistakes := check_components(model):
+    config = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))])
+    if mistakes := check_components(config):
         raise InputError(*mistakes)
+    model = config.model
     vocab_size = 1000  # a sweep checks a component of `embedding` with its own
     print(f"model.{slot} = {options.component}, at scale {options.scale}{inferred}\n", flush=True)
     measured = isolated(component_names(model), measured_properties, model, vocab_size)

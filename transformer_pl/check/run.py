@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
+from transformer_pl.check.training import check_training
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import component_names, import_component
@@ -45,6 +46,8 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
 
 def check_models(configs: Iterable[Config], runs: Path) -> None:
     """Check the components of several configs. Raises one InputError for all that is broken."""
+    configs = list(configs)
+    check_training(configs)
     different = {_digest(config.model, config.data.vocab_size): config for config in configs}
     collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
 
@@ -123,7 +126,7 @@ def _digest(model: Model, vocab_size: int) -> str:
     """What a result depends on, as 12 hexadecimal digits."""
     inputs: dict[str, Any] = {
         "sizes": sizes(model, vocab_size)._replace(N=1, p_drop=0)._asdict(),
-        "sources": source_digests(model),
+        "sources": source_digests(not_papers(model)),
         "revision": CHECKS_REVISION,
         "torch": importlib.metadata.version("torch"),  # without importing it
     }

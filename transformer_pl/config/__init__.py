@@ -5,6 +5,7 @@ Components and tasks outside of this project may import what this module names.
 
 from transformer_pl.config.keys import (
     CLEANING,
+    COMPONENTS,
     CORPUS,
     COUNTS,
     KEYS,
@@ -32,6 +33,7 @@ from transformer_pl.config.sizes import (
     is_papers,
     nominal_sizes,
     not_papers,
+    replaced,
     sizes,
 )
 from transformer_pl.config.types import Count, Positive

@@ -10,13 +10,13 @@ import ast
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-from transformer_pl.config import Component, Data, Model, not_papers
+from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
 from transformer_pl.runtime.errors import installed
 
@@ -24,9 +24,13 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 OPAQUE = {"globals", "eval", "exec", "__import__", "import_module"}  # what code that uses these refers to is not known
 
 
-def source_digests(model: Model) -> dict[str, str]:
-    """By slot, a digest of the code of every component that is not the core's. Another code makes another trial."""
-    return {slot: _digest(component.path) for slot, component in own_components(model).items()}
+def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
+    """By slot, a digest of the code of every component that is not the core's. Another code makes another trial.
+
+    components: by slot, or by key; the digests are by slot.
+    """
+    own = {key: component.path for key, component in components.items() if not is_core(component.path)}
+    return {key.rpartition(".")[2]: _digest(path) for key, path in own.items()}
 
 
 def is_own_task(data: Data) -> bool:
@@ -39,19 +43,14 @@ def task_digest(data: Data) -> dict[str, str]:
     return {"task": _digest(data.task)} if is_own_task(data) else {}
 
 
-def keep_sources(model: Model, folder: Path) -> None:
-    """Copy the files of the code of a model's components to a folder, in place of what was kept there."""
+def keep_sources(components: Iterable[Component], folder: Path) -> None:
+    """Copy the files of the code of components to a folder, in place of what was kept there."""
     shutil.rmtree(folder, ignore_errors=True)
-    for component in own_components(model).values():
+    for component in components:
         for module in _modules(component.path):
             copy = folder / module.place
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(module.file, copy)
-
-
-def own_components(model: Model) -> dict[str, Component]:
-    """By slot, the components that are not the core's."""
-    return {slot: component for slot, component in not_papers(model).items() if not is_core(component.path)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from transformer_pl.config import Component, Model, Sizes, not_papers
+from transformer_pl.config import Component, Config, Model, Sizes, not_papers, replaced
 from transformer_pl.config.types import constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
@@ -17,8 +17,11 @@ from transformer_pl.runtime.signals import component_code
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
-def build(component: Component, config: Sizes, site: str | None) -> Any:
-    """Build a component. site: `encoder`, `decoder` or `cross`; None for the embedding, which is built once for all."""
+def build(component: Component, config: Any, site: Any) -> Any:
+    """Build a component of the model. site: see `Site`; None for the embedding, which is built once for all.
+
+    Other slots have other first arguments: an optimizer (parameters, lr), a schedule and a loss (sizes, `Optim`).
+    """
     component_class = import_component(component.path)
     with component_code():
         return component_class(config, site, **_options(component, component_class))
@@ -49,16 +52,16 @@ def import_component(path: str) -> type:
     return found
 
 
-def check_components(model: Model) -> list[str]:
-    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported."""
+def check_components(config: Config) -> list[str]:
+    """The mistakes of components that are not the default: import, signature, options. The others are not imported."""
     messages = []
-    for slot, component in not_papers(model).items():
+    for key, component in replaced(config).items():
         try:
             _options(component, import_component(component.path))
         except InputError as error:
-            messages += [f"model.{slot} = {message}" for message in error.messages]
+            messages += [f"{key} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
-            messages.append(f"model.{slot} = {component.path}: {described(error)}")
+            messages.append(f"{key} = {component.path}: {described(error)}")
     return messages
 
 
@@ -94,17 +97,20 @@ def default_options(component: Component) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
 
 
-def without_defaults(model: Model) -> Model:
-    """The model without the options that have their defaults: these make no other model. The components are checked."""
-    changed = {}
-    for slot, component in not_papers(model).items():
+def without_defaults(config: Config) -> Config:
+    """The config without the options that have their defaults: which make no other trial. All are checked before."""
+    for key, component in replaced(config).items():
         if component.options:
             defaults, typed = default_options(component), _options(component, import_component(component.path))
             # True equals 1, so the types count
             default = {n for n, value in typed.items() if n in defaults and repr(value) == repr(defaults[n])}
             options = {name: value for name, value in component.options.items() if name not in default}
-            changed[slot] = component.model_copy(update={"options": options})
-    return model.model_copy(update=changed)
+            section, _, slot = key.partition(".")
+            changed = getattr(config, section).model_copy(
+                update={slot: component.model_copy(update={"options": options})}
+            )
+            config = config.model_copy(update={section: changed})
+    return config
 
 
 def _typed(value: object, declared: Any) -> object:

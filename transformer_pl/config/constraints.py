@@ -37,6 +37,8 @@ def broken_constraints(config: Config) -> Iterator[Broken]:
     for first, value, second, other, constraint in NEVER_TOGETHER:
         if (getattr(trainer, first), getattr(trainer, second)) == (value, other):
             yield (f"trainer.{first}", f"trainer.{second}"), constraint
+    if config.optim.clip is not None and trainer.precision == "16-mixed":
+        yield ("optim.clip", "trainer.precision"), "the gradients of 16-mixed are scaled; choose bf16-mixed, or no clip"
     if trainer.val_sample and trainer.strategy == "fsdp2":
         keys = "trainer.val_sample", "trainer.strategy"
         yield keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0"

@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 
 class Component(Section):
-    """What fills a slot of the model: the import path of a class, and the options for its constructor."""
+    """What fills a slot, such as `model.ffn`: the import path of a class, and the options for its constructor."""
 
     path: ClassPath
     options: dict[str, Any] = {}
@@ -56,11 +56,9 @@ class Component(Section):
         return hash(self.path)
 
 
-def _component(class_name: str, description: str) -> Any:
+def _component(name: str, description: str, package: str = "transformer_pl.model") -> Any:
     """A slot whose default is the paper's component."""
-    return Field(
-        default=Component(path=f"transformer_pl.model.{class_name}"), description=f"import path of {description}"
-    )
+    return Field(default=Component(path=f"{package}.{name}"), description=f"import path of {description}")
 
 
 class Model(Section):
@@ -90,7 +88,7 @@ class Model(Section):
 
 
 class Optim(Section):
-    """Sections 5.3 and 5.4. The learning rate is lr_scale times the paper's schedule."""
+    """Sections 5.3 and 5.4: the optimizer, its learning rate, which is lr_scale times the schedule, and the loss."""
 
     max_steps: Count = Field(default=100_000, description="optimizer steps (Section 5.2)")
     duration: Multiplier = Field(default=1.0, description="multiplies max_steps; the paper's big model: 3")
@@ -99,14 +97,20 @@ class Optim(Section):
         description="what all rows have equal: steps, or training FLOPs (each row gets the steps that cost as much as "
         "max_steps of the paper's base; duration is ignored)",
     )
+    optimizer: Component = _component("Adam", "the optimizer, torch's or one of that form (Section 5.3)", "torch.optim")
+    schedule: Component = _component("optimizer.InverseSquareRoot", "the schedule (equation 3)")
+    loss: Component = _component("loss.SmoothedCrossEntropy", "the training loss (Section 5.4)")
     warmup: Count = Field(default=4000, description="steps in which the learning rate rises (equation 3)")
-    lr_scale: Positive = Field(default=1.0, description="multiplies the learning rate of equation (3)")
+    lr_scale: Positive = Field(default=1.0, description="multiplies the learning rate of the schedule")
+    clip: Annotated[Positive | None, OrNone] = Field(
+        default=None, description="greatest norm of the gradient; a longer one is scaled to it; unset: no limit"
+    )
     eps_ls: Rate = Field(
         default=0.1, description="label smoothing: probability spread over the vocabulary (Section 5.4)"
     )
-    beta1: Rate = Field(default=0.9, description="Adam's decay of the mean of gradients (Section 5.3)")
-    beta2: Rate = Field(default=0.98, description="Adam's decay of the mean of squared gradients (Section 5.3)")
-    eps: Positive = Field(default=1e-9, description="Adam's epsilon (Section 5.3)")
+    beta1: Rate = Field(default=0.9, description="decay of the mean of gradients, of an optimizer with betas (5.3)")
+    beta2: Rate = Field(default=0.98, description="decay of the mean of their squares, of one with betas (5.3)")
+    eps: Positive = Field(default=1e-9, description="epsilon, of an optimizer that has one (Section 5.3)")
 
 
 class Data(Section):
@@ -286,13 +290,18 @@ def flat_section(name: str, section: Section) -> dict[str, Any]:
 
 SECTIONS = ("model", "optim", "data", "decode", "trainer")
 KEYS = Config().flat()  # every key with its default; only a component knows its own options
+COMPONENTS: dict[str, Component] = {  # every slot with its default, by its key, such as `model.ffn`
+    f"{section}.{name}": value
+    for section in SECTIONS
+    for name, value in vars(getattr(Config(), section)).items()
+    if isinstance(value, Component)
+}
 
 
 def is_known_key(key: str) -> bool:
     """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
-    section, _, name = key.partition(".")
-    slot, _, option = name.partition(".")
-    return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
+    slot, _, option = key.rpartition(".")
+    return key in KEYS or (slot in COMPONENTS and option.isidentifier())
 
 
 SYNONYMS = {  # what other projects call a key
@@ -323,7 +332,7 @@ def unknown_key(key: str) -> str:
     if key == "scale":
         return "no such key; use --scale, or parameters.scale of a sweep file"
     if name == "weight_decay":
-        return "no such key: the paper's Adam has no weight decay (Section 5.3)"
+        return "no such key; choose optim.optimizer=torch.optim.AdamW, which has optim.optimizer.weight_decay"
     if name in SYNONYMS:
         return f"is called {SYNONYMS[name]} here"
     if key in SECTIONS:

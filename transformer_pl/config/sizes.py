@@ -2,7 +2,16 @@
 
 from typing import Any, NamedTuple
 
-from transformer_pl.config.keys import SIZE_NAMES, SLOTS, Component, Config, Model, flat_section
+from transformer_pl.config.keys import (
+    COMPONENTS,
+    SIZE_NAMES,
+    SLOTS,
+    Component,
+    Config,
+    Model,
+    flat_section,
+    without_section,
+)
 from transformer_pl.config.types import multiplied
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3  # the first tokens of every vocabulary
@@ -52,6 +61,12 @@ def not_papers(model: "Model | Sizes") -> dict[str, Component]:
     """By slot, the components that are not the paper's."""
     components = {slot: getattr(model, slot) for slot in SLOTS}
     return {slot: component for slot, component in components.items() if not is_papers(slot, component)}
+
+
+def replaced(config: Config) -> dict[str, Component]:
+    """By key, such as `model.ffn` or `optim.optimizer`, the components that are not the default."""
+    found = {key: getattr(getattr(config, key.partition(".")[0]), without_section(key)) for key in COMPONENTS}
+    return {key: component for key, component in found.items() if component != COMPONENTS[key]}
 
 
 def effective_sizes(config: Config) -> dict[str, int]:

@@ -11,11 +11,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_pl.config import PAD
+from transformer_pl.config import PAD, Optim, Sizes
 from transformer_pl.model.kernels import rows_at_once
 
 CHUNK = 2048  # tokens whose logits exist at once
 PART = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
+
+
+class SmoothedCrossEntropy:
+    """Label-smoothed cross-entropy (Section 5.4), without all logits at once. Another loss is a function of logits."""
+
+    def __init__(self, config: Sizes, optim: Optim):
+        self.eps_ls = optim.eps_ls
+
+    def of_states(self, embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        return smoothed_loss(embedding, x, target, self.eps_ls)
+
+
+def training_loss(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tensor:
+    """The sum over tokens of a loss (`optim.loss`): `loss(logits, target)` of logits (B, L, V), target (B, L) and PAD.
+
+    A loss may have `of_states(embedding, x, target)` in its place, x (B, L, d_model), where it need not have all logits
+    at once.
+    """
+    return loss.of_states(embedding, x, target) if hasattr(loss, "of_states") else loss(embedding.logits(x), target)
 
 
 def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float) -> Tensor:

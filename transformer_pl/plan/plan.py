@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.config import KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, Config, effective_sizes, nominal_sizes, sizes
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
@@ -110,7 +110,7 @@ def _estimate(planned: PlannedTrial, rates: Mapping[str, list[float]]) -> CostEs
 
 def _of_the_speed(config: Mapping[str, Any]) -> str:
     """The keys that the time of a FLOP depends on, beside the machine and the threads that the sweep gave a trial."""
-    keys = [f"model.{slot}" for slot in SLOTS] + [key for key in KEYS if key.startswith(("data.", "trainer."))]
+    keys = [*COMPONENTS] + [key for key in KEYS if key.startswith(("data.", "trainer."))]
     return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
 
 

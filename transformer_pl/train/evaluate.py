@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_pl.config import BOS, EOS, Config, Decode, sizes
+from transformer_pl.config import BOS, EOS, Config, Decode, not_papers, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import import_component, named
 from transformer_pl.data.batches import collate, eval_batches, padded
@@ -87,7 +87,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
     Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
     trained, model = trial.identity_inputs().get("parts", {}), config.model
-    for slot, digest in source_digests(model).items():
+    for slot, digest in source_digests(not_papers(model)).items():
         if trained.get(slot) != digest:
             raise InputError(
                 f"{named(slot, import_component(getattr(model, slot).path))}: must be the code that "

@@ -11,12 +11,13 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 from transformer_pl.config import PAD, Config, Decode, sizes
+from transformer_pl.config.components import build
 from transformer_pl.data.batches import Batch
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import DecoderLayer, Transformer
-from transformer_pl.model.loss import negative_log_likelihood, smoothed_loss
-from transformer_pl.model.schedule import learning_rate
+from transformer_pl.model.loss import negative_log_likelihood, training_loss
+from transformer_pl.model.optimizer import build_optimizer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.train.evaluate import best_translations
@@ -24,13 +25,15 @@ from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perp
 
 
 class TransformerModule(L.LightningModule):
-    """A Transformer, its loss, Adam and the learning-rate schedule. Metrics go to the trainer's loggers."""
+    """A Transformer, its loss, its optimizer and schedule. Metrics go to the trainer's loggers."""
 
     def __init__(self, config: Config, vocab_size: int):
         super().__init__()
         self.config = config
         self.sizes = sizes(config.model, vocab_size)
         self.model = Transformer(self.sizes)
+        self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
+        self.loss = build(self.optim.loss, self.sizes, self.optim)
         self._trained = torch.zeros(2)  # on this rank since the last log line: loss in nats, target tokens
         self._diverged_at = torch.tensor(math.inf)  # the first step on this rank whose loss was not finite
         self._seconds = 0.0  # trained since the last log line, without validations
@@ -79,7 +82,7 @@ class TransformerModule(L.LightningModule):
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
         states = self.model.states(batch.source, batch.target_in)
-        loss = smoothed_loss(self.model.embedding, states, batch.target_out, self.config.optim.eps_ls)
+        loss = training_loss(self.loss, self.model.embedding, states, batch.target_out)
         step = self.trainer.global_step + 1
         # Only a tensor operation, so that no step waits for a GPU. `stop_if_diverged` reads the value.
         self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
@@ -135,7 +138,7 @@ class TransformerModule(L.LightningModule):
         if logs:
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
-            (lr,) = scheduler.get_last_lr()
+            lr, *_ = scheduler.get_last_lr()  # of the first group of parameters
             self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / self._seconds})
             self._trained, self._seconds = torch.zeros_like(self._trained), 0.0
 
@@ -180,15 +183,14 @@ class TransformerModule(L.LightningModule):
         self._clock = time.perf_counter()
 
     def configure_optimizers(self) -> Any:
-        """Adam and the learning rate of equation 3, Section 5.3."""
-        optim = self.config.optim
-        adam = torch.optim.Adam(
-            self.model.parameters(), lr=1.0, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            adam, lambda done: learning_rate(done + 1, self.sizes.d_model, optim.warmup, optim.lr_scale)
-        )
-        return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        """The optimizer and its schedule, Section 5.3."""
+        optimizer, schedule = build_optimizer(self.optim, self.sizes, self.model)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradient of the whole batch (`optim.clip`)."""
+        if self.optim.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip)
 
     def _sum_over_ranks(self, sums: Tensor) -> list[float]:
         return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()

@@ -11,7 +11,8 @@ import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.check.run import check_model
-from transformer_pl.config import sizes
+from transformer_pl.check.training import check_training
+from transformer_pl.config import replaced, sizes
 from transformer_pl.config.component_sources import keep_sources
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
@@ -103,6 +104,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     """Train or reuse weights, evaluate them, write and return the result."""
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
+    check_training([config])
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
     model_sizes = sizes(config.model, len(prepared.tokenizer))
@@ -150,7 +152,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
 def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
     config, trial = run.config, run.trial
-    keep_sources(config.model, trial.sources)
+    keep_sources(replaced(config).values(), trial.sources)
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES

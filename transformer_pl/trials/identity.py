@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from transformer_pl.config import CORPUS, COUNTS, KEYS, SIZE_NAMES, SLOTS, Config, effective_sizes, without_section
+from transformer_pl.config import COMPONENTS, CORPUS, COUNTS, KEYS, SIZE_NAMES, Config, effective_sizes, without_section
 
 # Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
 # the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.val_sample", "trainer.tokenised_bleu")
-CORE_REVISION = 3  # raised whenever the core's numerics change: older results are then no longer reused
+CORE_REVISION = 4  # raised whenever the core's numerics change: older results are then no longer reused
 
 
 def config_difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
@@ -39,7 +39,7 @@ def describe_difference(config: Config, base: Config) -> str:
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
         elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
             name = without_section(key)
-            changes.append(f"{name}={str(value).rpartition('.')[2] if name in (*SLOTS, 'task') else value}")
+            changes.append(f"{name}={str(value).rpartition('.')[2] if key in (*COMPONENTS, 'data.task') else value}")
     return " ".join(changes) or "base"
 
 

@@ -23,7 +23,7 @@ def trial_config(levels: Iterable[Level]) -> Config:
 
 def mistakes_of_parts(config: Config) -> list[str]:
     """The mistakes of the components and the task: their import, their signature, their options."""
-    mistakes = check_components(config.model)
+    mistakes = check_components(config)
     try:
         task_of(config.data)
     except InputError as error:
@@ -36,7 +36,7 @@ def as_trained(config: Config) -> Config:
 
     Options of components that have their defaults are left out, as they make no other trial.
     """
-    return match_flops(config.model_copy(update={"model": without_defaults(config.model)}))
+    return match_flops(without_defaults(config))
 
 
 def match_flops(config: Config) -> Config:

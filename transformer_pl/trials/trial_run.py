@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import Config, effective_sizes
+from transformer_pl.config import Config, effective_sizes, replaced
 from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.runtime.environment import sweep_of_this_process
 from transformer_pl.task import Corpus
@@ -17,7 +17,7 @@ def identify(config: Config, corpus: Corpus, runs: Path, row: str) -> tuple[Iden
 
     row: what differs from base, for the name of a new folder.
     """
-    its = identity(config, corpus.fingerprint, source_digests(config.model) | task_digest(config.data))
+    its = identity(config, corpus.fingerprint, source_digests(replaced(config)) | task_digest(config.data))
     return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
 
 

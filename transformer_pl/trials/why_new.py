@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import KEYS
+from transformer_pl.config import COMPONENTS, KEYS
 from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.trial import Trial
 
@@ -52,7 +52,7 @@ def _differences(inputs: Inputs, others: Inputs, trial: Trial) -> list[str]:
     told = []
 
     def same_class(part: str) -> bool:
-        key = "data.task" if part == "task" else f"model.{part}"
+        (key,) = [key for key in (*COMPONENTS, "data.task") if key.endswith(f".{part}")]
         return inputs[key] == others[key]
 
     for key, (new, old) in mapping_difference(inputs, others).items():

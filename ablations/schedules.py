@@ -1,0 +1,48 @@
+"""Other schedules of the learning rate. `peak` is by default equation (3)'s greatest rate, (d_model warmup)^-0.5.
+
+Cosine: Loshchilov and Hutter 2017 (arXiv:1608.03983), without restarts. Linear: as BERT's (Devlin et al. 2019,
+arXiv:1810.04805). Both fall to 0 after a linear warm-up. InverseSquareRootWithoutWarmup: T5's (Raffel et al. 2020,
+arXiv:1910.10683).
+"""
+
+import math
+
+from transformer_pl.config import Optim, Positive, Sizes
+
+
+class Constant:
+    """The peak, after a linear warm-up."""
+
+    def __init__(self, config: Sizes, optim: Optim, peak: Positive | None = None):
+        self.peak = peak or (config.d_model * optim.warmup) ** -0.5
+        self.warmup, self.steps = optim.warmup, optim.max_steps
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup:
+            return self.peak * step / self.warmup
+        return self.peak * self.after((step - self.warmup) / max(1, self.steps - self.warmup))
+
+    def after(self, share: float) -> float:
+        """The share of the peak, at a share of the steps after the warm-up, 0 to 1."""
+        return 1.0
+
+
+class Cosine(Constant):
+    """From the peak to 0 along half a cosine."""
+
+    def after(self, share: float) -> float:
+        return (1 + math.cos(math.pi * min(1.0, share))) / 2
+
+
+class Linear(Constant):
+    """From the peak to 0 along a line."""
+
+    def after(self, share: float) -> float:
+        return max(0.0, 1 - share)
+
+
+class InverseSquareRootWithoutWarmup(Constant):
+    """The peak for the first `warmup` steps, then as equation (3)."""
+
+    def __call__(self, step: int) -> float:
+        return self.peak * min(1.0, (self.warmup / step) ** 0.5)

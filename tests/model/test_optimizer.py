@@ -1,0 +1,63 @@
+"""The optimizer and the schedule of Section 5.3, and others in their slots."""
+
+import pytest
+import torch
+
+from transformer_pl.config import sizes
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.model import Transformer
+from transformer_pl.model.optimizer import InverseSquareRoot, build_optimizer
+
+pytestmark = pytest.mark.core
+SMALL = {"model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.N": 1, "optim.warmup": 40, "optim.max_steps": 100}
+
+
+def built(**keys):
+    """The optimizer, torch's scheduler and the rates of the first 101 steps."""
+    config = resolve([Level("test", SMALL | {f"optim.{key.replace('__', '.')}": value for key, value in keys.items()})])
+    model = Transformer(sizes(config.model, 20))
+    optimizer, scheduler = build_optimizer(config.optim, sizes(config.model, 20), model)
+    (law, *_) = scheduler.lr_lambdas
+    return optimizer, model, [law(done) for done in range(101)]
+
+
+def test_the_learning_rate_is_equation_3():
+    config = resolve([Level("test", {"optim.warmup": 4000})])
+    rate = InverseSquareRoot(sizes(config.model, 20), config.optim)
+    assert rate(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert [rate(1), rate(2000)] == pytest.approx([rate(4000) / 4000, rate(4000) / 2])  # linear until the warmup's end
+    assert rate(16000) == pytest.approx(rate(4000) / 2)  # then as the inverse square root
+
+
+def test_lr_scale_multiplies_the_rate_of_any_schedule():
+    for schedule in ("transformer_pl.model.optimizer.InverseSquareRoot", "ablations.schedules.Cosine"):
+        (_, _, once), (_, _, thrice) = built(schedule=schedule), built(schedule=schedule, lr_scale=3)
+        assert thrice == pytest.approx([3 * rate for rate in once])
+
+
+def test_the_keys_of_adam_are_given_to_an_optimizer_that_has_them():
+    for path in ("torch.optim.Adam", "torch.optim.AdamW"):
+        optimizer, _, _ = built(optimizer=path, beta1=0.8, beta2=0.7, eps=1e-3)
+        (group,) = optimizer.param_groups
+        assert (group["betas"], group["eps"]) == ((0.8, 0.7), 1e-3)
+    optimizer, _, rates = built(optimizer="torch.optim.SGD", optimizer__momentum=0.5)
+    (group,) = optimizer.param_groups
+    assert isinstance(optimizer, torch.optim.SGD) and group["momentum"] == 0.5 and group["lr"] == rates[0]
+
+
+@pytest.mark.parametrize("name", ["Cosine", "Linear", "Constant", "InverseSquareRootWithoutWarmup"])
+def test_a_schedule_begins_and_ends_as_its_name_says(name):
+    """Without options each has equation 3's greatest rate, so that a row changes the shape alone."""
+    (_, _, paper), (_, _, rates) = built(), built(schedule=f"ablations.schedules.{name}")
+    assert max(rates) == pytest.approx(max(paper), rel=0.03)
+    if name != "InverseSquareRootWithoutWarmup":
+        assert rates[:40] == sorted(rates[:40]) and rates[39] == max(rates)
+    assert rates[40:] == sorted(rates[40:], reverse=True)
+    assert (rates[99] < 1e-9) == (name in ("Cosine", "Linear")) and (rates[99] == rates[39]) == (name == "Constant")
+
+
+def test_an_optimizer_of_one_s_own_can_group_parameters():
+    optimizer, model, _ = built(optimizer="ablations.muon.Muon")
+    assert len(optimizer.param_groups) == 2
+    grouped = [id(one) for group in optimizer.param_groups for one in group["params"]]
+    assert sorted(grouped) == sorted(map(id, model.parameters()))
