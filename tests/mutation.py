@@ -37,7 +37,7 @@ ROOT = Path(__file__).parent.parent
 TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests that are to notice
     "model/transformer.py": "tests/model/test_model.py tests/test_fidelity.py",
     "model/loss.py": "tests/model/test_loss.py -k 'not exist'",
-    "model/schedule.py": "tests/model/test_schedule.py",
+    "model/optimizer.py": "tests/model/test_optimizer.py",
     "model/beam_search.py": "tests/model/test_beam_search.py",
     "report/statistics.py": "tests/report/test_statistics.py -k 'not false_positive' tests/report/test_moderation.py",
     "report/moderation.py": "tests/report/test_moderation.py",

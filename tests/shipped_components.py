@@ -13,6 +13,6 @@ def components():
     for path in GRIDS:
         for row in read_sweep(path, None, None, {}).rows:
             flat = row.configs[0].flat()
-            keys = {key: value for key, value in flat.items() if key in slots or key.count(".") == 2}
+            keys = {key: value for key, value in flat.items() if ".".join(key.split(".")[:2]) in slots}
             found[" ".join(str(value).rpartition(".")[2] for value in keys.values())] = keys
     return found

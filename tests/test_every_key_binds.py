@@ -161,6 +161,8 @@ HUB = {"data.path": None, "data.hub": "some/one"}
 @each(
     [
         Change("model.N", 3),
+        Change("model.N_encoder", 3),
+        Change("model.N_decoder", 3),
         Change("model.d_model", 1024),
         Change("model.d_ff", 1024),
         Change("model.h", 4),
@@ -181,6 +183,10 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("optim.warmup", 8),
         Change("optim.lr_scale", 0.5),
         Change("optim.eps_ls", 0.3),
+        Change("optim.optimizer", "torch.optim.SGD"),
+        Change("optim.schedule", "ablations.schedules.InverseSquareRootWithoutWarmup"),
+        Change("optim.loss", "ablations.focal_loss.FocalLoss"),
+        Change("optim.clip", 1e-3, {"optim.eps": 1e-3}),
         Change("optim.beta1", 0.5),
         Change("optim.beta2", 0.5),
         Change("optim.eps", 1e-3),

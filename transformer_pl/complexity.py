@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from transformer_pl.check.run import check_models
-from transformer_pl.config import Config, sizes
+from transformer_pl.config import Config, Site, sizes
 from transformer_pl.config.components import build
 from transformer_pl.config.levels import read_pairs
 from transformer_pl.plan.options import add_row_options, sweep_file
@@ -80,7 +80,7 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
     from transformer_pl.model import Mask
 
     model, seconds = sizes(config.model, 1), {}
-    layer = build(model.self_attention, model, "encoder").to(device)
+    layer = build(model.self_attention, model, Site.of_layer("encoder", 0)).to(device)
     for n in lengths:
         try:
             names = {"layer": layer, "mask": Mask(), "x": torch.randn(1, n, model.d_model, device=device)}

@@ -4,17 +4,12 @@ import importlib
 
 import pytest
 
-from transformer_pl.config import Data, Model
+from transformer_pl.config import COMPONENTS, Component, Config, Data, replaced
 from transformer_pl.config.component_sources import keep_sources, source_digests, task_digest
-from transformer_pl.config.levels import Level, resolve
-
-
-def model(keys) -> Model:
-    return resolve([Level("test", keys)]).model
 
 
 def digest(path="stranger.Plain"):
-    return source_digests(model({"model.ffn": path}))["ffn"]
+    return source_digests({"model.ffn": Component(path=path)})["ffn"]
 
 
 DOCUMENTED = '''
@@ -170,7 +165,7 @@ def test_a_task_s_code_is_that_of_its_class(module):
 def test_the_files_of_a_class_stay_with_its_trial(ideas, tmp_path):
     kept = tmp_path / "trial" / "sources"
     for _ in range(2):  # in place of what was kept before
-        keep_sources(model({"model.ffn": "stranger.Plain"}), kept)
+        keep_sources([Component(path="stranger.Plain")], kept)
         files = {".".join(path.relative_to(kept).with_suffix("").parts): path for path in kept.rglob("*.py")}
         assert files.keys() == ideas.keys()
         assert all(files[name].read_text() == text for name, (_, text) in ideas.items())
@@ -192,4 +187,7 @@ def test_code_is_what_is_written_and_not_what_is_loaded(module):
 
 
 def test_the_core_has_no_code_of_its_own_here():
-    assert source_digests(Model()) == {}  # its revision stands for it
+    """Its revision stands for it, as the version of torch for torch's."""
+    assert source_digests(replaced(Config())) == {}
+    own = {key: component for key, component in COMPONENTS.items() if component.path.startswith("transformer_pl.")}
+    assert len(own) > 6 and source_digests(own) == {}

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_pl.check.dry_run import dry_run
-from transformer_pl.config import KEYS, SLOTS, Component, Model, components, is_papers, sizes
+from transformer_pl.config import COMPONENTS, KEYS, SLOTS, Component, Config, Model, components, is_papers, sizes
 from transformer_pl.config.components import check_components
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
@@ -34,8 +34,8 @@ number = 4
 """
 
 
-def model(keys) -> Model:
-    return resolve([Level("test", keys)]).model
+def configured(keys) -> Config:
+    return resolve([Level("test", keys)])
 
 
 def refused(path):
@@ -126,35 +126,34 @@ def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
 
 
 def test_the_paper_s_components_have_no_mistakes():
-    assert check_components(Model()) == []
+    assert check_components(Config()) == []
     assert all(is_papers(slot, getattr(Model(), slot)) for slot in SLOTS)
 
 
-@pytest.mark.parametrize("slot", SLOTS)
-def test_a_mistake_names_its_key(module, slot):
+@pytest.mark.parametrize("key", COMPONENTS)
+def test_a_mistake_names_its_key(module, key):
     module(MODULE)
-    key = f"model.{slot}"
-    assert check_components(model({key: "stranger.Plain"})) == []
+    assert check_components(configured({key: "stranger.Plain"})) == []
     for keys in (
         {key: "stranger.Plane"},
         {key: "stranger.Plain", f"{key}.window": 4},
-        {f"{key}.window": 4},  # the paper's own take no options
+        {f"{key}.windows": 4},  # which the default has not
         {key: KEYS[key] + "s"},  # the core, but misspelled
     ):
-        (message,) = check_components(model(keys))
+        (message,) = check_components(configured(keys))
         assert message.startswith(f"{key} = {keys.get(key, KEYS[key])}: ")
 
 
 def test_the_mistakes_of_all_components_are_told():
-    found = check_components(model({"model.ffn": "nowhere.A", "model.position": "nowhere.B"}))
+    found = check_components(configured({"model.ffn": "nowhere.A", "model.position": "nowhere.B"}))
     assert [message.partition(" = ")[0] for message in found] == ["model.ffn", "model.position"]
 
 
 @pytest.mark.parametrize("path", ["builtins.int", "torch.Tensor", "pathlib.Path"])
 def test_a_class_that_is_no_module_is_no_component(path):
-    found = model({"model.ffn": path})
+    found = configured({"model.ffn": path})
     if not (mistakes := check_components(found)):
         with pytest.raises(InputError) as caught:
-            dry_run(sizes(found, 40))
+            dry_run(sizes(found.model, 40))
         mistakes = caught.value.messages
     assert len(mistakes) == 1 and "torch.nn.Module" in mistakes[0]

@@ -40,6 +40,8 @@ def test_the_base_never_moves():
     assert Config().flat() == KEYS
     paper = {
         "model.N": 6,
+        "model.N_encoder": None,
+        "model.N_decoder": None,
         "model.d_model": 512,
         "model.d_ff": 2048,
         "model.h": 8,
@@ -56,6 +58,10 @@ def test_the_base_never_moves():
         "model.depth": 1.0,
         "optim.max_steps": 100_000,
         "optim.duration": 1.0,
+        "optim.optimizer": "torch.optim.Adam",
+        "optim.schedule": "transformer_pl.model.optimizer.InverseSquareRoot",
+        "optim.loss": "transformer_pl.model.loss.SmoothedCrossEntropy",
+        "optim.clip": None,
         "optim.warmup": 4000,
         "optim.lr_scale": 1.0,
         "optim.match": "steps",

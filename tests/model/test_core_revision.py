@@ -1,18 +1,14 @@
 """The numbers of the core are pinned, so that nobody changes results without raising the core revision."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-import transformer_pl
 from transformer_pl.config import sizes
-from transformer_pl.config.levels import resolve, scale_level
+from transformer_pl.config.levels import resolve, scale_level, scale_names
 from transformer_pl.model import Transformer
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.trials.identity import CORE_REVISION
 
-ROOT = Path(transformer_pl.__file__).parent
 VOCABULARY = 200
 LARGE = ("iwslt", "wmt14", "wmt14-fr")  # 5 s and more
 LOSS = {
@@ -24,7 +20,7 @@ LOSS = {
     "wmt14-fr": 6.10262,
 }  # by scale: nats per token
 LR = 1e-6  # at 1e-4 processors that round differently part by 0.6 % within twenty steps; at 1e-6, by 3e-6
-REVISION = 3  # of the core whose numbers these are
+REVISION = 4  # of the core whose numbers these are
 REMEDY = (
     "Does the same seed still give the same weights, bit for bit? If not, raise CORE_REVISION in trials/identity.py, "
     "so that no result of the old core is reused, and REVISION here. Then set what is pinned here."
@@ -53,7 +49,7 @@ def test_what_is_pinned_is_of_this_revision():
     assert CORE_REVISION == REVISION, f"the core revision is {CORE_REVISION}. {REMEDY}"
 
 
-SCALES = sorted(path.stem for path in (ROOT / "scales").glob("*.yaml"))
+SCALES = scale_names()
 
 
 @pytest.mark.parametrize(

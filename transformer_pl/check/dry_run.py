@@ -32,7 +32,7 @@ def dry_run(config: Sizes) -> str:
     if classes:
         raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
     try:
-        return _device(config._replace(N=1))
+        return _device(config.with_layers(1))
     except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
         calls = "; ".join(f"model.{slot} is built as CLASS(config, site) and called as {CALLS[slot]}" for slot in own)
         raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None

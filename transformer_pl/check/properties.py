@@ -23,7 +23,7 @@ from transformer_pl.check.small_model import (
     rebuilt,
     small_model,
 )
-from transformer_pl.config import PAD
+from transformer_pl.config import PAD, Site
 from transformer_pl.config.components import build
 from transformer_pl.model import Mask
 from transformer_pl.model.beam_search import CachedSteps
@@ -212,7 +212,7 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     V, other = torch.randn(2, 2, config.h, 6, config.d_v)
     keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 5), ("cross", 0)):  # decoding has one query
-        attention = build(config.attention, config, site)
+        attention = build(config.attention, config, Site.of_layer(site, 0))
         if not callable(getattr(attention, "weights", None)):
             continue
         move_zeros(attention)

@@ -94,7 +94,7 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
     config = sizes(model, vocab_size)
     device = dry_run(config)
-    config = config._replace(N=2, p_drop=0.0)
+    config = config.with_layers(2)._replace(p_drop=0.0)
     devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
     exempted = {name for component in not_papers(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
@@ -125,7 +125,7 @@ def _message(model: Model, name: str, how: str) -> str:
 def _digest(model: Model, vocab_size: int) -> str:
     """What a result depends on, as 12 hexadecimal digits."""
     inputs: dict[str, Any] = {
-        "sizes": sizes(model, vocab_size)._replace(N=1, p_drop=0)._asdict(),
+        "sizes": sizes(model, vocab_size).with_layers(1)._replace(p_drop=0)._asdict(),
         "sources": source_digests(not_papers(model)),
         "revision": CHECKS_REVISION,
         "torch": importlib.metadata.version("torch"),  # without importing it

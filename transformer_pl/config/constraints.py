@@ -48,7 +48,10 @@ def _products_are_whole(config: Config) -> Iterator[Broken]:
     """A size times its multiplier is a whole number."""
     model, optim = config.model, config.optim
     products = [
-        ("model.N", model.N, "model.depth", model.depth),
+        *(
+            (f"model.{name}", getattr(model, name), "model.depth", model.depth)
+            for name in ("N", "N_encoder", "N_decoder")
+        ),
         *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in BY_WIDTH),
         ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
     ]

@@ -65,6 +65,8 @@ class Model(Section):
     """Section 3 and the columns of Table 3, in the paper's letters and numbers."""
 
     N: Count = Field(default=6, description="layers in the encoder, and in the decoder (Section 3.1)")
+    N_encoder: CountOrNone = Field(default=None, description="layers in the encoder alone; unset: N")
+    N_decoder: CountOrNone = Field(default=None, description="layers in the decoder alone; unset: N")
     d_model: Count = Field(default=512, description="width of the embeddings and of every layer's output (Section 3.1)")
     d_ff: Count = Field(default=2048, description="inner width of the feed-forward network (Section 3.3)")
     h: Count = Field(default=8, description="attention heads (Section 3.2.2)")
@@ -84,7 +86,7 @@ class Model(Section):
     width: Multiplier = Field(
         default=1.0, description="multiplies d_model, d_ff, and d_k and d_v where set; 1/2 is allowed"
     )
-    depth: Multiplier = Field(default=1.0, description="multiplies N; 1/2 is allowed")
+    depth: Multiplier = Field(default=1.0, description="multiplies N, N_encoder and N_decoder; 1/2 is allowed")
 
 
 class Optim(Section):

@@ -17,10 +17,27 @@ from transformer_pl.config.types import multiplied
 PAD, BOS, EOS, UNK = 0, 1, 2, 3  # the first tokens of every vocabulary
 
 
+STACKS = ("N_encoder", "N_decoder")
+
+
+class Site(str):
+    """Where in the model a component is: `encoder`, `decoder` or `cross`, and in which layer."""
+
+    layer: int | None = None  # from 0; None for what is in no layer, such as a position
+
+    @classmethod
+    def of_layer(cls, name: str, layer: int) -> "Site":
+        site = cls(name)
+        site.layer = layer
+        return site
+
+
 class Sizes(NamedTuple):
     """What a component is built from: the effective sizes (multipliers applied), components and vocabulary size."""
 
     N: int
+    N_encoder: int
+    N_decoder: int
     d_model: int
     d_ff: int
     h: int
@@ -35,12 +52,18 @@ class Sizes(NamedTuple):
     embedding: Component
     vocab_size: int
 
+    def with_layers(self, N: int) -> "Sizes":
+        """The same with N layers in each stack."""
+        return self._replace(N=N, N_encoder=N, N_decoder=N)
+
 
 def sizes(model: Model, vocab_size: int) -> Sizes:
     """The effective sizes of a model that keeps the constraints (see `resolve`)."""
     d_model = multiplied(model.d_model, model.width)
     return Sizes(
         N=multiplied(model.N, model.depth),
+        N_encoder=multiplied(model.N_encoder or model.N, model.depth),
+        N_decoder=multiplied(model.N_decoder or model.N, model.depth),
         d_model=d_model,
         d_ff=multiplied(model.d_ff, model.width),
         h=model.h,
@@ -72,7 +95,8 @@ def replaced(config: Config) -> dict[str, Component]:
 def effective_sizes(config: Config) -> dict[str, int]:
     """The sizes and steps of a config with its multipliers applied, under `effective.*`."""
     effective = sizes(config.model, 0)._asdict()
-    return {f"effective.{key}": effective[key] for key in SIZE_NAMES} | {"effective.max_steps": config.steps}
+    names = [*SIZE_NAMES, *(key for key in STACKS if effective[key] != effective["N"])]
+    return {f"effective.{key}": effective[key] for key in names} | {"effective.max_steps": config.steps}
 
 
 def nominal_sizes(model: Model) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_pl.config import PAD, Sizes
+from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
 
@@ -82,11 +82,12 @@ class PostNormResidual(nn.Module):
 class EncoderLayer(nn.Module):
     """Figure 1 (left): self-attention, then the feed-forward network."""
 
-    def __init__(self, config: Sizes):
+    def __init__(self, config: Sizes, layer: int = 0):
         super().__init__()
-        self.self_attention = build(config.self_attention, config, "encoder")
-        self.ffn = build(config.ffn, config, "encoder")
-        self.residual = nn.ModuleList(build(config.residual, config, "encoder") for _ in range(2))
+        site = Site.of_layer("encoder", layer)
+        self.self_attention = build(config.self_attention, config, site)
+        self.ffn = build(config.ffn, config, site)
+        self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         x = self.residual[0](x, lambda x: self.self_attention(x, mask))
@@ -96,12 +97,13 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Figure 1 (right): causal self-attention, attention over the encoder's output, the feed-forward network."""
 
-    def __init__(self, config: Sizes):
+    def __init__(self, config: Sizes, layer: int = 0):
         super().__init__()
-        self.self_attention = build(config.self_attention, config, "decoder")
-        self.cross_attention = CrossAttention(config, "cross")
-        self.ffn = build(config.ffn, config, "decoder")
-        self.residual = nn.ModuleList(build(config.residual, config, "decoder") for _ in range(3))
+        site = Site.of_layer("decoder", layer)
+        self.self_attention = build(config.self_attention, config, site)
+        self.cross_attention = CrossAttention(config, Site.of_layer("cross", layer))
+        self.ffn = build(config.ffn, config, site)
+        self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(3))
 
     def forward(
         self, x: Tensor, mask: Mask, memory: tuple[Tensor, Tensor], memory_mask: Mask, start: int, cache: Cache | None
@@ -117,10 +119,12 @@ class Transformer(nn.Module):
     def __init__(self, config: Sizes):
         super().__init__()
         self.embedding = build(config.embedding, config, None)
-        self.position = nn.ModuleDict({site: build(config.position, config, site) for site in ("encoder", "decoder")})
+        self.position = nn.ModuleDict(
+            {site: build(config.position, config, Site(site)) for site in ("encoder", "decoder")}
+        )
         self.dropout = Dropout(config.p_drop)
-        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.N))
-        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.N))
+        self.encoder = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.N_encoder))
+        self.decoder = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.N_decoder))
         self.encoder_norm = self.encoder[-1].residual[-1].final_norm()
         self.decoder_norm = self.decoder[-1].residual[-1].final_norm()
 
@@ -128,6 +132,20 @@ class Transformer(nn.Module):
     def incremental(self) -> bool:
         """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
         return all(getattr(module, "incremental", True) for module in self.modules() if module is not self)
+
+    def at_step(self, step: int, steps: int) -> None:
+        """Tell the components that have a method `at_step` which step of how many is trained, or was the last one."""
+        for module in self.modules():
+            if module is not self and hasattr(module, "at_step"):
+                module.at_step(step, steps)
+
+    def auxiliary(self) -> dict[str, Tensor]:
+        """The auxiliary losses that components have set in their attribute `auxiliary`, summed over them, by name."""
+        losses: dict[str, Tensor] = {}
+        for module in self.modules():
+            for name, loss in getattr(module, "auxiliary", {}).items() if module is not self else ():
+                losses[name] = losses[name] + loss if name in losses else loss
+        return losses
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits of every next token, (B, Lt, V), from source (B, Ls) and the target so far (B, Lt), padded."""

@@ -105,6 +105,7 @@ def _load_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer
     except Exception as error:  # torch raises nearly anything for bytes that it cannot read
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
+    model.at_step(config.steps, config.steps)
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 

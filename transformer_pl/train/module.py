@@ -34,7 +34,9 @@ class TransformerModule(L.LightningModule):
         self.model = Transformer(self.sizes)
         self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
         self.loss = build(self.optim.loss, self.sizes, self.optim)
-        self._trained = torch.zeros(2)  # on this rank since the last log line: loss in nats, target tokens
+        self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
+        # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
+        self._trained = torch.zeros(2 + len(self._auxiliary))
         self._diverged_at = torch.tensor(math.inf)  # the first step on this rank whose loss was not finite
         self._seconds = 0.0  # trained since the last log line, without validations
         self._clock = 0.0  # up to when they are counted
@@ -76,18 +78,21 @@ class TransformerModule(L.LightningModule):
 
     @component_code()
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The smoothed loss per target token of the global batch.
+        """The loss per target token of the global batch, with auxiliary losses (means) added.
 
         `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
+        self.model.at_step(self.trainer.global_step + 1, self.config.steps)
         states = self.model.states(batch.source, batch.target_in)
         loss = training_loss(self.loss, self.model.embedding, states, batch.target_out)
         step = self.trainer.global_step + 1
         # Only a tensor operation, so that no step waits for a GPU. `stop_if_diverged` reads the value.
         self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
-        self._trained[0] += loss.detach()
-        self._trained[1] += (batch.target_out != PAD).sum()
+        tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary()
+        sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
+        self._trained += torch.stack([one.detach().float() for one in sums])
+        loss = loss + sum(sums[2:])
         return loss / batch.tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def stop_if_diverged(self, *values: Tensor) -> None:
@@ -115,14 +120,14 @@ class TransformerModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the sums and the seconds that the next log line is made from. Lightning calls it on every rank."""
-        sums = self.trainer.strategy.all_gather(self._trained)  # (ranks, 2), or (2,)
-        checkpoint["trained"] = {"sums": sums.reshape(-1, 2).tolist(), "seconds": self._seconds}
+        sums = self.trainer.strategy.all_gather(self._trained)  # (ranks, k), or (k,)
+        checkpoint["trained"] = {"sums": sums.reshape(-1, len(self._trained)).tolist(), "seconds": self._seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore them. Where the number of ranks is another, rank 0 gets the sums of all."""
         self._seconds, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
         if len(sums) != self.trainer.world_size:
-            sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, 2)])
+            sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, sums.shape[1])])
         self._trained = sums[self.global_rank]
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:  # type: ignore[override]
@@ -132,14 +137,16 @@ class TransformerModule(L.LightningModule):
         """
         scheduler.step()
         logs = self.trainer.global_step % self.config.trainer.log_every == 0
-        loss, tokens = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
+        loss, tokens, *others = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
         now = time.perf_counter()
         self._seconds, self._clock = self._seconds + now - self._clock, now
         if logs:
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
             lr, *_ = scheduler.get_last_lr()  # of the first group of parameters
-            self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": tokens / self._seconds})
+            auxiliary = {f"train/aux.{name}": sum_ / tokens for name, sum_ in zip(self._auxiliary, others, strict=True)}
+            rate = tokens / self._seconds
+            self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": rate} | auxiliary)
             self._trained, self._seconds = torch.zeros_like(self._trained), 0.0
 
     def on_validation_epoch_start(self) -> None:

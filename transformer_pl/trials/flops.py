@@ -67,12 +67,13 @@ def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     norm = 2 * c.d_model
     encoder = attention + ffn + c.d_ff + c.d_model + 2 * norm
     decoder = 2 * attention + ffn + c.d_ff + c.d_model + 3 * norm
-    params = c.N * (encoder + decoder) + c.vocab_size * c.d_model
+    params = c.N_encoder * encoder + c.N_decoder * decoder + c.vocab_size * c.d_model
 
-    pairs = Ls * Ls + Lt * Lt + Lt * Ls  # of queries and keys: encoder, decoder, cross
-    per_layer = Ls * (attention + ffn + keys_values) + Lt * (attention + ffn + query_output)
-    per_layer += pairs * c.h * (c.d_k + c.d_v)
-    return Cost(params, 2 * B * (c.N * per_layer + Lt * c.d_model * c.vocab_size))
+    products = c.h * (c.d_k + c.d_v)  # of a query and a key
+    encoder_layer = Ls * (attention + ffn) + Ls * Ls * products
+    decoder_layer = Lt * (attention + ffn + query_output) + Ls * keys_values + (Lt * Lt + Lt * Ls) * products
+    layers = c.N_encoder * encoder_layer + c.N_decoder * decoder_layer
+    return Cost(params, 2 * B * (layers + Lt * c.d_model * c.vocab_size))
 
 
 def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:

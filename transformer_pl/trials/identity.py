@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from transformer_pl.config import COMPONENTS, CORPUS, COUNTS, KEYS, SIZE_NAMES, Config, effective_sizes, without_section
+from transformer_pl.config import (
+    COMPONENTS,
+    CORPUS,
+    COUNTS,
+    KEYS,
+    SIZE_NAMES,
+    STACKS,
+    Config,
+    effective_sizes,
+    without_section,
+)
 
 # Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
 # the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
@@ -65,7 +75,7 @@ _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
 _CHECKING_THE_CORPUS = tuple(f"data.{key}" for key in COUNTS)
 _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
 _OF_THE_HUB = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
-_AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, "width", "depth")), "optim.max_steps", "optim.duration")
+_AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
 _NOT_INPUTS = {*_OF_THE_CORPUS, *_CHECKING_THE_CORPUS, "data.name", *_AS_PRODUCTS}
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenised_bleu")
 

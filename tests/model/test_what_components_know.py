@@ -1,0 +1,102 @@
+"""What a component may know and add: its layer, the training step, auxiliary losses; and stacks of different depth."""
+
+import pytest
+import small_models
+import tiny_trials
+import torch
+
+from transformer_pl.config import Site, sizes
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.model import Transformer
+from transformer_pl.trials.flops import forward_cost
+
+SMALL = small_models.SMALL | {"model.N": 3}
+
+
+def built(**keys):
+    config = resolve([Level("test", SMALL | {f"model.{key}": value for key, value in keys.items()})])
+    return Transformer(sizes(config.model, 40))
+
+
+NOTES = """
+from torch import nn
+from transformer_pl.model import FeedForward
+
+class Noting(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.site = site
+        self.steps = []
+    def at_step(self, step, steps):
+        self.steps.append((step, steps))
+"""
+
+
+def test_a_component_knows_its_layer(module):
+    """A site is still a text, as in a component that knows nothing of layers."""
+    module(NOTES)
+    model = built(ffn="stranger.Noting")
+    found = [(layer.ffn.site, layer.ffn.site.layer) for layer in (*model.encoder, *model.decoder)]
+    assert found == [(site, layer) for site in ("encoder", "decoder") for layer in range(3)]
+    assert Site("cross") == "cross" and Site("cross").layer is None
+
+
+def test_a_component_is_told_each_step_and_the_last_one_for_evaluation(module, tmp_path):
+    log = tmp_path / "steps"
+    module(f"{NOTES}        with open({str(log)!r}, 'a') as file:\n            print(step, steps, file=file)\n")
+    keys = {"model.ffn": "stranger.Noting", "optim.max_steps": 3, "model.N": 1, "model.depth": 1}
+    tiny_trials.train(tmp_path / "runs", keys)
+    told = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    assert told == [(step, 3) for step in (1, 2, 3, 3) for _ in ("encoder", "decoder")]
+
+
+AUXILIARY = """
+import torch
+from transformer_pl.model import FeedForward
+
+class Pulling(FeedForward):
+    def __init__(self, config, site, weight: float = 0.5):
+        super().__init__(config, site)
+        self.weight, self.auxiliary = weight, {"pull": torch.zeros(())}
+    def forward(self, x):
+        self.auxiliary = {"pull": self.weight * self.W_1.bias.square().mean()}
+        return super().forward(x)
+"""
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_auxiliary_losses_are_trained_on_and_logged_but_no_part_of_the_validation(module, tmp_path, accumulate):
+    """The pull of a bias to 0 is the only loss that a great weight leaves; it is the mean over micro-batches."""
+    module(AUXILIARY)
+    keys = {"model.ffn": "stranger.Pulling", "optim.max_steps": 6, "trainer.accumulate": accumulate}
+    found = {}
+    for weight in (0.5, 1e6):
+        changed = keys | {"model.ffn.weight": weight, "trainer.log_every": 1}
+        _, trial = tiny_trials.train(tmp_path / f"runs-{weight}", changed)
+        lines = trial.metrics()
+        assert [line["step"] for line in lines if "train/aux.pull" in line] == [1, 2, 3, 4, 5, 6]
+        assert not any("aux" in name for line in lines if "val/loss" in line for name in line)
+        weights = torch.load(trial.folder / "weights.pt")
+        found[weight] = sum(w.abs().mean() for name, w in weights.items() if name.endswith("ffn.W_1.bias"))
+    assert found[1e6] < found[0.5]
+
+
+def test_auxiliary_losses_are_summed_over_the_components(module):
+    module(AUXILIARY)
+    model = built(ffn="stranger.Pulling")
+    assert model.auxiliary() == {"pull": 0}
+    with torch.no_grad():
+        for layer in (*model.encoder, *model.decoder):
+            layer.ffn.W_1.bias.fill_(2.0)
+    model(torch.ones(1, 4, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
+    assert model.auxiliary()["pull"].item() == pytest.approx(6 * 0.5 * 4)
+
+
+def test_each_stack_has_its_depth_and_costs_what_it_has():
+    keys = SMALL | {"model.N_encoder": 4, "model.N_decoder": 1, "model.depth": 1}
+    config = resolve([Level("test", keys)])
+    model = Transformer(size := sizes(config.model, 40))
+    assert (len(model.encoder), len(model.decoder)) == (4, 1)
+    assert forward_cost(size, 2, 7, 5).params == sum(weight.numel() for weight in model.parameters())
+    halved = sizes(resolve([Level("test", keys | {"model.N_decoder": 2, "model.depth": 0.5, "model.N": 6})]).model, 40)
+    assert (halved.N, halved.N_encoder, halved.N_decoder) == (3, 2, 1)
