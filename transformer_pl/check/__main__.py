@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     """Print that all properties hold, or a line for each; return 0, or 2 if one is broken."""
     options = _read_argv(argv)
     slot = options.slot or slot_of(options.component, import_component(options.component))
-    inferred = "" if options.slot else " (the slot is inferred from its methods; --slot overrides it)"
+    inferred = "" if options.slot else " (slot inferred; --slot overrides it)"
     model = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))]).model
     if mistakes := check_components(model):
         raise InputError(*mistakes)

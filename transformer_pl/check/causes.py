@@ -14,7 +14,7 @@ CAUSES: dict[str, list[tuple[str, str]]] = {
     "the_future_is_hidden": [
         (
             MASKED,
-            "`mask` is not applied or is inverted (True: a query may look), perhaps in one path of the code alone",
+            "`mask` is not applied or is inverted (True: a query may look), perhaps in one path alone",
         ),
         (ANY, "a norm, a mean or a shift over positions or over sentences"),
         (ANY, "a state that is no buffer"),

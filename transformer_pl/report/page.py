@@ -15,6 +15,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.report import cells
 from transformer_pl.report.figures import Drawing, draw_sweep_plots, save
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.errors import InputError
@@ -95,7 +96,8 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
     below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %", "p": "", "seeds": "", "params": ""}  # by the column above
     labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
     meaning = "Named by the settings in which it differs from base. Labels such as (A) are the paper's."
-    shown = [PageColumn(Column("row", list(names), meaning=meaning), Column("", labels))]
+    marked = [cells.marked(name, row.results.exempt) for name, row in zip(names, table.rows, strict=True)]
+    shown = [PageColumn(Column("row", marked, meaning=meaning), Column("", labels))]
     shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
     folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
     return shown + [PageColumn(one, folded=True) for one in folded]
