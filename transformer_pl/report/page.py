@@ -180,7 +180,7 @@ def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
 
 
 def _pack(weights: torch.Tensor) -> dict[str, Any]:
-    """weights (layers, heads, queries, keys) as base64 of one signed byte per weight, 127 for `largest`, which is 1 or more."""
+    """weights (layers, heads, queries, keys) as base64 of a signed byte each: 127 is `largest`, at least 1."""
     layers, heads = weights.shape[:2]
     largest = max(1.0, weights.abs().max().item())
     data = (weights * (127 / largest)).round().to(torch.int8).numpy().tobytes()
