@@ -42,6 +42,11 @@ class NotANumber(FeedForward):
         return super().forward(x) * float("nan")
 
 
+class FailsBeyond32(FeedForward):
+    def forward(self, x):
+        return super().forward(x) * (1 // (x.shape[1] <= 32))
+
+
 class Odd(nn.Module):
     def forward(self, a, b, c):
         return a
@@ -61,8 +66,8 @@ def check(module):
 
 def states(printed):
     """What is said of each property, by its name."""
-    lines = (line.split() for line in printed.splitlines() if not line.startswith(" "))
-    return {words[1]: words[0] for words in lines if len(words) == 2 and words[1] in PROPERTIES}
+    lines = (re.match(r"(\S+) +(\w+)", line) for line in printed.splitlines())
+    return {line[2]: line[1] for line in lines if line and line[2] in PROPERTIES}
 
 
 def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_path):
@@ -75,14 +80,27 @@ def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_p
     assert check(*shlex.split(command)) == 2
 
 
-def test_each_property_is_stated(check, capsys):
+def test_one_line_says_that_all_properties_hold(check, capsys):
     assert check("stranger.Temperature", "start=2") == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("model.attention = stranger.Temperature, at scale demo ")
-    assert states(printed) == dict.fromkeys(PROPERTIES, "holds")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("model.attention = stranger.Temperature, at scale demo ")
+    assert line.endswith(f": {len(PROPERTIES)} properties hold")
+
+
+def test_otherwise_each_property_has_a_line(check, capsys):
     assert check("stranger.Temperature", "forgets=true", "model.h=2") == 2
-    found = states(capsys.readouterr().out)
-    assert found["decoding_step_by_step_equals_decoding_at_once"] == "BROKEN" and len(found) == len(PROPERTIES)
+    _, *lines = capsys.readouterr().out.splitlines()
+    found = states("\n".join(lines))
+    assert found["decoding_step_by_step_equals_decoding_at_once"] == "BROKEN" and found["evaluation_repeats"] == "holds"
+    assert len(lines) == len(found) == len(PROPERTIES)
+
+
+def test_a_property_in_which_the_component_fails_hides_no_other(check, capsys):
+    assert check("stranger.FailsBeyond32") == 2
+    printed = capsys.readouterr().out
+    found = states(printed)
+    assert found == dict.fromkeys(PROPERTIES, "holds") | {"the_future_is_hidden": "BROKEN"}
+    assert "ZeroDivisionError" in printed and "stranger.py" in printed
 
 
 def test_an_exception_is_shown_with_its_reason(check, capsys):

@@ -7,10 +7,12 @@ import small_models
 from helpers import ROOT
 from shipped_components import components
 
+from transformer_pl.check.causes import CAUSES, usual_causes
+from transformer_pl.check.dry_run import CALLS
 from transformer_pl.check.properties import PROPERTIES
 from transformer_pl.check.run import exempt
 from transformer_pl.check.small_model import small_model
-from transformer_pl.config import Sizes, not_papers
+from transformer_pl.config import SLOTS, Sizes, not_papers
 
 SHIPPED = components() | {  # so small that they matter in short sentences
     "window=3": {"model.attention": "ablations.local_attention.LocalAttention", "model.attention.window": 3},
@@ -80,6 +82,46 @@ class LooksAheadFromZero(FeedForward):
 
     def forward(self, x):
         return super().forward(x + self.gate * x.roll(-1, 1))
+
+
+class LooksAheadInTime(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return super().forward(x + (self.steps > 1) * x.roll(-1, 1))
+
+
+class NormOfTheLatestStatistic(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        if self.training:
+            self.scale = 0.9 * self.scale + 0.1 * x.detach().square().mean()
+        return super().forward(x / self.scale)
+
+
+class CountsEvaluations(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x * self.calls)
+
+
+class CountsInAnAttribute(FeedForward):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x * (1 + self.calls))
 
 
 class SeesPadding(ScaledDotProductAttention):
@@ -197,6 +239,29 @@ class MixtureOfExperts(nn.Module):
         return out
 
 
+class CountsSteps(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.register_buffer("steps", torch.ones(()))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return super().forward(x) * self.steps
+
+
+class NormOfARunningStatistic(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        scale = self.scale
+        if self.training:
+            self.scale = 0.9 * self.scale + 0.1 * x.detach().square().mean()
+        return super().forward(x / scale)
+
+
 class NoCache(ForgetsTheCache):
     incremental = False
 """
@@ -208,6 +273,9 @@ BROKEN = [
     ("residual.NormOverTheBatch", "the_future_is_hidden"),  # in training alone
     ("attention.MixedWithoutPadding", "the_future_is_hidden"),
     ("attention.NoMaskBeyond32", "the_future_is_hidden"),
+    ("ffn.LooksAheadInTime", "the_future_is_hidden"),  # after some steps
+    ("ffn.NormOfTheLatestStatistic", "the_future_is_hidden"),
+    ("ffn.NormOfTheLatestStatistic", "padding_changes_nothing"),
     ("attention.SeesPadding", "padding_changes_nothing"),
     ("ffn.MeanOverTheBatch", "padding_changes_nothing"),
     ("position.FromTheEnd", "padding_changes_nothing"),
@@ -219,12 +287,15 @@ BROKEN = [
     ("self_attention.ForgetsWhoseItIs", "decoding_step_by_step_equals_decoding_at_once"),
     ("attention.WeightsForgetTheStart", "weights_are_what_attention_computes"),
     ("ffn.AlwaysDropsOut", "evaluation_repeats"),
+    ("ffn.CountsEvaluations", "evaluation_repeats"),
+    ("ffn.CountsInAnAttribute", "saved_weights_are_all"),
     ("ffn.Unsaved", "saved_weights_are_all"),
     ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input"),
     ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input"),  # in decoding alone
     ("position.PositionsInBfloat16", "bfloat16_is_close"),
 ]
 SOUND = ["residual.StochasticDepth", "ffn.MixtureOfExperts", "self_attention.NoCache"]
+SOUND += ["ffn.CountsSteps", "ffn.NormOfARunningStatistic"]
 
 
 def own(name: str) -> Sizes:
@@ -240,6 +311,15 @@ def test_a_broken_property_is_found(module, name, broken):
 
 def test_every_property_can_be_broken():
     assert {broken for _, broken in BROKEN} == PROPERTIES.keys()
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_each_property_has_causes_and_they_name_arguments_that_the_slot_receives(slot):
+    assert list(CAUSES) == list(PROPERTIES)
+    for argument in ("mask", "start", "cache", "sublayer"):
+        said = [name for name in CAUSES if re.search(rf"`{argument}\b", usual_causes(name, [slot]))]
+        assert argument in CALLS[slot] or set(said) <= {"weights_are_what_attention_computes"}
+    assert all(re.search(": .", usual_causes(name, [slot])) for name in CAUSES)
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -86,6 +86,8 @@ def test_what_passed_is_checked_once_for_each_code_and_size(module, tmp_path):
 
     first = kept({}, {"optim.warmup": 7}, {"model.N": 3})
     assert len(first) == 1 and kept({}) == first
+    path.write_text(OWN.replace("exempt = {}", "exempt = None"))  # of another class
+    assert kept({}) == first
     path.write_text(OWN + "RMSNorm.rate = 1\n")
     assert len(kept({}, {"model.h": 4})) == 3
     (file,) = first

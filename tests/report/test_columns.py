@@ -20,6 +20,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import cells
 from transformer_pl.report import columns as tables
 from transformer_pl.report import statistics as stats
+from transformer_pl.report.page import page_columns
 from transformer_pl.report.published import paper_table, read_published
 from transformer_pl.report.rows import RowResults, TableRow, mean
 from transformer_pl.report.statistics import compare_rows, of_measure
@@ -263,6 +264,22 @@ def test_a_table_that_has_everything_to_say_says_it_in_five_notes():
     assert all(len(note) < 600 for note in table.notes)
     for word in ("mine.Attention", "future_is_hidden", "1 trial diverged", "trainer.val_every", "Holm"):
         assert word in said(table)
+
+
+def test_a_row_that_is_exempt_from_a_property_is_marked_in_every_format():
+    """By its name, and one note has the property and the reason. In CSV and JSON these stand in the row."""
+    table = build_table(rows := [row(config(), 60.0), row(config(model__h=1), 61.0)], config())
+    assert cells.EXEMPT not in table.markdown() and read_csv(table)[1]["exempt"] == ""
+    rows[1].results[0]["exempt"] = {"mine.Attention": {"the_future_is_hidden": "on purpose"}}
+    table = build_table(rows, config(), names=["base", "h=1"])
+    assert [cells.EXEMPT in name for name in column(table, "row")] == [False, True]
+    on_page = page_columns(table, ["base", "h=1"])[0].column
+    assert [cells.EXEMPT in name for name in on_page.cells] == [False, True]
+    (note,) = [note for note in table.notes if note.startswith(cells.EXEMPT)]
+    assert all(word in note for word in ("mine.Attention", "the_future_is_hidden", "on purpose"))
+    assert table.latex().count(r"$\ddagger$") == table.markdown().count(cells.EXEMPT) == 2
+    for base, exempt in (read_csv(table), json.loads(table.json())["rows"]):
+        assert not base["exempt"] and "on purpose" in exempt["exempt"] and "the_future_is_hidden" in exempt["exempt"]
 
 
 # --- Statistics

@@ -114,17 +114,91 @@ def test_pressing_a_heading_sorts_in_both_directions(page):
 
 
 def test_choosing_an_attention_head_shows_it(page):
-    assert page.locator("#which").inner_text() == "encoder, layer 1, head 1"
-    heads = page.locator("#heads button")
+    which, head = page.locator(".which").first, page.locator(".head").first
+    assert which.inner_text().startswith("base, encoder, layer 1, head 1: ")
+    heads = page.locator(".panel").first.locator("button")
     heads.nth(heads.count() - 1).click()
     assert heads.nth(heads.count() - 1).get_attribute("aria-pressed") == "true"
     for choice, value in (("#site", "cross"), ("#row", "h=4"), ("#sentence", "1")):
-        before = page.locator("#head").inner_html()
+        before = head.inner_html()
         page.select_option(choice, value)
-        assert page.locator("#head").inner_html() != before
-    assert page.locator("#which").inner_text().startswith("cross, layer ")
-    heat = page.locator("#head svg").first
-    assert heat.locator("rect").count() > heat.locator("text").count() > 4 and page.locator("#head svg").count() == 2
+        assert head.inner_html() != before
+    assert which.inner_text().startswith("h=4, cross, layer ")
+    heat = head.locator("svg").first
+    assert heat.locator("rect").count() > heat.locator("text").count() > 4 and head.locator("svg").count() == 2
+
+
+def test_a_second_row_is_shown_beside_the_first(page):
+    """With the same head, and on the same scale."""
+    panels = page.locator(".panel")
+    assert panels.nth(0).is_visible() and not panels.nth(1).is_visible()
+    page.select_option("#beside", "h=4")
+    panels.nth(1).locator("button").nth(1).click()
+    which = page.locator(".which").all_inner_texts()
+    for name, text in zip(("base", "h=4"), which, strict=True):
+        assert text.startswith(f"{name}, encoder, layer 1, head 2: ")
+    assert panels.nth(0).inner_html() != panels.nth(1).inner_html() and page.locator(".head svg").count() == 4
+    page.select_option("#row", "h=4")
+    assert not panels.nth(1).is_visible()
+
+
+SIGNED = """
+from transformer_pl.model import ScaledDotProductAttention
+
+
+class Signed(ScaledDotProductAttention):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.site = site
+
+    def forward(self, Q, K, V, mask, start=0):
+        return self.weights(Q, K, mask, start) @ V
+
+    def weights(self, Q, K, mask, start=0):
+        weights = super().weights(Q, K, mask, start)
+        return 25 * weights if self.site == "cross" else -0.5 * weights
+"""
+
+
+@pytest.fixture
+def signed(module, tmp_path):
+    """The address of a page whose second row has weights from -0.5 to 0, and from 0 to at most 25 at `cross`."""
+    module(SIGNED)
+    runs, file, own = tmp_path / "runs", tmp_path / "signed.yaml", {"model.attention": "stranger.Signed"}
+    tiny_trials.train(runs, {})
+    _, trial = tiny_trials.train(tmp_path / "others", own)
+    trial.folder.rename(runs / "trials" / trial.folder.name)
+    keys = tiny_trials.TINY | {"data.path": str(tmp_path / "text")}
+    parameters = {key: {"value": value} for key, value in keys.items()}
+    parameters["variant"] = {"values": ["model.attention=stranger.Signed", "base"]}
+    file.write_text(yaml.safe_dump({"name": "signed", "method": "grid", "parameters": parameters}))
+    sweep = read_sweep(file)
+    planned = plan_trials(sweep, runs)
+    return page_of(sweep, planned, table_of(sweep, planned), tmp_path / "page")
+
+
+def test_negative_weights_are_told_from_positive_ones_and_large_ones_are_scaled(signed, browser):
+    page = browser.new_page()
+    problems = watched(page)
+    page.goto(signed)
+    scale, negative = page.locator(".scale"), ".head rect.negative"
+    largest = "Math.max(...rects.map(rect => +rect.getAttribute('fill-opacity')))"
+    assert page.locator(".which").first.inner_text().startswith("base, ") and scale.inner_text().split() == ["0", "1"]
+    assert page.locator(negative).count() == 0
+    page.select_option("#row", index=1)
+    assert scale.inner_text().split() == ["\u22121", "1"] and page.locator(negative).count() > 4
+    assert page.locator(negative).evaluate_all(f"rects => {largest}") <= 0.5
+    fill = "rect => getComputedStyle(rect).fill"
+    assert page.locator(negative).first.evaluate(fill) == "rgb(178, 24, 43)"
+    page.select_option("#site", "cross")
+    page.select_option("#beside", "base")
+    low, high = scale.inner_text().split()
+    assert low == "0" and 1 < float(high) <= 25 and page.locator(negative).count() == 0
+    ranges = [float(text.rpartition(" ")[2]) for text in page.locator(".which").all_inner_texts()]
+    opacities = [panel.locator("rect").evaluate_all(f"rects => {largest}") for panel in page.locator(".head").all()]
+    for weight, opacity in zip(ranges, opacities, strict=True):
+        assert opacity == pytest.approx(weight / float(high), abs=0.01)
+    assert not problems
 
 
 # --- The results table
@@ -207,10 +281,10 @@ def test_everything_is_reached_by_keys_and_shows_the_focus(report, browser):
             break
         assert outline not in ("none", ""), tag
         reached.add(tag)
-    assert {"unfold", "BUTTON", "SUMMARY", "sentence", "row", "site"} <= reached
-    page.locator("#heads button[aria-pressed=true]").press("ArrowDown")
+    assert {"unfold", "BUTTON", "SUMMARY", "sentence", "row", "beside", "site"} <= reached
+    page.locator(".heads button[aria-pressed=true]").press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    assert page.locator("#which").inner_text() == "encoder, layer 2, head 2"
+    assert page.locator(".which").first.inner_text().startswith("base, encoder, layer 2, head 2: ")
 
 
 # --- Text that would be code

@@ -5,10 +5,12 @@ import math
 import numpy as np
 import optuna
 import pytest
+from helpers import a_result
 from optuna.trial import TrialState
 
-from tests.search.searches import OPTUNA, search_of
+from tests.search.searches import OPTUNA, queue_of, search_of
 from transformer_pl.report import figures as plots
+from transformer_pl.report.cells import EXEMPT
 from transformer_pl.report.search_page import BY_RANK, FEWEST_FOR_IMPORTANCES, draw_search_plots
 from transformer_pl.report.search_table import search_table
 from transformer_pl.search.results import SearchResults
@@ -60,6 +62,19 @@ def test_the_best_trial_comes_first_and_failed_ones_last(tmp_path):
     assert len(table.notes) <= 3
     for text in (table.markdown(), table.latex(), table.csv(), table.json()):
         assert "infeasible" in text
+
+
+def test_a_trial_that_is_exempt_from_a_property_is_marked(tmp_path):
+    queue = queue_of(tmp_path, run_cap=2)
+    for exempt in ({}, {"mine.Attention": {"the_future_is_hidden": "on purpose"}}):
+        planned = queue.next(set())
+        planned.trial.make()
+        planned.trial.finish(a_result(exempt=exempt))
+        queue.ended(planned, "done")
+    table = search_table(SearchResults(queue.search, queue.study, tmp_path / "runs"))
+    assert sorted(name.endswith(EXEMPT) for name in table.columns[0].cells) == [False, True]
+    for text in (table.markdown(), table.latex(), table.csv(), table.json()):
+        assert text.count("on purpose") >= 1
 
 
 def importances(results):

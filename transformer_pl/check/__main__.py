@@ -6,9 +6,9 @@ measure the same before they train anything.
 
 import argparse
 import inspect
-import textwrap
 from typing import Any
 
+from transformer_pl.check.causes import CAUSES, usual_causes
 from transformer_pl.check.run import exempt, measured_properties
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.config.components import check_components, component_names, import_component
@@ -17,7 +17,6 @@ from transformer_pl.runtime.command_line import CommandParser, run_command, text
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.isolated import isolated
 
-LINE = 100  # characters
 BY_METHOD = {"embed": "embedding", "logits": "embedding", "final_norm": "residual"}  # of the slots
 BY_ARGUMENTS = {1: "ffn", 2: "position", 4: "self_attention", 5: "attention"}  # by how many `forward` takes
 
@@ -31,33 +30,33 @@ exit codes: 0 no property is broken; 2 one is broken, or the input is wrong; 130
 
 
 def main(argv: list[str]) -> int:
-    """Print how each property is kept; return 0, or 2 if one is broken."""
+    """Print that all properties hold, or a line for each; return 0, or 2 if one is broken."""
     options = _read_argv(argv)
     slot = options.slot or slot_of(options.component, import_component(options.component))
-    inferred = "" if options.slot else " (the slot is inferred from its methods; --slot overrides it)"
+    inferred = "" if options.slot else " (slot inferred; --slot overrides it)"
     config = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))])
     if mistakes := check_components(config):
         raise InputError(*mistakes)
     model = config.model
     vocab_size = 1000  # a sweep checks a component of `embedding` with its own
-    print(f"model.{slot} = {options.component}, at scale {options.scale}{inferred}\n", flush=True)
     measured = isolated(component_names(model), measured_properties, model, vocab_size)
-    exempted = {name: f"{one.path}: {why}" for one in not_papers(model).values() for name, why in exempt(one).items()}
-    from transformer_pl.check.properties import PROPERTIES  # imports torch
-
-    for name, measure in PROPERTIES.items():
-        statement, _, explanation = inspect.cleandoc(measure.__doc__ or "").partition("\n")
+    own = not_papers(model)
+    exempted = {name: f"{one.path}: {why}" for one in own.values() for name, why in exempt(one).items()}
+    where = f"model.{slot} = {options.component}, at scale {options.scale}{inferred}"
+    if all(measured.get(name, "not measured") is None for name in CAUSES):
+        print(f"{where}: {len(CAUSES)} properties hold")
+        return 0
+    print(f"{where}:")
+    for name in CAUSES:
         if how := measured.get(name):
-            _print("BROKEN", name, f"{statement}\n{how}.\n{' '.join(explanation.split())}")
+            print(f"BROKEN  {name}: {how}; {usual_causes(name, own)}")
         elif name in measured:
-            _print("holds", name, statement)
+            print(f"holds   {name}")
         elif name in exempted:
-            _print("exempt", name, f"{statement}\nNot measured: {exempted[name]}")
+            print(f"exempt  {name}: {exempted[name]}")
         else:
-            _print("?", name, f"{statement}\nNot measured, because the logits are not finite.")
-    broken = sum(how is not None for how in measured.values())
-    print(f"\n{broken} of {len(PROPERTIES)} properties are broken" if broken else "\nno property is broken")
-    return 2 if broken else 0
+            print(f"?       {name}: not measured, because the logits are not finite")
+    return 2 if any(measured.values()) else 0
 
 
 def _read_argv(argv: list[str]) -> argparse.Namespace:
@@ -97,12 +96,6 @@ def slot_of(path: str, component: type) -> str:
     if not slots and arguments not in BY_ARGUMENTS:
         raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
     return slots[0] if slots else BY_ARGUMENTS[arguments]
-
-
-def _print(state: str, name: str, paragraphs: str) -> None:
-    print(f"{state:6}  {name}")
-    for paragraph in paragraphs.split("\n"):
-        print(textwrap.fill(paragraph, LINE, initial_indent=" " * 8, subsequent_indent=" " * 8))
 
 
 if __name__ == "__main__":

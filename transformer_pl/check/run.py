@@ -12,16 +12,17 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
+from transformer_pl.check.causes import CAUSES, usual_causes
 from transformer_pl.check.training import check_training
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import component_names, import_component
-from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.errors import InputError, collect_errors, described
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
 
 ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
-CHECKS_REVISION = 3  # raised when a check becomes stricter: then every component is checked anew
+CHECKS_REVISION = 4  # raised when a check becomes stricter: then every component is checked anew
 
 Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
 
@@ -54,13 +55,11 @@ def check_models(configs: Iterable[Config], runs: Path) -> None:
 
 def exempt(component: Component) -> dict[str, str]:
     """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
-    from transformer_pl.check.properties import PROPERTIES
-
     reasons = getattr(import_component(component.path), "exempt", {})
     if not isinstance(reasons, dict) or not all(
-        name in PROPERTIES and isinstance(why, str) and why.strip() for name, why in reasons.items()
+        name in CAUSES and isinstance(why, str) and why.strip() for name, why in reasons.items()
     ):
-        law = f"must give a reason for each property that it names, of {', '.join(PROPERTIES)}"
+        law = f"must give a reason for each property that it names, of {', '.join(CAUSES)}"
         raise InputError(f"{component.path}.exempt = {reasons!r}: {law}")
     return reasons
 
@@ -82,7 +81,7 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
 
     Those that a component is exempt from are left out, and all others where the logits are not finite. Raises an
     InputError for a component that cannot be called or returns something else than it must, and whatever a component
-    raises itself.
+    raises itself in a pass of a model with one layer.
     """
     import torch
 
@@ -100,21 +99,25 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     measured: dict[str, str | None] = {}
     for name in (name for name in PROPERTIES if name not in exempted):
         with torch.random.fork_rng(devices), torch.device(device):
-            measured[name] = PROPERTIES[name](small_model(config))
+            try:
+                measured[name] = PROPERTIES[name](small_model(config))
+            except Exception as error:  # the others are measured all the same
+                measured[name] = f"it fails at {described(error)}"
         if measured[name] and name == "the_logits_are_finite":  # then nothing else can be measured
             break
     return measured
 
 
 def _message(model: Model, name: str, how: str) -> str:
-    """The error for a broken property, with the command that explains it."""
+    """The error for a broken property, with what usually breaks it and the command that measures it again."""
     own = not_papers(model)
     slot, first = next(iter(own.items()))
     words = [f"model.{other}={component.path}" for other, component in own.items() if other != slot]
     words += [f"model.{other}.{key}={value}" for other, one in own.items() for key, value in one.options.items()]
     command = join(["python", "-m", "transformer_pl.check", first.path, *words, "--slot", slot])
     return (
-        f"{component_names(model)}: must keep the property {name}, but {how}; for an explanation run `{command}`"
+        f"{component_names(model)}: must keep the property {name}, but {how}; {usual_causes(name, own)}; to check it "
+        f"again run `{command}`"
         f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` in the class'
     )
 

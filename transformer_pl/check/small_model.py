@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from transformer_pl.config import PAD, Sizes
 from transformer_pl.model import Transformer
@@ -53,11 +54,22 @@ def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
 
 
 def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
-    """Logits (B, L, V); random numbers, such as those of stochastic depth, are the same in every call."""
-    if not subject.config.p_drop:
-        torch.manual_seed(SEED)
+    """Logits (B, L, V) of a pass that leaves no trace.
+
+    Random numbers, such as those of stochastic depth, and buffers, such as a running statistic, are the same in every
+    call.
+    """
+    torch.manual_seed(SEED)
+    sentences = (subject.source if source is None else source, subject.target if target is None else target)
     with torch.no_grad():
-        return subject.model(subject.source if source is None else source, subject.target if target is None else target)
+        buffers = {name: buffer.clone() for name, buffer in subject.model.named_buffers()}
+        return functional_call(subject.model, buffers, sentences)
+
+
+def moved_on(subject: Subject) -> Tensor:
+    """Logits of a pass after which buffers stay as it leaves them, with new random numbers."""
+    with torch.no_grad():
+        return subject.model(subject.source, subject.target)
 
 
 def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:

@@ -8,6 +8,7 @@ from transformer_pl.report.statistics import Estimate, RowComparison
 from transformer_pl.trials.flops import short_number, short_numbers
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
+EXEMPT = "‡"  # marks the name of a row whose components break a property on purpose
 UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it
 
 
@@ -90,6 +91,11 @@ def params(rows: Sequence[TableRow]) -> list[str]:
     """The number of trained weights of each row, with enough digits that rows which differ look different."""
     counts = [row.results.params or 0 for row in rows]
     return [text if count else "-" for count, text in zip(counts, short_numbers(counts), strict=True)]
+
+
+def marked(name: str, exempt: str | None) -> str:
+    """The name of a row, marked where it is exempt from a property."""
+    return name + EXEMPT if exempt else name
 
 
 def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:

@@ -80,7 +80,7 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
     compares = any(row.difference() is not None for row in rows)
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
     columns = [
-        Column("row", [row.label or name for row, name in zip(rows, names, strict=True)]),
+        Column("row", [cells.marked(r.label or name, r.results.exempt) for r, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
         Column("params", cells.params(rows), drop_rank=4, meaning="Trained weights of the model."),
         measured(
@@ -167,7 +167,7 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
     record: dict[str, Any] = {"row": row.label} | {key: row.settings.get(key) for key in keys}
     record |= {"seeds": len(results.results), "done": len(results.done)}
     record |= {state: results.states.count(state) for state in ("failed", "diverged")}
-    record |= {"params": results.params, "flops": results.flops}
+    record |= {"params": results.params, "flops": results.flops, "exempt": results.exempt or None}
     for metric in metrics:
         values = results.values(metric)
         record |= {

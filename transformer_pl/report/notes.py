@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from scipy.stats import spearmanr
 
 from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
-from transformer_pl.report.cells import SIGNIFICANT, UNCONVERGED, unmeasured
+from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
 from transformer_pl.report.statistics import MOST_SEEDS, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
+from transformer_pl.trials.metrics import exemptions
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 GAP = 1  # the difference from base of which the table says how many seeds show it
@@ -21,7 +22,8 @@ LEGEND = "What the columns mean, and how they are computed: transformer_pl/repor
 def table_notes(rows: Sequence[TableRow], base: Config | None, paper: PublishedTable | None) -> list[str]:
     """All notes of a table, with the link last; the arguments are those of `build_table`."""
     training = _training_note(rows, base or rows[0].results.config, paper)
-    notes = [training, _convergence_note(rows), _significance_note(rows), _gaps_note(rows), _exemption_note(rows)]
+    exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
+    notes = [training, _convergence_note(rows), _significance_note(rows), _gaps_note(rows), exempt]
     return [*filter(None, notes), LEGEND]
 
 
@@ -123,8 +125,6 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
     return " ".join(said)
 
 
-def _exemption_note(rows: Sequence[TableRow]) -> str:
-    """The properties that components break on purpose, with their reasons."""
-    exempt = [result.get("exempt", {}) for row in rows for result in row.results.done]
-    reasons = {(one, *of) for components in exempt for one, broken in components.items() for of in broken.items()}
-    return " ".join(f"{one} does not keep the property {name}: {reason}." for one, name, reason in sorted(reasons))
+def exemption_note(exempt: str) -> str:
+    """What the mark of a row means, from what the rows are exempt from."""
+    return f"{EXEMPT}: {exempt}." if exempt else ""

@@ -15,13 +15,14 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.report import cells
 from transformer_pl.report.figures import Drawing, draw_sweep_plots, save
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, trained_model
-from transformer_pl.trials.identity import config_difference
+from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.metrics import SCORE_COLUMNS
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
@@ -48,13 +49,14 @@ def write_page(
     """Write `report.html`, its figures, and its table as `table.md`.
 
     drawings: by file name; None: those of a grid. shown: the trials whose translations and attention the page has, one
-    per row; None: the first finished seed of each row.
+    per row; None: the first finished seed of each row. Base comes first.
     """
     if drawings is None:
         drawings = draw_sweep_plots(sweep, planned, table)
     if shown is None:
         first = {one.row: one for one in reversed(planned) if one.trial.result()}
         shown = [first[row] for row in sorted(first)]
+    shown = sorted(shown, key=lambda one: not same_row(one.config, sweep.base))
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     loader = PackageLoader("transformer_pl", "report/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -95,7 +97,8 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
     below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %", "p": "", "seeds": "", "params": ""}  # by the column above
     labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
     meaning = "Named by the settings in which it differs from base. Labels such as (A) are the paper's."
-    shown = [PageColumn(Column("row", list(names), meaning=meaning), Column("", labels))]
+    marked = [cells.marked(name, row.results.exempt) for name, row in zip(names, table.rows, strict=True)]
+    shown = [PageColumn(Column("row", marked, meaning=meaning), Column("", labels))]
     shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
     folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
     return shown + [PageColumn(one, folded=True) for one in folded]
@@ -146,7 +149,7 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
     """For a few short ones of the translated sentences the text, the tokens, and the weights by row and site.
 
     shown: one trial per row. A row has pictures if it uses the tokenizer of the first one, so that positions are the
-    same, its layers report weights, and they can be loaded.
+    same, its layers report finite weights, and they can be loaded.
     """
     sentences: list[tuple[dict[str, Any], Batch]] = []
     for one in shown:
@@ -157,7 +160,8 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
             model = trained_model(one.config, one.prepared, one.trial)
             maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
             for (picture, _), by_site in zip(sentences, maps, strict=True):
-                if packed := {site: _pack(torch.cat(layers).cpu()) for site, layers in by_site.items()}:
+                every = {site: torch.cat(layers).float().cpu() for site, layers in by_site.items()}
+                if packed := {site: _pack(weights) for site, weights in every.items() if weights.isfinite().all()}:
                     picture["rows"][sweep.rows[one.row].name] = packed
     return [picture for picture, _ in sentences if picture["rows"]]
 
@@ -176,7 +180,8 @@ def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
 
 
 def _pack(weights: torch.Tensor) -> dict[str, Any]:
-    """weights (layers, heads, queries, keys) from 0 to 1, as base64 of one byte per weight, 255 for 1."""
+    """weights (layers, heads, queries, keys) as base64 of a signed byte each: 127 is `largest`, at least 1."""
     layers, heads = weights.shape[:2]
-    data = (weights * 255).round().to(torch.uint8).numpy().tobytes()
-    return {"layers": layers, "heads": heads, "data": base64.b64encode(data).decode()}
+    largest = max(1.0, weights.abs().max().item())
+    data = (weights * (127 / largest)).round().to(torch.int8).numpy().tobytes()
+    return {"layers": layers, "heads": heads, "largest": largest, "data": base64.b64encode(data).decode()}

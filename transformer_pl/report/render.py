@@ -117,7 +117,7 @@ def _grid(columns: list[Column]) -> Grid:
     return grid
 
 
-_LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}
+_LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
 _LATEX |= {c: "\\" + c for c in "&%$#_{}"}
 

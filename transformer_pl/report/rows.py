@@ -18,6 +18,7 @@ from transformer_pl.task import Measure, task_of
 from transformer_pl.trials import convergence
 from transformer_pl.trials.convergence import Convergence
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
+from transformer_pl.trials.metrics import exemptions
 from transformer_pl.trials.trial import Trial
 
 ALPHA = 0.05  # level of significance
@@ -52,6 +53,11 @@ class RowResults(NamedTuple):
     @property
     def params(self) -> int | None:
         return self.done[0]["params"] if self.done else None
+
+    @property
+    def exempt(self) -> str:
+        """The properties that its components break on purpose, with the reasons."""
+        return exemptions(self.done)
 
     @property
     def flops(self) -> float | None:

@@ -4,6 +4,8 @@ from collections import Counter
 from typing import Any
 
 from transformer_pl.config import without_section
+from transformer_pl.report.cells import marked
+from transformer_pl.report.notes import exemption_note
 from transformer_pl.report.render import Column, Table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import OF_MODEL
@@ -14,7 +16,8 @@ from transformer_pl.trials.flops import short_number
 def search_table(results: SearchResults) -> Table:
     """The table of a search: the drawn values, the goals, the parameters and the state of every trial, with notes."""
     rows = results.records
-    columns = [Column("trial", [f"#{row['trial']}" + (" base" if row["base"] else "") for row in rows])]
+    names = [f"#{row['trial']}" + (" base" if row["base"] else "") for row in rows]
+    columns = [Column("trial", [marked(name, row["exempt"]) for name, row in zip(names, rows, strict=True)])]
     for key in results.search.space:
         columns.append(Column(without_section(key), [_cell(key, row[key]) for row in rows], setting=True))
     for metric in results.metrics:
@@ -28,11 +31,14 @@ def _notes(results: SearchResults) -> list[str]:
     counts = Counter(record["state"] for record in results.records)
     described = ", ".join(f"{count} {state}" for state, count in counts.items())
     total, cap = len(results.records), results.search.run_cap
-    return [
+    exempt = "; ".join(sorted({record["exempt"] for record in results.records} - {None}))
+    notes = [
         f"{total} of {cap} trials: {described}. Scale {results.search.scale}.",
         f"All have seed {results.search.seed}. The best of many looks better than it is, because it was chosen: "
         "train it with other seeds to confirm it.",
+        exemption_note(exempt),
     ]
+    return [*filter(None, notes)]
 
 
 def _cell(name: str, value: Any) -> str:

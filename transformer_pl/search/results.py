@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import Search
 from transformer_pl.search.study import counted_trials, shown_number, state_of
+from transformer_pl.trials.metrics import exemptions
 
 BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
 ORDER = (BEST, "done", "pruned", "diverged")  # of the states in the table, before the others
@@ -51,6 +52,7 @@ class SearchResults:
             "state": state,
             **{key: trial.params.get(key) for key in self.search.space},
             **{metric: known.get(metric) for metric in self.metrics},
+            "exempt": exemptions([result]) or None,
             "folder": on_disk.folder.name if on_disk else None,
         }
 

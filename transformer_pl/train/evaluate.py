@@ -151,7 +151,7 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
     """Return the attention weights of every layer: for each site, one tensor (B, h, Lq, Lk) per layer.
 
     source (B, Ls), target (B, Lt), padded. The sites are `encoder`, `decoder` and `cross`. A site is left out if its
-    attention component has no method `weights`.
+    attention component has no method `weights`. Those of some are negative, or above 1.
     """
     maps: dict[str, list[Tensor]] = {}
     hooks = []

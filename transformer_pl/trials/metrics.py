@@ -1,4 +1,4 @@
-"""Perplexity, divergence, the score of a result; the lines of metrics.jsonl with their kinds and infinite numbers.
+"""Perplexity, divergence, the score of a result, what it is exempt from; the lines of metrics.jsonl.
 
 A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by name, and `time` (seconds since 1970).
 """
@@ -6,7 +6,7 @@ A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by n
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,13 @@ def main_score(result: Mapping[str, Any]) -> tuple[str, float]:
     """The name and the value of the score on the validation set that rows are compared by, such as val/bleu."""
     name = f"val/{result['score']}"
     return name, result["metrics"][name]
+
+
+def exemptions(results: Iterable[Mapping[str, Any]]) -> str:
+    """The properties that components break on purpose, each once and with the reason; empty where there is none."""
+    kept = [result.get("exempt", {}).items() for result in results]
+    broken = {(one, name, why) for of in kept for one, reasons in of for name, why in reasons.items()}
+    return "; ".join(f"{one} does not keep the property {name}: {why}" for one, name, why in sorted(broken))
 
 
 def line_kind(metrics: Mapping[str, Any]) -> Kind:

@@ -39,7 +39,8 @@ unfold?.addEventListener("change", () => results.classList.toggle("unfolded", un
 
 // ---- Attention --------------------------------------------------------------------------------------------------------
 // attention.sentences: for each sentence its text, its source and target tokens, and by row and site the weights. These
-// are base64 of one byte per weight (255 is 1), in the order layers, heads, queries, keys.
+// are base64 of one signed byte per weight (127 is `largest`), in the order layers, heads, queries, keys. A picture has
+// weight(i, j) from -1 to 1, as shares of the scale: the colour says the sign, the opacity how far from zero it is.
 
 const attention = JSON.parse(document.getElementById("maps").textContent);
 const addSvg = (name, attributes, parent) => {
@@ -64,7 +65,10 @@ const showWhole = (svg, parent) => {
   svg.setAttribute("height", height + 4);
 };
 
-// A head as a matrix: queries down, keys across. weight(i, j) is from 0 to 1.
+const sign = (weight) => (weight < 0 ? "negative" : "positive");
+const opacity = (weight) => Math.abs(weight).toFixed(3);
+
+// A head as a matrix: queries down, keys across.
 const drawMatrix = (queries, keys, weight) => {
   const size = 16; // of a cell
   const svg = addSvg("svg", { role: "img", "aria-label": "the weights as a matrix" });
@@ -72,21 +76,22 @@ const drawMatrix = (queries, keys, weight) => {
   queries.forEach((query, i) => {
     addText(query, { x: -6, y: i * size + 12, "text-anchor": "end" }, svg);
     keys.forEach((_, j) => {
-      const opacity = weight(i, j).toFixed(3);
-      addSvg("rect", { x: j * size, y: i * size, width: size, height: size, "fill-opacity": opacity }, svg);
+      const place = { x: j * size, y: i * size, width: size, height: size };
+      addSvg("rect", { ...place, class: sign(weight(i, j)), "fill-opacity": opacity(weight(i, j)) }, svg);
     });
   });
   return svg;
 };
 
-// The same head as lines from queries (left) to keys (right), the more opaque the greater the weight.
+// The same head as lines from queries (left) to keys (right), the more opaque the further from zero.
 const drawLines = (queries, keys, weight) => {
   const step = 18;
   const svg = addSvg("svg", { role: "img", "aria-label": "the weights as lines" });
   queries.forEach((_, i) => keys.forEach((_, j) => {
-    if (weight(i, j) <= 0.02) return;
+    if (Math.abs(weight(i, j)) <= 0.02) return;
     const ends = { x1: 0, x2: 120, y1: i * step, y2: j * step };
-    addSvg("line", { ...ends, "stroke-width": 2.5, "stroke-opacity": weight(i, j).toFixed(3) }, svg);
+    const drawn = { class: sign(weight(i, j)), "stroke-width": 2.5, "stroke-opacity": opacity(weight(i, j)) };
+    addSvg("line", { ...ends, ...drawn }, svg);
   }));
   queries.forEach((query, i) => addText(query, { x: -6, y: 4 + i * step, "text-anchor": "end" }, svg));
   keys.forEach((key, j) => addText(key, { x: 126, y: 4 + j * step }, svg));
@@ -104,9 +109,10 @@ const headButton = (name, queries, keys, weight) => {
   canvas.width = keys.length;
   canvas.height = queries.length;
   const context = canvas.getContext("2d");
-  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--heat");
+  const colours = getComputedStyle(document.documentElement);
   queries.forEach((_, i) => keys.forEach((_, j) => {
-    context.globalAlpha = weight(i, j);
+    context.fillStyle = colours.getPropertyValue(weight(i, j) < 0 ? "--cold" : "--heat");
+    context.globalAlpha = opacity(weight(i, j));
     context.fillRect(j, i, 1, 1);
   }));
   button.append(canvas);
@@ -114,41 +120,39 @@ const headButton = (name, queries, keys, weight) => {
 };
 
 if (attention.sentences.length) {
-  const [sentenceMenu, rowMenu, siteMenu] = ["sentence", "row", "site"].map((id) => document.getElementById(id));
+  const menus = ["sentence", "row", "beside", "site"].map((id) => document.getElementById(id));
+  const [sentenceMenu, rowMenu, besideMenu, siteMenu] = menus;
   const fillMenu = (menu, labels, values) => { // and keep the choice where it is still there
     const chosen = menu.value;
     menu.replaceChildren(...labels.map((label, i) => new Option(label, values[i])));
     if (values.map(String).includes(chosen)) menu.value = chosen;
   };
-  let [chosenLayer, chosenHead] = [0, 0];
+  const short = (number) => `${+number.toFixed(2)}`.replace("-", "\u2212");
+  const panels = [...document.querySelectorAll(".panel")];
+  let [chosenLayer, chosenHead] = [0, 0]; // in both panels, as far as a row has as many
 
-  const showHeads = () => {
-    const sentence = attention.sentences[+sentenceMenu.value];
-    const rows = Object.keys(sentence.rows);
-    fillMenu(rowMenu, rows, rows);
-    const sites = Object.keys(sentence.rows[rowMenu.value]);
-    fillMenu(siteMenu, sites, sites);
-    const site = siteMenu.value;
-    const { layers, heads, data } = sentence.rows[rowMenu.value][site];
-    const queries = site === "encoder" ? sentence.source : sentence.target;
-    const keys = site === "decoder" ? sentence.target : sentence.source;
-    const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-    const weights = (layer, head) => (i, j) =>
-      bytes[((layer * heads + head) * queries.length + i) * keys.length + j] / 255;
-
-    const grid = document.getElementById("heads");
-    const enlarge = (layer, head) => {
-      [chosenLayer, chosenHead] = [layer, head];
+  // Fills a panel with the heads of a row, and returns what shows the chosen head in it.
+  const showHeads = (panel, row, { layers, heads, values }, full, queries, keys) => {
+    const at = (layer, head) => (layer * heads + head) * queries.length * keys.length;
+    const weights = (layer, head) => (i, j) => values[at(layer, head) + i * keys.length + j] / full;
+    const [grid, which, picture] = panel.children;
+    const enlarge = () => {
+      const layer = Math.min(chosenLayer, layers - 1), head = Math.min(chosenHead, heads - 1);
       grid.querySelectorAll("button").forEach((button, n) => {
         const isChosen = n === layer * heads + head;
         button.setAttribute("aria-pressed", isChosen);
         button.tabIndex = isChosen ? 0 : -1; // Tab reaches the chosen head, arrow keys the others
       });
-      document.getElementById("which").textContent = `${site}, layer ${layer + 1}, head ${head + 1}`;
-      const weight = weights(layer, head), picture = document.getElementById("head");
+      const own = values.slice(at(layer, head), at(layer, head + 1));
+      const range = `weights from ${short(Math.min(...own))} to ${short(Math.max(...own))}`;
+      which.textContent = `${row}, ${siteMenu.value}, layer ${layer + 1}, head ${head + 1}: ${range}`;
       picture.replaceChildren();
-      showWhole(drawMatrix(queries, keys, weight), picture);
-      showWhole(drawLines(queries, keys, weight), picture);
+      showWhole(drawMatrix(queries, keys, weights(layer, head)), picture);
+      showWhole(drawLines(queries, keys, weights(layer, head)), picture);
+    };
+    const choose = (layer, head) => {
+      [chosenLayer, chosenHead] = [layer, head];
+      enlargeAll();
     };
     grid.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(2.5rem, 5.5rem))`;
     grid.replaceChildren(label(""), ...Array.from({ length: heads }, (_, head) => label(`head ${head + 1}`)));
@@ -156,23 +160,51 @@ if (attention.sentences.length) {
       grid.append(label(`layer ${layer + 1}`));
       for (let head = 0; head < heads; head++) {
         const button = headButton(`layer ${layer + 1}, head ${head + 1}`, queries, keys, weights(layer, head));
-        button.addEventListener("click", () => enlarge(layer, head));
+        button.addEventListener("click", () => choose(layer, head));
         grid.append(button);
       }
     }
     grid.onkeydown = (event) => {
       const [down, right] = ARROWS[event.key] ?? [0, 0];
-      const layer = chosenLayer + down, head = chosenHead + right;
+      const layer = Math.min(chosenLayer, layers - 1) + down, head = Math.min(chosenHead, heads - 1) + right;
       if ((!down && !right) || layer < 0 || layer >= layers || head < 0 || head >= heads) return;
       event.preventDefault();
-      enlarge(layer, head);
+      choose(layer, head);
       grid.querySelectorAll("button")[layer * heads + head].focus();
     };
-    enlarge(Math.min(chosenLayer, layers - 1), Math.min(chosenHead, heads - 1));
+    return enlarge;
+  };
+
+  let enlargeAll = () => {};
+  const showRows = () => {
+    const sentence = attention.sentences[+sentenceMenu.value], rows = Object.keys(sentence.rows);
+    fillMenu(rowMenu, rows, rows); // base comes first
+    const sites = Object.keys(sentence.rows[rowMenu.value]);
+    fillMenu(siteMenu, sites, sites);
+    const site = siteMenu.value, others = rows.filter((row) => row !== rowMenu.value && sentence.rows[row][site]);
+    fillMenu(besideMenu, ["none", ...others], ["", ...others]);
+    const shown = [rowMenu.value, besideMenu.value].filter(Boolean);
+    const ofRows = shown.map((row) => {
+      const { data, largest, ...sizes } = sentence.rows[row][site];
+      const bytes = Int8Array.from(atob(data), (character) => character.charCodeAt(0));
+      return { ...sizes, largest, values: Array.from(bytes, (byte) => (byte * largest) / 127) };
+    });
+    const full = Math.max(...ofRows.map((one) => one.largest));
+    const isSigned = ofRows.some((one) => one.values.some((value) => value < 0));
+    const scale = document.querySelector(".scale"), ends = scale.querySelectorAll("span");
+    scale.classList.toggle("signed", isSigned);
+    ends[0].textContent = isSigned ? short(-full) : "0";
+    ends[1].textContent = short(full);
+    const queries = site === "encoder" ? sentence.source : sentence.target;
+    const keys = site === "decoder" ? sentence.target : sentence.source;
+    panels.forEach((panel, i) => { panel.hidden = i >= shown.length; });
+    const enlarges = shown.map((row, i) => showHeads(panels[i], row, ofRows[i], full, queries, keys));
+    enlargeAll = () => enlarges.forEach((enlarge) => enlarge());
+    enlargeAll();
   };
 
   fillMenu(sentenceMenu, attention.sentences.map((one) => one.text), attention.sentences.map((_, i) => i));
-  [sentenceMenu, rowMenu, siteMenu].forEach((menu) => menu.addEventListener("change", showHeads));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showHeads); // pixels do not follow by themselves
-  showHeads();
+  menus.forEach((menu) => menu.addEventListener("change", showRows));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showRows); // pixels do not follow by themselves
+  showRows();
 }
