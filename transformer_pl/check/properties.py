@@ -7,6 +7,7 @@ start at zero are moved: a component that begins as the identity would show noth
 
 from collections.abc import Callable, Iterator, Sequence
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -244,8 +245,12 @@ def saved_weights_are_all(subject: Subject) -> str | None:
     """A model that is built anew and loads the saved weights computes the same.
 
     Otherwise a resumed or translated trial is another model. Usual causes: random numbers, or a learned tensor, in a
-    plain attribute in place of a parameter or a buffer.
+    plain attribute in place of a parameter or a buffer; or a state that is no dense tensor, which no file can hold.
     """
+    try:
+        safetensors.torch.save({name: value.contiguous().clone() for name, value in subject.model.state_dict().items()})
+    except Exception as error:  # of what a component gives, which may be anything
+        return f"the weights cannot be saved as safetensors: {error}"
     subject.model.eval()
     loaded = rebuilt(subject, seed=SEED + 1)
     loaded.model.eval()
