@@ -1,4 +1,4 @@
-"""The commands as functions, for notebooks and scripts:  from transformer_pl.api import load_trial, results, train, sweep
+"""The commands as functions:  from transformer_pl.api import load_trial, results, train, sweep
 
 API.md describes them. They lie in a module of their own: `transformer_pl.train` and `transformer_pl.sweep` are the
 packages of the commands, and would take the place of functions with these names in `transformer_pl`.
@@ -115,7 +115,7 @@ def load_trial(name: str | Path, runs: str | Path = DEFAULT_RUNS) -> TrainedTria
 
     Raises an InputError unless there is exactly one.
     """
-    return TrainedTrial(find(Path(runs), str(name)))
+    return TrainedTrial(find(Path(runs).expanduser(), str(name)))
 
 
 def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
@@ -141,14 +141,14 @@ def train(
     config = trial_config([scale_level(scale), level])
     if code := _run("transformer_pl.train", words):
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
-    return load_trial(identify(config, open_corpus(config.data), Path(runs), "")[0].trial, runs)
+    return load_trial(identify(config, open_corpus(config.data), Path(runs).expanduser(), "")[0].trial, runs)
 
 
 def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
     """Run a sweep file by `python -m transformer_pl.sweep`, and return its `results`.
 
     options: of that command, with `_` for `-`: a list has commas between its values, a mapping is KEY=VALUE ..., True
-    is an option without a value. Raises an InputError for wrong input. Trials that failed or diverged say so as `state`.
+    is an option without a value. Raises an InputError for wrong input. `state` says which trials failed or diverged.
     """
     words = [str(file), *_words(options)]
     read = sweep_command.read_options(words)

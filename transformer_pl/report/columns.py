@@ -14,7 +14,16 @@ from transformer_pl.report import cells
 from transformer_pl.report.notes import table_notes
 from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
-from transformer_pl.report.rows import ALPHA, RowResults, TableRow, make_table_rows, mean, read_row, standard_deviation
+from transformer_pl.report.rows import (
+    ALPHA,
+    RowResults,
+    TableRow,
+    make_table_rows,
+    mean,
+    read_row,
+    row_settings,
+    standard_deviation,
+)
 from transformer_pl.task import task_of
 
 
