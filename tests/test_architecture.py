@@ -16,6 +16,9 @@ DOORS = {
     "sacrebleu": "transformer_pl.tasks.translation",
     "sacremoses": "transformer_pl.tasks.translation",
     "sentencepiece": "transformer_pl.data.tokenizer",
+    "safetensors": ("transformer_pl.trials.trial", "transformer_pl.check.properties"),
+    "transformers": "transformer_pl.export",
+    "ctranslate2": "transformer_pl.export",
     "matplotlib": "transformer_pl.report.figures",
     "optuna": ("transformer_pl.search.", "transformer_pl.report.search_page"),
 }

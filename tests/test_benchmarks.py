@@ -12,6 +12,7 @@ from helpers import little_text
 from small_models import batch, built, small
 from tiny_trials import TINY, train
 
+from transformer_pl.export import marian
 from transformer_pl.runtime.errors import InputError
 
 
@@ -28,14 +29,14 @@ def models():
 @pytest.mark.parametrize("attention", [None, "eager"])
 def test_copied_weights_give_equal_logits(models, attention):
     model, sizes = models
-    peer = peers.marian(model, sizes, attention)
+    peer = marian(model, sizes, attention)
     peers.check_logits(model, peer, *batch())
     assert peer.training and model.training, "checking leaves the models as they were"
 
 
 def test_models_that_differ_are_not_compared(models):
     model, sizes = models
-    peer = peers.marian(model, sizes)
+    peer = marian(model, sizes)
     with torch.no_grad():
         peer.model.decoder.layers[1].encoder_attn.v_proj.weight[0, 0] += 0.5
     with pytest.raises(InputError, match="logits"):
@@ -45,7 +46,7 @@ def test_models_that_differ_are_not_compared(models):
 def test_components_that_marian_lacks_are_refused(models):
     model, _ = models
     with pytest.raises(InputError, match="MarianMTModel"):
-        peers.marian(model, small({"model.position": "ablations.no_position.NoPosition"}))
+        marian(model, small({"model.position": "ablations.no_position.NoPosition"}))
 
 
 def test_rounds_are_in_turn_and_ratios_are_within_a_round(capsys):

@@ -82,7 +82,7 @@ class Made(NamedTuple):
     notes: list[dict[str, Any]]  # of `watch`, where its component looked on
 
     def weights(self) -> dict[str, torch.Tensor]:
-        return torch.load(self.trial.folder / "weights.pt")
+        return self.trial.weights()
 
     def steps(self, metric: str) -> list[int]:
         """At which it was logged in the course of training."""

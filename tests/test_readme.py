@@ -29,7 +29,7 @@ from transformer_pl.train import __main__ as train
 READMES = sorted(
     path
     for depth in ("", "*/", "*/*/")
-    for name in ("README.md", "SLOTS.md", "FIDELITY.md", "CONTRIBUTING.md")
+    for name in ("README.md", "SLOTS.md", "FIDELITY.md", "CONTRIBUTING.md", "API.md")
     for path in ROOT.glob(depth + name)
     if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts)
     and not path.parent.is_symlink()  # transformer_pl/sweeps

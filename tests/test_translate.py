@@ -92,7 +92,7 @@ def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
     assert closed.returncode == 2 and b"Traceback" not in closed.stderr
 
 
-@pytest.mark.parametrize("missing", ["weights.pt", "data"])
+@pytest.mark.parametrize("missing", ["weights.safetensors", "data"])
 def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, trial, tmp_path, missing):
     """As in an archive of results."""
     copy = tmp_path / "trials" / trial.folder.name

@@ -69,7 +69,7 @@ def outcome(trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]], dict[st
     result = {k: v for k, v in trial.result().items() if k not in ("tokens_per_s", "wall_s", "finished", "weights_of")}
     lines = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in trial.metrics()]
     sentences = [path.read_bytes() for path in sorted(trial.folder.glob("[hs]*.*.*[tl]"))]
-    return result, lines, torch.load(trial.folder / "weights.pt"), sentences
+    return result, lines, trial.weights(), sentences
 
 
 def same(trial: Trial, expected: tuple) -> None:

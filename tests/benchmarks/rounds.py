@@ -22,6 +22,7 @@ from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.metrics import read_metrics
 from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.trial import Trial
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
@@ -135,7 +136,7 @@ def trained_model(config: Config, prepared: Prepared, runs: Path) -> Transformer
     for result in finished_results(runs):
         if same.items() <= result["config"].items():
             model = Transformer(sizes(config.model, len(prepared.tokenizer))).eval()
-            model.load_state_dict(torch.load(result["folder"] / "weights.pt"))
+            model.load_state_dict(Trial(result["folder"]).weights())
             return model
     return None
 

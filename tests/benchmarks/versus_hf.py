@@ -26,7 +26,6 @@ from peers import (
     check_logits,
     check_scores,
     ctranslate2_model,
-    marian,
     marian_logits,
     marian_translate,
     need_peers,
@@ -51,6 +50,7 @@ from transformer_pl.data.batches import TrainStream, collate, eval_batches, padd
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import EOS, PAD
+from transformer_pl.export import marian
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.command_line import DEFAULT_RUNS, names
 from transformer_pl.runtime.environment import describe_environment

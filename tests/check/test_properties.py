@@ -198,6 +198,14 @@ class Unsaved(FeedForward):
         return super().forward(x * self.scale)
 
 
+class SavesAText(FeedForward):
+    def get_extra_state(self):
+        return "a text"
+
+    def set_extra_state(self, state):
+        assert state == "a text"
+
+
 class StaysOnTheCpu(FeedForward):
     def __init__(self, config, site):
         super().__init__(config, site)
@@ -290,6 +298,7 @@ BROKEN = [
     ("ffn.CountsEvaluations", "evaluation_repeats"),
     ("ffn.CountsInAnAttribute", "saved_weights_are_all"),
     ("ffn.Unsaved", "saved_weights_are_all"),
+    ("ffn.SavesAText", "saved_weights_are_all"),
     ("ffn.StaysOnTheCpu", "it_runs_on_the_device_of_its_input"),
     ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input"),  # in decoding alone
     ("position.PositionsInBfloat16", "bfloat16_is_close"),

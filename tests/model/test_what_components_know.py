@@ -76,7 +76,7 @@ def test_auxiliary_losses_are_trained_on_and_logged_but_no_part_of_the_validatio
         lines = trial.metrics()
         assert [line["step"] for line in lines if "train/aux.pull" in line] == [1, 2, 3, 4, 5, 6]
         assert not any("aux" in name for line in lines if "val/loss" in line for name in line)
-        weights = torch.load(trial.folder / "weights.pt")
+        weights = trial.weights()
         found[weight] = sum(w.abs().mean() for name, w in weights.items() if name.endswith("ffn.W_1.bias"))
     assert found[1e6] < found[0.5]
 

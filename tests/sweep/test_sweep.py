@@ -13,7 +13,7 @@ import yaml
 from grids import small_grid
 from helpers import ROOT, read_back
 
-FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.pt", "log.txt")
+FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.safetensors", "log.txt")
 FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")
 
 

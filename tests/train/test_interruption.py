@@ -12,6 +12,8 @@ import pytest
 import torch
 from helpers import shared_text, wait_for
 
+from transformer_pl.trials.trial import Trial
+
 SMALL = ["--model.width=0.0625", "--model.N=2", "--optim.max_steps=60", "--trainer.val_every=15"]
 SMALL += ["--trainer.log_every=5", "--decode.beam=1", f"--data.path={shared_text()}", "--data.vocab_size=400"]
 
@@ -36,7 +38,7 @@ def outcome(runs: Path):
     (folder,) = (runs / "trials").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in lines]
-    return kept, json.loads((folder / "result.json").read_text())["metrics"], torch.load(folder / "weights.pt")
+    return kept, json.loads((folder / "result.json").read_text())["metrics"], Trial(folder).weights()
 
 
 def same(runs: Path, others: Path) -> None:
@@ -58,7 +60,7 @@ def uninterrupted(tmp_path_factory):
         pytest.param(signal.SIGKILL, "checkpoints/last.ckpt", id="killed"),
         pytest.param(signal.SIGTERM, "checkpoints/last.ckpt", id="asked to stop", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, "checkpoints/last.ckpt", id="Ctrl-C"),
-        pytest.param(signal.SIGKILL, "weights.pt", id="killed after its last step", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, "weights.safetensors", id="killed after its last step", marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signum, when):
@@ -81,11 +83,11 @@ def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted):
     (first,) = (runs / "trials").iterdir()
     train_on(runs, "--decode.alpha=0.1")
     (second,) = set((runs / "trials").iterdir()) - {first}
-    assert (first / "weights.pt").samefile(second / "weights.pt")
+    assert (first / "weights.safetensors").samefile(second / "weights.safetensors")
     results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
     assert results[1]["weights_of"] == results[0]["id"] != results[1]["id"]
     assert results[0]["metrics"]["val/ppl"] == results[1]["metrics"]["val/ppl"]
     for folder in (first, second):  # each has a final evaluation of its own
         assert (folder / "metrics.jsonl").read_text().count('"val/bleu"') == 1
     train_on(runs, "--decode.alpha=0.1", "--rerun")
-    assert not (first / "weights.pt").samefile(second / "weights.pt")
+    assert not (first / "weights.safetensors").samefile(second / "weights.safetensors")

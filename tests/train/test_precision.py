@@ -90,7 +90,7 @@ def test_what_is_saved_has_the_digits_of_float32(tmp_path):
     code, trial = tiny_trials.train(tmp_path / "master", {"trainer.precision": "bf16-master"})
     assert code == 0
     _, full = tiny_trials.train(tmp_path / "full", {})
-    weights, others = (torch.load(one.folder / "weights.pt") for one in (trial, full))
+    weights, others = (one.weights() for one in (trial, full))
     assert all(weight.dtype == torch.float32 for weight in weights.values())
     assert all((weight != weight.bfloat16()).any() for weight in weights.values() if weight.dim() > 1)
     assert any(not torch.equal(weight, others[name]) for name, weight in weights.items())

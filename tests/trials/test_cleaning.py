@@ -118,7 +118,7 @@ def test_waste_goes_on_a_yes_alone(runs):
 def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
     (stopped,) = (runs / "trials").glob("stopped-*")
     trial = make_trial(runs, 8, "stopped", make_text(runs, 500))
-    for name in (".weights.pt", ".metrics.jsonl.123"):  # of a process that was killed
+    for name in (".weights.safetensors", ".metrics.jsonl.123"):  # of a process that was killed
         (trial.folder / name).write_text("half")
     with Trial(stopped).lock(), trial.lock():
         assert names(find_removable(runs)) == ["failed-s1", "pruned-s1", "text"]
@@ -130,7 +130,7 @@ def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
 # What others have put there
 
 
-@pytest.mark.parametrize("name", ["notes.md", ".hidden", "plots/a.png", "weights.pt.bak", ".git/config", "a\nb"])
+@pytest.mark.parametrize("name", ["notes.md", ".hidden", "plots/a.png", "weights.bak", ".git/config", "a\nb"])
 def test_a_folder_with_a_file_of_others_in_it_stays_whole(runs, name):
     (failed,) = (runs / "trials").glob("failed-*")
     (text,) = (path for path in find_removable(runs) if path.parent.name == "data")

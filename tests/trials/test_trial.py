@@ -2,6 +2,7 @@
 
 import pytest
 import tiny_trials
+import torch
 from helpers import a_result
 from tiny_trials import train
 
@@ -30,6 +31,25 @@ def test_an_infinite_perplexity_survives(tmp_path):
     trial = Trial(tmp_path)
     trial.finish(a_result(metrics={"val/ppl": float("inf"), "val/bleu": 1.0}))
     assert trial.result()["metrics"] == {"val/ppl": float("inf"), "val/bleu": 1.0}
+
+
+def test_weights_are_read_as_they_were_saved(tmp_path):
+    """Of any layout and type; also tensors that share memory, as those of tied layers do."""
+    matrix = torch.randn(3, 4)
+    state = {"a": matrix, "tied": matrix, "part": matrix[1], "turned": matrix.T, "count": torch.tensor(7)}
+    state["half"] = matrix.bfloat16()
+    Trial(tmp_path).save_weights(state)
+    weights = Trial(tmp_path).weights()
+    assert weights.keys() == state.keys() and all(torch.equal(weights[name], state[name]) for name in state)
+    assert {name: value.dtype for name, value in weights.items()} == {n: v.dtype for n, v in state.items()}
+
+
+def test_weights_that_cannot_be_read_are_named(tmp_path):
+    for content in (b"", b"no weights", None):
+        path = tmp_path / "weights.safetensors"
+        path.write_bytes(content) if content is not None else path.unlink()
+        with pytest.raises(InputError, match=r"weights\.safetensors"):
+            Trial(tmp_path).weights()
 
 
 def test_a_trial_is_found_by_its_id_when_its_folder_was_renamed(tmp_path):

@@ -7,6 +7,7 @@ component that begins as the identity would show nothing. Passes that are compar
 
 from collections.abc import Callable, Iterator, Sequence
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -232,6 +233,10 @@ def saved_weights_are_all(subject: Subject) -> str | None:
     Otherwise a resumed or translated trial is another model.
     """
     moved_on(subject)
+    try:
+        safetensors.torch.save({name: value.contiguous().clone() for name, value in subject.model.state_dict().items()})
+    except Exception as error:  # of what a component gives, which may be anything
+        return f"the weights cannot be saved as safetensors: {error}"
     subject.model.eval()
     loaded = rebuilt(subject, seed=SEED + 1)
     loaded.model.eval()

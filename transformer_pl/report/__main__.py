@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file, sweep_folder
-from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report.render import Table
@@ -48,11 +48,15 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table = parser.add_argument_group("what is printed")
     formats, page = ("terminal", *TEXT_FORMATS, "html"), "html writes the page and prints its path (%(default)s)"
     table.add_argument("--format", choices=formats, default="terminal", help=page)
+    trials = "for --format csv or json: a line for each trial, not for each row"
+    table.add_argument("--trials", action="store_true", help=trials)
     options = parser.parse_args(argv)
     complete_sweep_options(options)
     if not options.runs.is_dir():
         raise InputError(f"--runs {options.runs}: must be a runs folder of the sweep, but there is no such folder")
-    if options.format in ("json", "csv") and len(options.files) > 1:
+    if options.format not in ("json", "csv"):
+        refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
+    elif len(options.files) > 1:
         raise InputError(f"--format {options.format}: must be of one sweep file, but {len(options.files)} are given")
     return options
 
@@ -71,6 +75,8 @@ def print_report(title: str, report: Table | Path, output_format: str) -> None:
 
 def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path]:
     """The title and the table of a sweep file. With --format html it writes the page, and returns its path instead."""
+    if options.trials:
+        return str(file), Table([], trial_records(file, options), [])
     content = read_yaml(file)
     is_search = content.get("method") in SEARCHES
     sweep, trials, table = (_search_table if is_search else _grid_table)(file, content, options)
@@ -90,15 +96,34 @@ def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | P
     return title, folder / "report.html"
 
 
-def _grid_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
-    from transformer_pl.report.columns import table_of  # scipy takes half a second
+def trial_records(file: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A record of each trial of a sweep file: its sweep, row, seed and state, where it differs, and what was measured.
 
+    options: of this command or of the sweep command. Raises an InputError where the sweep cannot be planned.
+    """
+    content = read_yaml(file)
+    if content.get("method") in SEARCHES:
+        search, results = _search(file, content, options)
+        labels = {"sweep": search.name, "scale": search.scale, "seed": search.seed}
+        return [labels | record for record in results.records]
+    from transformer_pl.report.columns import trial_records  # scipy takes half a second
+
+    return trial_records(*_grid(file, content, options))
+
+
+def _grid_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
+    from transformer_pl.report.columns import table_of
+
+    sweep, planned = _grid(file, content, options)
+    return sweep, planned, table_of(sweep, planned, options.paper)
+
+
+def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Sweep, list[PlannedTrial]]:
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
         sweep = _retuned(sweep, content, options)
-    planned = plan_trials(sweep, options.runs)
-    return sweep, planned, table_of(sweep, planned, options.paper)
+    return sweep, plan_trials(sweep, options.runs)
 
 
 def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
@@ -116,8 +141,14 @@ def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace)
 
 
 def _search_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
-    from transformer_pl.report.search_table import search_table  # optuna takes a quarter of a second
-    from transformer_pl.search.results import SearchResults
+    from transformer_pl.report.search_table import search_table
+
+    search, results = _search(file, content, options)
+    return search, results, search_table(results)
+
+
+def _search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any]:
+    from transformer_pl.search.results import SearchResults  # optuna takes a quarter of a second
     from transformer_pl.search.study import find_study, search_from_options
 
     refuse_options(options, ["paper"], f"is for the rows of a grid, but {file} searches")
@@ -126,7 +157,7 @@ def _search_table(file: Path, content: dict[str, Any], options: argparse.Namespa
     results = study and SearchResults(search, study, options.runs)
     if not results or not results.records:
         raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
-    return search, results, search_table(results)
+    return search, results
 
 
 if __name__ == "__main__":

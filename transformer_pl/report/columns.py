@@ -14,7 +14,16 @@ from transformer_pl.report import cells
 from transformer_pl.report.notes import table_notes
 from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
-from transformer_pl.report.rows import ALPHA, RowResults, TableRow, make_table_rows, mean, read_row, standard_deviation
+from transformer_pl.report.rows import (
+    ALPHA,
+    RowResults,
+    TableRow,
+    make_table_rows,
+    mean,
+    read_row,
+    row_settings,
+    standard_deviation,
+)
 from transformer_pl.task import task_of
 
 
@@ -46,6 +55,24 @@ def build_table(
         {"name": name} | _record(row, keys, list(metrics), paper) for name, row in zip(names, table_rows, strict=True)
     ]
     return Table(columns, records, table_notes(table_rows, base, paper), table_rows)
+
+
+def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
+    """A record of each trial of a grid, with the same keys: what it is, where its row differs, and what was measured.
+
+    None: not measured, as the trial has no result.
+    """
+    settings = [row_settings(row.configs[0]) for row in sweep.rows]
+    keys, results = _differing_keys(settings), [one.trial.result() or {} for one in planned]
+    metrics = dict.fromkeys(name for result in results for name in result.get("metrics", ()))
+    return [
+        {"sweep": sweep.name, "scale": sweep.scale, "row": sweep.rows[one.row].name, "seed": one.config.seed}
+        | {"state": one.trial.state(), "id": one.identity.trial}
+        | {key: settings[one.row].get(key) for key in keys}
+        | {key: result.get(key) for key in ("params", "steps", "flops", "wall_s")}
+        | {name: result.get("metrics", {}).get(name) for name in metrics}
+        for one, result in zip(planned, results, strict=True)
+    ]
 
 
 def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:

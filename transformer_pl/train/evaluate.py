@@ -23,7 +23,7 @@ from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import WEIGHTS, Trial
 
 EXAMPLES = 20  # validation sentences whose translations W&B shows
 
@@ -99,12 +99,11 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
 
 def _load_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
     model = Transformer(sizes(config.model, len(prepared.tokenizer)))
-    weights = trial.folder / "weights.pt"
     try:
-        model.load_state_dict(torch.load(weights, weights_only=True))
-    except Exception as error:  # torch raises nearly anything for bytes that it cannot read
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{weights}: cannot be used: {reason}; train the trial again") from None
+        model.load_state_dict(trial.weights())
+    except RuntimeError as error:  # other names, or other shapes
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{trial.folder / WEIGHTS}: cannot be used: {reason}; train the trial again") from None
     model.at_step(config.steps, config.steps)
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 

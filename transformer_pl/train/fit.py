@@ -22,7 +22,7 @@ from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.precision import MasterWeights
 from transformer_pl.trials.runs_folder import finished_results
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
 
 
@@ -95,7 +95,7 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
         return None
     for result in finished_results(run.runs):
         same_weights = result["weights_id"] == run.identity.weights and result["id"] != run.identity.trial
-        if same_weights and (result["folder"] / "weights.pt").exists():
+        if same_weights and (result["folder"] / WEIGHTS).exists():
             return result
     return None
 
@@ -103,7 +103,7 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
 def reuse_weights(run: TrialRun, result: dict[str, Any], logger: TrialLogger) -> float:
     """Hard-link the weights of the trial of a result that `trained_elsewhere` has found. Returns what `fit` returns."""
     print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
-    run.trial.link(result["folder"], "weights.pt", "metrics.jsonl")
+    run.trial.link(result["folder"], WEIGHTS, "metrics.jsonl")
     logger.start(run.config.steps)
     return 0.0
 

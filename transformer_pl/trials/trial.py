@@ -12,20 +12,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, reading, unfinished, write_atomically, write_json
 from transformer_pl.trials.lock import TrialLock
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
     from transformer_pl.task import Measure
 
+WEIGHTS = "weights.safetensors"
 TRIAL_FOLDER = re.compile(r".*-(?P<id>[0-9a-f]{12})")  # a user may change what stands before the id
 
 # What training and evaluation write, beside logs and folders
 WRITTEN = (
-    *("config.yaml", "env.json", "identity.json", "status.json", "result.json", "metrics.jsonl", "weights.pt"),
+    *("config.yaml", "env.json", "identity.json", "status.json", "result.json", "metrics.jsonl", WEIGHTS),
     *("hyp.*.txt", "scores.*.jsonl"),
 )
 
@@ -141,13 +144,24 @@ class Trial:
 
     # Files that the result is made from
 
-    def save_weights(self, state: Mapping[str, Any]) -> None:
-        """Write a state dict to weights.pt, on the CPU, atomically."""
-        import torch
+    def save_weights(self, state: "Mapping[str, Tensor]") -> None:
+        """Write a state dict to WEIGHTS, on the CPU, atomically. Tensors that share memory become several."""
+        from safetensors.torch import save_file
 
         self.check_lock()
-        with unfinished(self.folder / "weights.pt") as part:
-            torch.save({name: value.cpu() for name, value in state.items()}, part)
+        with unfinished(self.folder / WEIGHTS) as part:
+            save_file({name: value.cpu().contiguous().clone() for name, value in state.items()}, part)
+
+    def weights(self) -> "dict[str, Tensor]":
+        """The state dict that `save_weights` has written. Raises an InputError that names the file."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        path = self.folder / WEIGHTS
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot be read: {error}; train the trial again") from None
 
     def link(self, other: Path, *names: str) -> None:
         """Hard-link files of another trial's folder, or copy them from another disk. Nothing may write to them."""

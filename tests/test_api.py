@@ -1,0 +1,169 @@
+"""The commands as functions: what they return is what the commands print and leave on disk; their page and notebook."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import forked
+import pytest
+import torch
+from helpers import ROOT, SEARCHES, little_text
+from tiny_trials import TINY
+
+from transformer_pl.api import load_trial, results, train
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime.errors import InputError
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "transformer_pl" / "API.md").read_text("utf-8"), re.M | re.S)
+CELLS = json.loads((ROOT / "tests" / "notebook.ipynb").read_text("utf-8"))["cells"]
+
+
+@pytest.fixture(scope="module")
+def runs(smoke, tmp_path_factory):
+    """A copy of the runs of sweeps/smoke.yaml, to which tests may add."""
+    return shutil.copytree(smoke[0], tmp_path_factory.mktemp("api") / "runs", ignore=lambda *_: ["wandb"])
+
+
+@pytest.fixture(scope="module")
+def trial(runs):
+    return load_trial("smoke/h=4/s1", runs=runs)
+
+
+@pytest.fixture
+def workplace(runs, monkeypatch):
+    monkeypatch.chdir(runs.parent)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    return runs.parent
+
+
+def test_the_import_is_light():
+    program = (
+        "import sys, transformer_pl; before = [name for name in sys.modules if name.startswith('transformer_pl.')]\n"
+        "import transformer_pl.api\n"
+        "slow = ('torch', 'lightning', 'scipy', 'matplotlib', 'optuna', 'wandb', 'datasets')\n"
+        "print(before, [name for name in slow if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True).stdout == "[] []\n"
+
+
+def test_a_trial_translates_as_it_did_when_it_was_trained(trial):
+    prepared = Prepared(trial.folder.parents[1] / "data" / json.loads((trial.folder / "env.json").read_text())["data"])
+    source = prepared.text("val")[0][:5]
+    expected = (trial.folder / "hyp.val.txt").read_text().splitlines()[:5]
+    assert trial.translate([*source[:3], " ", *source[3:], ""]) == [*expected[:3], "", *expected[3:], ""]
+    assert trial.translate([]) == []
+    with pytest.raises(InputError, match=r"decode\.beam = 0"):
+        trial.translate(source, beam=0)
+    with pytest.raises(InputError, match="no-such-trial"):
+        load_trial("no-such-trial", runs=trial.folder.parents[1])
+
+
+def test_a_trial_is_its_files(trial):
+    assert trial.result["metrics"] == json.loads((trial.folder / "result.json").read_text())["metrics"]
+    assert trial.metrics() == [json.loads(line) for line in (trial.folder / "metrics.jsonl").read_text().splitlines()]
+    assert trial.config.model.h == 4 and trial.sizes.vocab_size == len(trial.tokenizer)
+    assert sum(p.numel() for p in trial.model.parameters()) == trial.result["params"] and not trial.model.training
+
+
+def test_attention_is_of_the_tokens_that_are_named(trial):
+    source, target = "a man sees a dog .", "ein mann sieht einen hund ."
+    maps = trial.attention(source, target)
+    read, written = len(trial.tokens(source)[1:]), len(trial.tokens(target)[:-1])
+    layers, heads = trial.sizes.N, trial.sizes.h
+    shapes = {"encoder": (read, read), "decoder": (written, written), "cross": (written, read)}
+    assert {site: tuple(weights.shape) for site, weights in maps.items()} == {
+        site: (layers, heads, *shape) for site, shape in shapes.items()
+    }
+    for weights in maps.values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert not maps["decoder"].triu(1).any()
+
+
+def test_results_have_a_record_of_each_trial_which_the_command_prints_too(runs):
+    """Also of a trial that is not trained, with another seed."""
+    records = results("smoke", runs=runs, seeds=[1, 3])
+    assert [(one["row"], one["seed"], one["state"]) for one in records[:4]] == [
+        *(("base", seed, state) for seed, state in ((1, "done"), (3, "new"))),
+        *(("h=4", seed, state) for seed, state in ((1, "done"), (3, "new"))),
+    ]
+    assert [one["model.h"] for one in records] == [8, 8, 4, 4, 1, 1, 8, 8] and "model.width" not in records[0]
+    for one in records[::2]:
+        on_disk = load_trial(one["id"], runs=runs).result
+        assert one.items() >= on_disk["metrics"].items() and one["params"] == on_disk["params"]
+    assert all(one["val/bleu"] is None for one in records[1::2])
+    words = ("report", "smoke", "--runs", runs, "--seeds", "1,3", "--trials", "--format")
+    lines = list(csv.DictReader(forked.command(*words, "csv").stdout.splitlines()))
+    assert lines == [{key: "" if v is None else str(v) for key, v in one.items()} for one in records]
+    assert json.loads(forked.command(*words, "json").stdout)["rows"] == records
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "named"),
+    [
+        ("smoke", {"seeds": "one"}, "--seeds"),
+        ("smoke", {"heads": 4}, "--heads"),
+        ("smoke", {"set": {"model.heads": 4}}, r"model\.heads"),
+        ("no-such-sweep", {}, "no-such-sweep"),
+        (SEARCHES[0], {}, "none was drawn"),
+    ],
+)
+def test_wrong_options_are_named(runs, file, options, named):
+    with pytest.raises(InputError, match=named):
+        results(file, runs=runs, **options)
+
+
+def test_a_trial_is_trained_once(tmp_path, monkeypatch, capfd):
+    """By its keys; then by its config, which trains nothing. What cannot be trained is named."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    (tmp_path / "text").mkdir()
+    little_text(tmp_path / "text", 60, 8, 6)
+    threads = torch.get_num_threads()
+    keys = TINY | {"data.path": tmp_path / "text", "model.p_drop": 0.3, "seed": 5}
+    trial = train(keys, runs=tmp_path / "runs")
+    assert trial.config.model.p_drop == 0.3 and trial.result["seed"] == 5
+    assert train(trial.config, runs=tmp_path / "runs").result == trial.result
+    assert "finished already" in capfd.readouterr().out and torch.get_num_threads() == threads
+    for wrong in ({"model.heads": 4}, {"model.h": "four"}):
+        with pytest.raises(InputError, match=r"model\.h"):
+            train(keys | wrong, runs=tmp_path / "runs")
+    with pytest.raises(InputError, match=r"trainer\."):  # which the command finds
+        train(keys | {"trainer.devices": 99, "trainer.accelerator": "cuda"}, runs=tmp_path / "runs")
+    assert len(list((tmp_path / "runs" / "trials").iterdir())) == 1
+
+
+def test_the_page_works(workplace):
+    names: dict = {}
+    for block in BLOCKS:
+        if "transformer_pl.export" not in block and "ctranslate2" not in block:
+            exec(block, names)
+    assert names["again"].config.seed == 2 and len(names["records"]) == 4
+    assert names["weights"]["cross"].ndim == 4
+
+
+def test_the_export_of_the_page_translates_as_the_trial_does(workplace, trial, capsys):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[bench]'")
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install -e '.[bench]'")
+    names: dict = {"trial": trial}
+    for block in BLOCKS:
+        if "transformer_pl.export" in block or "ctranslate2" in block:
+            exec(block, names)
+    source, target = names["source"], torch.tensor([[1, 5, 6, 7]])
+    with torch.no_grad():
+        theirs = names["peer"].eval()(input_ids=source, decoder_input_ids=target).logits
+        torch.testing.assert_close(theirs, trial.model(source, target), rtol=0, atol=1e-4)
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+def test_the_notebook_works(workplace):
+    names: dict = {}
+    for cell in CELLS:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert len(names["table"]) == 4 and len(names["translations"]) == 2
+    assert names["other"].config.seed == 2 and names["other"].config.model.h == 4
+    assert Path("runs").resolve().samefile(workplace / "runs")

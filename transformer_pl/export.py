@@ -1,0 +1,125 @@
+"""A trained model in other libraries: Hugging Face's MarianMTModel, and through it CTranslate2.
+
+MarianMTModel with ReLU and scaled embeddings is the paper's model, but for three things. Its projections of attention
+have biases: they are zero here. Its position table has all sines before all cosines: every vector of the model is put
+into that order, which changes no logit. Its LayerNorm has another epsilon, 1e-5, which its files do not hold: it is
+replaced by ours, and must be again in a model that was read from a file. It drops out at the same places.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_pl.config import BOS, EOS, PAD, SLOTS, Sizes, is_papers
+from transformer_pl.model import Transformer
+from transformer_pl.runtime.errors import InputError
+
+POSITIONS = 1024  # the longest sentence, in tokens
+PROJECTIONS = {"q_proj": "W_Q", "k_proj": "W_K", "v_proj": "W_V", "out_proj": "W_O"}
+READING = ("W_Q", "W_K", "W_V", "W_1")  # matrices whose input, and not their output, is a vector of the model
+SUBLAYERS = {  # of a layer, by stack: our name, Marian's, and Marian's name of the norm behind it
+    "encoder": [("self_attention", "self_attn", "self_attn_layer_norm"), ("ffn", "", "final_layer_norm")],
+    "decoder": [
+        ("self_attention", "self_attn", "self_attn_layer_norm"),
+        ("cross_attention", "encoder_attn", "encoder_attn_layer_norm"),
+        ("ffn", "", "final_layer_norm"),
+    ],
+}
+
+
+def marian(model: Transformer, sizes: Sizes, attention: str | None = None) -> Any:
+    """A MarianMTModel with the weights of ours. attention: Hugging Face's name of its kernels; None: as shipped.
+
+    Raises an InputError for a model that it cannot hold, and where transformers is not installed.
+    """
+    try:
+        from transformers import MarianConfig, MarianMTModel
+    except ImportError as error:
+        raise InputError(f"marian: needs transformers, but: {error}; pip install transformers") from None
+    papers = all(is_papers(slot, getattr(sizes, slot)) for slot in SLOTS)
+    if not papers or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
+        raise InputError(
+            "MarianMTModel holds the paper's components alone, with d_k = d_v = d_model / h; take its base"
+        )
+    config = MarianConfig(
+        vocab_size=sizes.vocab_size,
+        max_position_embeddings=POSITIONS,
+        d_model=sizes.d_model,
+        encoder_layers=sizes.N,
+        decoder_layers=sizes.N,
+        encoder_attention_heads=sizes.h,
+        decoder_attention_heads=sizes.h,
+        encoder_ffn_dim=sizes.d_ff,
+        decoder_ffn_dim=sizes.d_ff,
+        activation_function="relu",
+        dropout=sizes.p_drop,
+        scale_embedding=True,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        forced_eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        **({"attn_implementation": attention} if attention else {}),
+    )
+    peer = MarianMTModel(config)
+    peer.load_state_dict(peer.state_dict() | _marian_weights(model, peer.state_dict()))
+    set_epsilon(peer, next(module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)))
+    return peer
+
+
+def set_epsilon(peer: Any, epsilon: float = 1e-6) -> None:
+    """Set the epsilon of every LayerNorm: by default to the paper's model's."""
+    for module in peer.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = epsilon
+
+
+def _marian_weights(model: Transformer, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Our weights by Marian's names, without positions. theirs: its own; biases of attention and logits become zero."""
+    own = {name: value.cpu() for name, value in model.state_dict().items()}
+    d_model = own["embedding.weight"].shape[1]
+    order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])  # sines, then cosines
+    matrix = own["embedding.weight"][:, order]
+    weights = {"model.shared.weight": matrix, "lm_head.weight": matrix}
+    for stack, sublayers in SUBLAYERS.items():
+        weights[f"model.{stack}.embed_tokens.weight"] = matrix
+        for layer in range(len(getattr(model, stack))):
+            for place, (name, attention, norm) in enumerate(sublayers):
+                pairs = {f"{norm}.{kind}": f"residual.{place}.norm.{kind}" for kind in ("weight", "bias")}
+                if attention:
+                    pairs |= {f"{attention}.{key}.weight": f"{name}.{W}.weight" for key, W in PROJECTIONS.items()}
+                else:
+                    linear = {"fc1": "W_1", "fc2": "W_2"}.items()
+                    pairs |= {f"{key}.{kind}": f"ffn.{W}.{kind}" for key, W in linear for kind in ("weight", "bias")}
+                for their_name, our_name in pairs.items():
+                    value = own[f"{stack}.{layer}.{our_name}"]
+                    if our_name.split(".")[-2] not in READING:
+                        value = value[order]
+                    elif our_name.endswith("weight"):
+                        value = value[:, order]
+                    weights[f"model.{stack}.layers.{layer}.{their_name}"] = value
+    zero = {name: torch.zeros_like(w) for name, w in theirs.items() if "_proj.bias" in name or "logits_bias" in name}
+    return weights | zero
+
+
+def save_ctranslate2(peer: Any, vocabulary: Sequence[str], folder: str | Path) -> None:
+    """Write a MarianMTModel of `marian` as a model of CTranslate2, in fp32. vocabulary: every token by its id.
+
+    Raises an InputError where ctranslate2 is not installed.
+    """
+    try:
+        from ctranslate2.converters.transformers import BartLoader
+    except ImportError as error:
+        raise InputError(f"save_ctranslate2: needs ctranslate2, but: {error}; pip install ctranslate2") from None
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    peer.config.normalize_before = peer.config.normalize_embedding = False
+    spec = BartLoader().get_model_spec(peer)  # the loader of Marian would cut off the last token
+    spec.register_source_vocabulary(list(vocabulary))
+    spec.register_target_vocabulary(list(vocabulary))
+    spec.config.layer_norm_epsilon = next(m.eps for m in peer.modules() if isinstance(m, nn.LayerNorm))
+    spec.validate()
+    spec.optimize()
+    spec.save(str(folder))
