@@ -170,7 +170,7 @@ def test_a_task_s_code_is_that_of_its_class(module):
 def test_the_files_of_a_class_stay_with_its_trial(ideas, tmp_path):
     kept = tmp_path / "trial" / "sources"
     for _ in range(2):  # in place of what was kept before
-        keep_sources(model({"model.ffn": "stranger.Plain"}), kept)
+        keep_sources(kept, model({"model.ffn": "stranger.Plain"}))
         files = {".".join(path.relative_to(kept).with_suffix("").parts): path for path in kept.rglob("*.py")}
         assert files.keys() == ideas.keys()
         assert all(files[name].read_text() == text for name, (_, text) in ideas.items())

@@ -5,6 +5,7 @@ Components and tasks outside of this project may import what this module names.
 
 from transformer_pl.config.keys import (
     CLEANING,
+    COMPONENTS,
     CORPUS,
     COUNTS,
     KEYS,
@@ -19,6 +20,7 @@ from transformer_pl.config.keys import (
     Section,
     Trainer,
     is_known_key,
+    slot_of_key,
     unknown_key,
     without_section,
 )

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-from transformer_pl.config import Component, Data, Model, not_papers
+from transformer_pl.config import Component, Data, Section, not_papers
 from transformer_pl.config.components import is_core
 from transformer_pl.runtime.errors import installed
 
@@ -24,9 +24,9 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 OPAQUE = {"globals", "eval", "exec", "__import__", "import_module"}  # what code that uses these refers to is not known
 
 
-def source_digests(model: Model) -> dict[str, str]:
+def source_digests(section: Section) -> dict[str, str]:
     """By slot, a digest of the code of every component that is not the core's. Another code makes another trial."""
-    return {slot: _digest(component.path) for slot, component in own_components(model).items()}
+    return {slot: _digest(component.path) for slot, component in own_components(section).items()}
 
 
 def is_own_task(data: Data) -> bool:
@@ -39,19 +39,19 @@ def task_digest(data: Data) -> dict[str, str]:
     return {"task": _digest(data.task)} if is_own_task(data) else {}
 
 
-def keep_sources(model: Model, folder: Path) -> None:
-    """Copy the files of the code of a model's components to a folder, in place of what was kept there."""
+def keep_sources(folder: Path, *sections: Section) -> None:
+    """Copy the files of the code of the sections' components to a folder, in place of what was kept there."""
     shutil.rmtree(folder, ignore_errors=True)
-    for component in own_components(model).values():
+    for component in (component for section in sections for component in own_components(section).values()):
         for module in _modules(component.path):
             copy = folder / module.place
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(module.file, copy)
 
 
-def own_components(model: Model) -> dict[str, Component]:
+def own_components(section: Section) -> dict[str, Component]:
     """By slot, the components that are not the core's."""
-    return {slot: component for slot, component in not_papers(model).items() if not is_core(component.path)}
+    return {slot: component for slot, component in not_papers(section).items() if not is_core(component.path)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

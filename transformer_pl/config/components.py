@@ -1,27 +1,34 @@
 """Components by import path: there is no registry, the path is the name.
 
-A component is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
+A component of the model is built as `Class(config, site, **options)`, a tokenizer as `Class(**options)`; its
+constructor's signature is the schema of its options.
 """
 
 import importlib
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from transformer_pl.config import Component, Model, Sizes, not_papers
+from transformer_pl.config import Component, Model, Section, Sizes, not_papers
 from transformer_pl.config.types import constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
+BEFORE_OPTIONS = {"model": 2, "data": 0}  # by section: the arguments of a constructor before its options
+AnySection = TypeVar("AnySection", bound=Section)
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
-def build(component: Component, config: Sizes, site: str | None) -> Any:
-    """Build a component. site: `encoder`, `decoder` or `cross`; None for the embedding, which is built once for all."""
+def build(component: Component, *arguments: Any) -> Any:
+    """Build a component with these arguments before its options.
+
+    Of the model these are its `Sizes` and the site: `encoder`, `decoder` or `cross`; None for the embedding, which is
+    built once for all.
+    """
     component_class = import_component(component.path)
     with component_code():
-        return component_class(config, site, **_options(component, component_class))
+        return component_class(*arguments, **_options(component, component_class, len(arguments)))
 
 
 def import_component(path: str) -> type:
@@ -49,17 +56,25 @@ def import_component(path: str) -> type:
     return found
 
 
-def check_components(model: Model) -> list[str]:
-    """The mistakes of components that are not the paper's: import, signature, options. The paper's are not imported."""
-    messages = []
-    for slot, component in not_papers(model).items():
+def check_components(section: Section) -> list[str]:
+    """The mistakes of a section's components that are not the paper's: import, signature, options.
+
+    The paper's are not imported.
+    """
+    messages, name = [], section_name(section)
+    for slot, component in not_papers(section).items():
         try:
-            _options(component, import_component(component.path))
+            _options(component, import_component(component.path), BEFORE_OPTIONS[name])
         except InputError as error:
-            messages += [f"model.{slot} = {message}" for message in error.messages]
+            messages += [f"{name}.{slot} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
-            messages.append(f"model.{slot} = {component.path}: {described(error)}")
+            messages.append(f"{name}.{slot} = {component.path}: {described(error)}")
     return messages
+
+
+def section_name(section: Section) -> str:
+    """What the keys of a section begin with: `model` of Model."""
+    return type(section).__name__.lower()
 
 
 def is_core(path: str) -> bool:
@@ -67,9 +82,12 @@ def is_core(path: str) -> bool:
     return path.startswith("transformer_pl.")
 
 
-def _options(component: Component, component_class: type) -> dict[str, Any]:
-    """Read the options by the constructor's declared types. Raises one InputError for all that do not fit."""
-    accepted = _accepted(component_class)
+def _options(component: Component, component_class: type, before: int) -> dict[str, Any]:
+    """Read the options by the constructor's declared types. Raises one InputError for all that do not fit.
+
+    before: the arguments of the constructor before its options.
+    """
+    accepted = _accepted(component_class, before)
     messages: list[str] = []
     options: dict[str, Any] = {}
     for name, value in component.options.items():
@@ -88,23 +106,24 @@ def _options(component: Component, component_class: type) -> dict[str, Any]:
     return options
 
 
-def default_options(component: Component) -> dict[str, Any]:
+def default_options(component: Component, before: int = BEFORE_OPTIONS["model"]) -> dict[str, Any]:
     """The defaults of the options of a component that is not the paper's, by name."""
-    accepted = _accepted(import_component(component.path))
+    accepted = _accepted(import_component(component.path), before)
     return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
 
 
-def without_defaults(model: Model) -> Model:
-    """The model without the options that have their defaults: these make no other model. The components are checked."""
-    changed = {}
-    for slot, component in not_papers(model).items():
+def without_defaults(section: AnySection) -> AnySection:
+    """A section without the options that have their defaults: these change nothing. The components are checked."""
+    changed, before = {}, BEFORE_OPTIONS[section_name(section)]
+    for slot, component in not_papers(section).items():
         if component.options:
-            defaults, typed = default_options(component), _options(component, import_component(component.path))
+            defaults = default_options(component, before)
+            typed = _options(component, import_component(component.path), before)
             # True equals 1, so the types count
             default = {n for n, value in typed.items() if n in defaults and repr(value) == repr(defaults[n])}
             options = {name: value for name, value in component.options.items() if name not in default}
             changed[slot] = component.model_copy(update={"options": options})
-    return model.model_copy(update=changed)
+    return section.model_copy(update=changed)
 
 
 def _typed(value: object, declared: Any) -> object:
@@ -119,8 +138,8 @@ def _typed(value: object, declared: Any) -> object:
         return value
 
 
-def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
-    """The parameters of the constructor after config and site, by name."""
+def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter]:
+    """The parameters of the constructor after the first so many, by name."""
     try:
         parameters = inspect.signature(component_class, eval_str=True).parameters
     except Exception:  # a type that cannot be evaluated, such as one that is imported only for type checkers
@@ -128,9 +147,10 @@ def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
             parameters = inspect.signature(component_class).parameters
         except (TypeError, ValueError):
             path = f"{component_class.__module__}.{component_class.__qualname__}"
-            raise InputError(f"{path}: must be a torch.nn.Module, but is built into Python or C; derive one") from None
+            must = "a torch.nn.Module" if before else "a class of Python"
+            raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = [name for name, p in parameters.items() if p.kind in by_place][:2]  # config, site, unless *args takes them
+    given = [name for name, p in parameters.items() if p.kind in by_place][:before]  # unless *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in parameters.items() if name not in given and p.kind not in unnamed}
 

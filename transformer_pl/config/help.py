@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from transformer_pl.config import KEYS, SLOTS, Config
+from transformer_pl.config import COMPONENTS, KEYS, Config
 from transformer_pl.config.types import LARGEST
 
 
@@ -18,7 +18,7 @@ def key_schemas() -> dict[str, dict[str, Any]]:
         section, _, name = key.rpartition(".")
         properties = definitions[section.capitalize()]["properties"] if section else schema["properties"]
         key_schema = {field: value for field, value in properties[name].items() if field not in ("title", "$ref")}
-        if name in SLOTS:
+        if key in COMPONENTS:
             key_schema |= {"type": "string", "pattern": definitions["Component"]["properties"]["path"]["pattern"]}
         schemas[key] = key_schema | {"default": KEYS[key]}
     return schemas
@@ -39,7 +39,7 @@ def help_text() -> str:
 
 def type_in_words(key: str, schema: Mapping[str, Any]) -> str:
     """The type of a key by its JSON schema: `integer from 1`, or `auto | cpu | gpu`."""
-    if key.rpartition(".")[2] in SLOTS:
+    if key in COMPONENTS:
         return "import path"
     if "anyOf" in schema:
         return " or ".join(type_in_words(key, choice) for choice in schema["anyOf"])

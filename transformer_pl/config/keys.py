@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 
 class Component(Section):
-    """What fills a slot of the model: the import path of a class, and the options for its constructor."""
+    """What fills a slot: the import path of a class, and the options for its constructor."""
 
     path: ClassPath
     options: dict[str, Any] = {}
@@ -56,10 +56,10 @@ class Component(Section):
         return hash(self.path)
 
 
-def _component(class_name: str, description: str) -> Any:
+def _component(class_name: str, description: str, module: str = "model") -> Any:
     """A slot whose default is the paper's component."""
     return Field(
-        default=Component(path=f"transformer_pl.model.{class_name}"), description=f"import path of {description}"
+        default=Component(path=f"transformer_pl.{module}.{class_name}"), description=f"import path of {description}"
     )
 
 
@@ -157,9 +157,10 @@ class Data(Section):
     test_count: CountOrNone = Field(
         default=None, description="number of test pairs expected, an error if it differs; unset: any number"
     )
+    tokenizer: Component = _component("JointBPE", "how sentences become tokens (Section 5.1)", "data.tokenizer")
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
         default=37_000,
-        description="subwords in the shared vocabulary, special tokens included (Section 5.1)",
+        description="tokens in the vocabulary of both languages, special tokens included (Section 5.1)",
     )
     batch_tokens: Count = Field(
         default=25_000,
@@ -286,13 +287,24 @@ def flat_section(name: str, section: Section) -> dict[str, Any]:
 
 SECTIONS = ("model", "optim", "data", "decode", "trainer")
 KEYS = Config().flat()  # every key with its default; only a component knows its own options
+COMPONENTS: dict[str, Component] = {  # the keys of all slots, such as model.attention, each with its default
+    f"{section}.{slot}": component
+    for section in SECTIONS
+    for slot, component in vars(getattr(Config(), section)).items()
+    if isinstance(component, Component)
+}
+
+
+def slot_of_key(key: str) -> str | None:
+    """The slot that a key names, or of whose component it is an option; None for any other key."""
+    slot = ".".join(key.split(".")[:2])
+    return slot if slot in COMPONENTS else None
 
 
 def is_known_key(key: str) -> bool:
     """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
-    section, _, name = key.partition(".")
-    slot, _, option = name.partition(".")
-    return key in KEYS or (section == "model" and slot in SLOTS and option.isidentifier())
+    slot = slot_of_key(key)
+    return key in KEYS or (slot is not None and key.removeprefix(f"{slot}.").isidentifier())
 
 
 SYNONYMS = {  # what other projects call a key

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COUNTS, SLOTS, Config, Model, is_known_key, unknown_key
+from transformer_pl.config import COMPONENTS, COUNTS, Config, is_known_key, slot_of_key, unknown_key
 from transformer_pl.config.constraints import broken_constraints
 from transformer_pl.config.types import constraint_of
 from transformer_pl.runtime.errors import InputError, shown
@@ -36,9 +36,8 @@ def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
-        for slot in SLOTS:
-            if f"model.{slot}" in values:
-                merged = {key: v for key, v in merged.items() if not key.startswith(f"model.{slot}.")}
+        for slot in COMPONENTS.keys() & values.keys():
+            merged = {key: v for key, v in merged.items() if not key.startswith(f"{slot}.")}
         if values.keys() & {"data.path", "data.hub"}:
             of_the_text = [f"data.{name}" for name in (*COUNTS, "subset", "revision")]
             merged = {key: v for key, v in merged.items() if key not in of_the_text}
@@ -100,9 +99,9 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
         name, _, option = name.partition(".")
         if not name:
             nested[section] = value
-        elif name in SLOTS and section == "model":
-            papers = {"path": getattr(Model(), name).path, "options": {}}
-            component = nested.setdefault("model", {}).setdefault(name, papers)
+        elif slot := slot_of_key(key):
+            papers = {"path": COMPONENTS[slot].path, "options": {}}
+            component = nested.setdefault(section, {}).setdefault(name, papers)
             if option:
                 component["options"][option] = parse_scalar(value)
             else:

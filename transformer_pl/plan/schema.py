@@ -4,13 +4,14 @@ A schema sees one key at a time: `python -m transformer_pl.sweep FILE --plan` ch
 """
 
 import json
+import re
 from typing import Any
 
-from transformer_pl.config import SLOTS
+from transformer_pl.config import COMPONENTS
 from transformer_pl.config.help import key_schemas
 from transformer_pl.plan.sweep_file import SEARCHES, TOP_LEVEL
 
-OPTION = rf"^model\.({'|'.join(SLOTS)})\.[A-Za-z_]\w*$"  # keys of components' options
+OPTION = rf"^({'|'.join(map(re.escape, COMPONENTS))})\.[A-Za-z_]\w*$"  # keys of components' options
 AS_TEXT = {"type": "string", "pattern": r"^(None|null|[-+]?[0-9.]+([eE][-+]?[0-9]+)?(/[0-9]+)?)$"}  # 1e-05 in YAML 1.1
 TEXT = {"type": "string"}
 

@@ -150,7 +150,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
 def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
     config, trial = run.config, run.trial
-    keep_sources(config.model, trial.sources)
+    keep_sources(trial.sources, config.model, config.data)
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES

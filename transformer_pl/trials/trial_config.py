@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from transformer_pl.config import Config, Model, sizes
 from transformer_pl.config.components import check_components, without_defaults
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.data.tokenizer import tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_cost
@@ -23,12 +24,13 @@ def trial_config(levels: Iterable[Level]) -> Config:
 
 def mistakes_of_parts(config: Config) -> list[str]:
     """The mistakes of the components and the task: their import, their signature, their options."""
-    mistakes = check_components(config.model)
-    try:
-        task_of(config.data)
-    except InputError as error:
-        mistakes += error.messages
-    return mistakes
+    mistakes, of_data = check_components(config.model), check_components(config.data)
+    for check in (task_of, *(() if of_data else (tokenizer_settings,))):
+        try:
+            check(config.data)
+        except InputError as error:
+            of_data += error.messages
+    return mistakes + of_data
 
 
 def as_trained(config: Config) -> Config:
@@ -36,7 +38,8 @@ def as_trained(config: Config) -> Config:
 
     Options of components that have their defaults are left out, as they make no other trial.
     """
-    return match_flops(config.model_copy(update={"model": without_defaults(config.model)}))
+    sections = {"model": without_defaults(config.model), "data": without_defaults(config.data)}
+    return match_flops(config.model_copy(update=sections))
 
 
 def match_flops(config: Config) -> Config:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import KEYS
+from transformer_pl.config import KEYS, without_section
 from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.trial import Trial
 
@@ -52,8 +52,8 @@ def _differences(inputs: Inputs, others: Inputs, trial: Trial) -> list[str]:
     told = []
 
     def same_class(part: str) -> bool:
-        key = "data.task" if part == "task" else f"model.{part}"
-        return inputs[key] == others[key]
+        key = next(key for key in inputs if without_section(key) == part)
+        return inputs[key] == others.get(key)
 
     for key, (new, old) in mapping_difference(inputs, others).items():
         if key == "core":
