@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 
 from transformer_pl.config import UNK
-from transformer_pl.data.tokenizer import JointBPE, Tokenizer
+from transformer_pl.data.tokenizer import JointBPE, Tokenizer, train_bpe
 from transformer_pl.runtime.errors import InputError
 
 SPECIAL = UNK + 1  # tokens that both have in common
@@ -20,8 +20,8 @@ class SeparateBPE(Tokenizer):
     def train(self, pairs: Callable[[], Iterable[tuple[str, str]]], vocab_size: int) -> bytes:
         total, models = vocab_size + SPECIAL, list[bytes]()
         for side, (name, size) in enumerate((("source", total - total // 2), ("target", total // 2))):
-            try:  # one side alone, as if it were a pair with nothing beside it
-                models.append(JointBPE().train(lambda side=side: ((pair[side],) for pair in pairs()), size))  # type: ignore[misc]
+            try:
+                models.append(train_bpe((pair[side] for pair in pairs()), size))
             except InputError as error:
                 place = f"data.vocab_size = {vocab_size}: gives {size} tokens to the {name}"
                 raise InputError(*(f"{place}; {message}" for message in error.messages)) from None
@@ -41,13 +41,15 @@ class SeparateBPE(Tokenizer):
         return [[number + self.shift if number >= SPECIAL else number for number in row] for row in rows]
 
     def to_texts(self, ids: list[list[int]]) -> list[str]:
-        return ["".join(self._texts(row)) for row in ids]
+        """A model may mix the languages: the runs in one of them are read one after the other."""
+        return ["".join(self._text(*run) for run in groupby(row, self._is_targets)) for row in ids]
 
-    def _texts(self, row: list[int]) -> Iterable[str]:
-        """A model may mix the languages: the texts of the runs in one of them."""
-        for is_target, run in groupby(row, lambda number: number >= len(self.source)):
-            own = [number - self.shift for number in run] if is_target else list(run)
-            yield from (self.target if is_target else self.source).to_texts([own])
+    def _is_targets(self, number: int) -> bool:
+        return number >= len(self.source)
+
+    def _text(self, is_target: bool, run: Iterable[int]) -> str:
+        own = [number - self.shift if is_target else number for number in run]
+        return (self.target if is_target else self.source).to_texts([own])[0]
 
     def vocabulary(self) -> list[str]:
         return self.source.vocabulary() + self.target.vocabulary()[SPECIAL:]

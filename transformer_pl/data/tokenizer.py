@@ -1,8 +1,8 @@
 """From sentences to token ids and back: what a tokenizer is (`data.tokenizer`), and that of the paper.
 
-The paper's is byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909), one vocabulary for both languages.
-Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for a blank:
-tabs, control characters, a literal "<s>". A character that the training pairs lack is encoded as bytes.
+The paper's is byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909), with one vocabulary for both
+languages. Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for
+a blank: tabs, control characters, a literal "<s>". A character that the training pairs lack is encoded as bytes.
 """
 
 import io
