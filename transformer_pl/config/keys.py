@@ -56,11 +56,9 @@ class Component(Section):
         return hash(self.path)
 
 
-def _component(class_name: str, description: str, module: str = "model") -> Any:
+def _component(class_name: str, what: str, module: str = "model") -> Any:
     """A slot whose default is the paper's component."""
-    return Field(
-        default=Component(path=f"transformer_pl.{module}.{class_name}"), description=f"import path of {description}"
-    )
+    return Field(default=Component(path=f"transformer_pl.{module}.{class_name}"), description=f"import path of {what}")
 
 
 class Model(Section):
