@@ -139,7 +139,7 @@ def test_a_trial_is_trained_once(tmp_path, monkeypatch, capfd):
 def test_the_page_works(workplace):
     names: dict = {}
     for block in BLOCKS:
-        if "transformer_pl.export" not in block and "ctranslate2" not in block:
+        if "transformer_pl.model.export" not in block and "ctranslate2" not in block:
             exec(block, names)
     assert names["again"].config.seed == 2 and len(names["records"]) == 4
     assert names["weights"]["cross"].ndim == 4
@@ -150,7 +150,7 @@ def test_the_export_of_the_page_translates_as_the_trial_does(workplace, trial, c
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install -e '.[bench]'")
     names: dict = {"trial": trial}
     for block in BLOCKS:
-        if "transformer_pl.export" in block or "ctranslate2" in block:
+        if "transformer_pl.model.export" in block or "ctranslate2" in block:
             exec(block, names)
     source, target = names["source"], torch.tensor([[1, 5, 6, 7]])
     with torch.no_grad():

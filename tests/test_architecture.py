@@ -17,8 +17,8 @@ DOORS = {
     "sacremoses": "transformer_pl.tasks.translation",
     "sentencepiece": "transformer_pl.data.tokenizer",
     "safetensors": ("transformer_pl.trials.trial", "transformer_pl.check.properties"),
-    "transformers": "transformer_pl.export",
-    "ctranslate2": "transformer_pl.export",
+    "transformers": "transformer_pl.model.export",
+    "ctranslate2": "transformer_pl.model.export",
     "matplotlib": "transformer_pl.report.figures",
     "optuna": ("transformer_pl.search.", "transformer_pl.report.search_page"),
 }

@@ -12,7 +12,7 @@ from helpers import little_text
 from small_models import batch, built, small
 from tiny_trials import TINY, train
 
-from transformer_pl.export import marian
+from transformer_pl.model.export import marian
 from transformer_pl.runtime.errors import InputError
 
 

@@ -327,6 +327,12 @@ def test_a_task_says_what_is_read_and_what_is_scored(make):
     assert len(trial.hypotheses("val")) == 60 and " task=Copying " in trial.result()["name"]
 
 
+@binds("data.tokenizer")
+def test_a_tokenizer_says_what_a_token_is(make):
+    trial = make({"data.tokenizer": "ablations.byte_tokenizer.Bytes", "data.vocab_size": 260}).trial
+    assert len(trial.weights()["embedding.weight"]) == 260
+
+
 @binds("data.name")
 def test_the_name_of_a_text_stands_in_the_names_of_its_trials(make):
     """It is no part of the identity; without it the last part of the path stands there."""

@@ -1,5 +1,7 @@
 """Every shipped sweep: each of its rows differs from base by more than its name, and trains."""
 
+from functools import cache
+
 import lightning as L
 import optuna
 import pytest
@@ -7,7 +9,9 @@ import torch
 import yaml
 from helpers import GRIDS, SEARCHES, SHIPPED
 
+from transformer_pl.data import synthetic
 from transformer_pl.data.batches import BOS, PAD, Batch
+from transformer_pl.data.tokenizer import build_tokenizer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import trial_name
@@ -63,6 +67,14 @@ def built(config):
     return module
 
 
+@cache
+def tokens(tokenizer, vocab_size):
+    """The tokens of a few synthetic sentences, by a tokenizer that has learned from all."""
+    made, (source, target) = build_tokenizer(tokenizer), zip(*synthetic.pairs("val")[:9], strict=True)
+    made.load(made.train(lambda: synthetic.pairs("train"), vocab_size))
+    return [made.encode(sentences, side).flat.tolist() for sentences, side in ((source, "source"), (target, "target"))]
+
+
 def training(config):
     """What a trial is made of, in numbers: its weights, a step's logits and loss with dropout, rates, length."""
     module = built(config)
@@ -81,6 +93,7 @@ def training(config):
         "steps": config.steps,
         "optimizer": (type(made["optimizer"]), {name: value for name, value in group.items() if name != "params"}),
         "clip": config.optim.clip,
+        "tokens": tokens(config.data.tokenizer, config.data.vocab_size),
     }
 
 

@@ -16,10 +16,10 @@ from transformer_pl.config import BOS, EOS, Config, Sizes, sizes
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, scale_level
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
+from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file
 from transformer_pl.report import __main__ as report_command
-from transformer_pl.runtime.command_line import DEFAULT_RUNS
+from transformer_pl.runtime.command_line import DEFAULT_RUNS, CommandParser
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.runs_folder import find, trained_config
 from transformer_pl.trials.trial import Trial
@@ -78,7 +78,7 @@ class TrainedTrial:
 
         decoding = {"decode.beam": beam, "decode.alpha": alpha}
         config = trained_config(self.result, {key: value for key, value in decoding.items() if value is not None})
-        source = self.tokenizer.encode([sentence for sentence in sentences if sentence.strip()])
+        source = self.tokenizer.encode([sentence for sentence in sentences if sentence.strip()], "source")
         tokens = config.trainer.eval_tokens
         found = iter(best_translations(self.model, source, self.tokenizer, config.decode, tokens))
         return [next(found) if sentence.strip() else "" for sentence in sentences]
@@ -94,16 +94,16 @@ class TrainedTrial:
 
         from transformer_pl.train.evaluate import attention_maps
 
-        ids = (torch.tensor([self._ids(source)[1:]]), torch.tensor([self._ids(target)[:-1]]))
+        ids = (torch.tensor([self._ids(source, "source")[1:]]), torch.tensor([self._ids(target, "target")[:-1]]))
         return {site: torch.cat(layers).cpu() for site, layers in attention_maps(self.model, *ids).items()}
 
-    def tokens(self, sentence: str) -> list[str]:
-        """The tokens of a sentence, between BOS and EOS."""
+    def tokens(self, sentence: str, side: str = "source") -> list[str]:
+        """The tokens of a sentence of the `source` or the `target`, between BOS and EOS."""
         vocabulary = self.tokenizer.vocabulary()
-        return [vocabulary[token] for token in self._ids(sentence)]
+        return [vocabulary[token] for token in self._ids(sentence, side)]
 
-    def _ids(self, sentence: str) -> list[int]:
-        return [BOS, *map(int, self.tokenizer.encode([sentence])[0]), EOS]
+    def _ids(self, sentence: str, side: str) -> list[int]:
+        return [BOS, *map(int, self.tokenizer.encode([sentence], side)[0]), EOS]
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -151,7 +151,11 @@ def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
     is an option without a value. Raises an InputError for wrong input. `state` says which trials failed or diverged.
     """
     words = [str(file), *_words(options)]
-    read = sweep_command.read_options(words)
+    parser = CommandParser(prog="sweep")
+    parser.add_argument("file", type=sweep_file)
+    add_sweep_options(parser)
+    read, _ = parser.parse_known_args(words)  # the others say how trials run
+    complete_sweep_options(read)
     _run("transformer_pl.sweep", words)
     return report_command.trial_records(read.file, read)
 

@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     try:
         model = trained_model(config, prepared, trial)
         for sentences in lines:
-            source = tokenizer.encode([sentence for sentence in sentences if sentence.strip()])
+            source = tokenizer.encode([sentence for sentence in sentences if sentence.strip()], "source")
             n_best = max(1, options.n_best)
             translations = iter(translate(model, source, config.decode, config.trainer.eval_tokens, n_best))
             for sentence in sentences:

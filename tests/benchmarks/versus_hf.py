@@ -50,8 +50,8 @@ from transformer_pl.data.batches import TrainStream, collate, eval_batches, padd
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import EOS, PAD
-from transformer_pl.export import marian
 from transformer_pl.model import Transformer
+from transformer_pl.model.export import marian
 from transformer_pl.runtime.command_line import DEFAULT_RUNS, names
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.machine import keep_freed_memory

@@ -7,8 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
-from transformer_pl.config.help import help_text
-from transformer_pl.config.keys import SYNONYMS
+from transformer_pl.config.help import SYNONYMS, help_text
 from transformer_pl.config.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
 

@@ -89,6 +89,8 @@ OTHER = [
     {"optim.beta2": 0.999},
     {"optim.eps": 1e-8},
     {"data.vocab_size": 32_000},
+    {"data.tokenizer": "mine.Tokens"},
+    {"data.tokenizer": "mine.Tokens", "data.tokenizer.size": 4},
     {"data.train_pairs": 1000},
     {"data.max_words": 100},
     {"data.max_length_ratio": 1.5},

@@ -3,6 +3,7 @@
 Components and tasks outside of this project may import what this module names.
 """
 
+from transformer_pl.config.help import unknown_key
 from transformer_pl.config.keys import (
     CLEANING,
     COMPONENTS,
@@ -20,7 +21,7 @@ from transformer_pl.config.keys import (
     Section,
     Trainer,
     is_known_key,
-    unknown_key,
+    slot_of_key,
     without_section,
 )
 from transformer_pl.config.sizes import (

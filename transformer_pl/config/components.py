@@ -1,6 +1,7 @@
 """Components by import path: there is no registry, the path is the name.
 
-A component is built as `Class(config, site, **options)`; its constructor's signature is the schema of its options.
+A component of the model is built as `Class(config, site, **options)`, a tokenizer as `Class(**options)`; its
+constructor's signature is the schema of its options.
 """
 
 import importlib
@@ -14,17 +15,19 @@ from transformer_pl.config.types import constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
+BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0}  # by section: the arguments of a constructor before its options
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
-def build(component: Component, config: Any, site: Any) -> Any:
-    """Build a component of the model. site: see `Site`; None for the embedding, which is built once for all.
+def build(component: Component, *arguments: Any) -> Any:
+    """Build a component with these arguments before its options.
 
-    Other slots have other first arguments: an optimizer (parameters, lr), a schedule and a loss (sizes, `Optim`).
+    Of the model these are its `Sizes` and the site (see `Site`), which is None for the embedding; of `optim` the
+    parameters and the rate of an optimizer, or `Sizes` and `Optim` of a schedule and a loss.
     """
     component_class = import_component(component.path)
     with component_code():
-        return component_class(config, site, **_options(component, component_class))
+        return component_class(*arguments, **_options(component, component_class, len(arguments)))
 
 
 def import_component(path: str) -> type:
@@ -57,7 +60,7 @@ def check_components(config: Config) -> list[str]:
     messages = []
     for key, component in replaced(config).items():
         try:
-            _options(component, import_component(component.path))
+            _options(component, import_component(component.path), BEFORE_OPTIONS[key.partition(".")[0]])
         except InputError as error:
             messages += [f"{key} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
@@ -70,9 +73,12 @@ def is_core(path: str) -> bool:
     return path.startswith("transformer_pl.")
 
 
-def _options(component: Component, component_class: type) -> dict[str, Any]:
-    """Read the options by the constructor's declared types. Raises one InputError for all that do not fit."""
-    accepted = _accepted(component_class)
+def _options(component: Component, component_class: type, before: int) -> dict[str, Any]:
+    """Read the options by the constructor's declared types. Raises one InputError for all that do not fit.
+
+    before: the arguments of the constructor before its options.
+    """
+    accepted = _accepted(component_class, before)
     messages: list[str] = []
     options: dict[str, Any] = {}
     for name, value in component.options.items():
@@ -91,9 +97,9 @@ def _options(component: Component, component_class: type) -> dict[str, Any]:
     return options
 
 
-def default_options(component: Component) -> dict[str, Any]:
+def default_options(component: Component, before: int = BEFORE_OPTIONS["model"]) -> dict[str, Any]:
     """The defaults of the options of a component that is not the paper's, by name."""
-    accepted = _accepted(import_component(component.path))
+    accepted = _accepted(import_component(component.path), before)
     return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
 
 
@@ -101,11 +107,13 @@ def without_defaults(config: Config) -> Config:
     """The config without the options that have their defaults: which make no other trial. All are checked before."""
     for key, component in replaced(config).items():
         if component.options:
-            defaults, typed = default_options(component), _options(component, import_component(component.path))
+            section, _, slot = key.partition(".")
+            before = BEFORE_OPTIONS[section]
+            defaults = default_options(component, before)
+            typed = _options(component, import_component(component.path), before)
             # True equals 1, so the types count
             default = {n for n, value in typed.items() if n in defaults and repr(value) == repr(defaults[n])}
             options = {name: value for name, value in component.options.items() if name not in default}
-            section, _, slot = key.partition(".")
             changed = getattr(config, section).model_copy(
                 update={slot: component.model_copy(update={"options": options})}
             )
@@ -125,8 +133,8 @@ def _typed(value: object, declared: Any) -> object:
         return value
 
 
-def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
-    """The parameters of the constructor after config and site, by name."""
+def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter]:
+    """The parameters of the constructor after the first so many, by name."""
     try:
         parameters = inspect.signature(component_class, eval_str=True).parameters
     except Exception:  # a type that cannot be evaluated, such as one that is imported only for type checkers
@@ -134,9 +142,10 @@ def _accepted(component_class: type) -> dict[str, inspect.Parameter]:
             parameters = inspect.signature(component_class).parameters
         except (TypeError, ValueError):
             path = f"{component_class.__module__}.{component_class.__qualname__}"
-            raise InputError(f"{path}: must be a torch.nn.Module, but is built into Python or C; derive one") from None
+            must = "a torch.nn.Module" if before else "a class of Python"
+            raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = [name for name, p in parameters.items() if p.kind in by_place][:2]  # config, site, unless *args takes them
+    given = [name for name, p in parameters.items() if p.kind in by_place][:before]  # unless *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in parameters.items() if name not in given and p.kind not in unnamed}
 

@@ -1,11 +1,33 @@
-"""The keys of the config described: the JSON schema of each, and the help of `python -m transformer_pl.train`."""
+"""What people are told of the keys: what is wrong with an unknown one, their JSON schema, the help of `train`."""
 
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from transformer_pl.config import COMPONENTS, KEYS, Config
+from transformer_pl.config.keys import COMPONENTS, KEYS, SECTIONS, Config
 from transformer_pl.config.types import LARGEST
+from transformer_pl.runtime.errors import suggestion
+
+SYNONYMS = {  # what other projects call a key
+    **dict.fromkeys(("layers", "num_layers", "n_layers", "n_layer"), "model.N"),
+    **dict.fromkeys(("heads", "num_heads", "n_heads", "n_head", "nhead", "attention_heads"), "model.h"),
+    **dict.fromkeys(("hidden_size", "embed_dim", "n_embd", "dim"), "model.d_model"),
+    **dict.fromkeys(("dim_feedforward", "ffn_dim", "intermediate_size"), "model.d_ff"),
+    **dict.fromkeys(("dropout", "dropout_rate", "p_dropout"), "model.p_drop"),
+    **dict.fromkeys(("lr", "learning_rate"), "optim.lr_scale, which multiplies the rate of equation 3,"),
+    **dict.fromkeys(("steps", "num_steps", "max_updates"), "optim.max_steps"),
+    **dict.fromkeys(("epochs", "max_epochs", "num_epochs"), "optim.max_steps, which counts batches,"),
+    **dict.fromkeys(("warmup_steps", "num_warmup_steps", "warmup_updates"), "optim.warmup"),
+    **dict.fromkeys(("label_smoothing", "smoothing"), "optim.eps_ls"),
+    **dict.fromkeys(("batch_size", "max_tokens", "tokens_per_batch"), "data.batch_tokens, which counts tokens,"),
+    **dict.fromkeys(("max_len", "max_seq_len", "max_seq_length", "block_size"), "data.max_length"),
+    **dict.fromkeys(("vocab", "vocabulary_size", "num_tokens"), "data.vocab_size"),
+    **dict.fromkeys(("beam_size", "num_beams"), "decode.beam"),
+    **dict.fromkeys(("length_penalty", "lenpen"), "decode.alpha"),
+    **dict.fromkeys(
+        ("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accum", "update_freq"), "trainer.accumulate"
+    ),
+}
 
 
 @cache
@@ -49,3 +71,21 @@ def type_in_words(key: str, schema: Mapping[str, Any]) -> str:
     words = [f"{word} {schema[limit]}" for limit, word in limits if schema.get(limit, LARGEST) != LARGEST]
     name = {"string": "text", "null": "None"}.get(schema["type"], schema["type"])
     return " ".join([name, *words])
+
+
+def unknown_key(key: str) -> str:
+    """What is wrong with a key that does not exist, and the remedy."""
+    section, _, name = key.rpartition(".")
+    if key == "scale":
+        return "no such key; use --scale, or parameters.scale of a sweep file"
+    if name == "weight_decay":
+        return "no such key; choose optim.optimizer=torch.optim.AdamW, which has optim.optimizer.weight_decay"
+    if name in SYNONYMS:
+        return f"is called {SYNONYMS[name]} here"
+    if key in SECTIONS:
+        return f"no such key: keys are dotted, such as {next(one for one in KEYS if one.startswith(key))}"
+    if near := suggestion(key, [*KEYS, "variant"]):
+        return f"no such key{near}"
+    if section not in SECTIONS:
+        return f"no such key: a key begins with {', '.join(f'{one}.' for one in SECTIONS)}"
+    return f"no such key; known: {', '.join(one for one in KEYS if one.startswith(f'{section}.'))}"

@@ -30,7 +30,6 @@ from transformer_pl.config.types import (
     TextOrNone,
     multiplied,
 )
-from transformer_pl.runtime.errors import suggestion
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
@@ -163,9 +162,12 @@ class Data(Section):
     test_count: CountOrNone = Field(
         default=None, description="number of test pairs expected, an error if it differs; unset: any number"
     )
+    tokenizer: Component = _component(
+        "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
+    )
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
         default=37_000,
-        description="subwords in the shared vocabulary, special tokens included (Section 5.1)",
+        description="tokens in the vocabulary of both languages, special tokens included (Section 5.1)",
     )
     batch_tokens: Count = Field(
         default=25_000,
@@ -300,50 +302,16 @@ COMPONENTS: dict[str, Component] = {  # every slot with its default, by its key,
 }
 
 
+def slot_of_key(key: str) -> str | None:
+    """The slot that a key names, or of whose component it is an option; None for any other key."""
+    slot = ".".join(key.split(".")[:2])
+    return slot if slot in COMPONENTS else None
+
+
 def is_known_key(key: str) -> bool:
     """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
-    slot, _, option = key.rpartition(".")
-    return key in KEYS or (slot in COMPONENTS and option.isidentifier())
-
-
-SYNONYMS = {  # what other projects call a key
-    **dict.fromkeys(("layers", "num_layers", "n_layers", "n_layer"), "model.N"),
-    **dict.fromkeys(("heads", "num_heads", "n_heads", "n_head", "nhead", "attention_heads"), "model.h"),
-    **dict.fromkeys(("hidden_size", "embed_dim", "n_embd", "dim"), "model.d_model"),
-    **dict.fromkeys(("dim_feedforward", "ffn_dim", "intermediate_size"), "model.d_ff"),
-    **dict.fromkeys(("dropout", "dropout_rate", "p_dropout"), "model.p_drop"),
-    **dict.fromkeys(("lr", "learning_rate"), "optim.lr_scale, which multiplies the rate of equation 3,"),
-    **dict.fromkeys(("steps", "num_steps", "max_updates"), "optim.max_steps"),
-    **dict.fromkeys(("epochs", "max_epochs", "num_epochs"), "optim.max_steps, which counts batches,"),
-    **dict.fromkeys(("warmup_steps", "num_warmup_steps", "warmup_updates"), "optim.warmup"),
-    **dict.fromkeys(("label_smoothing", "smoothing"), "optim.eps_ls"),
-    **dict.fromkeys(("batch_size", "max_tokens", "tokens_per_batch"), "data.batch_tokens, which counts tokens,"),
-    **dict.fromkeys(("max_len", "max_seq_len", "max_seq_length", "block_size"), "data.max_length"),
-    **dict.fromkeys(("vocab", "vocabulary_size", "num_tokens"), "data.vocab_size"),
-    **dict.fromkeys(("beam_size", "num_beams"), "decode.beam"),
-    **dict.fromkeys(("length_penalty", "lenpen"), "decode.alpha"),
-    **dict.fromkeys(
-        ("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accum", "update_freq"), "trainer.accumulate"
-    ),
-}
-
-
-def unknown_key(key: str) -> str:
-    """What is wrong with a key that does not exist, and the remedy."""
-    section, _, name = key.rpartition(".")
-    if key == "scale":
-        return "no such key; use --scale, or parameters.scale of a sweep file"
-    if name == "weight_decay":
-        return "no such key; choose optim.optimizer=torch.optim.AdamW, which has optim.optimizer.weight_decay"
-    if name in SYNONYMS:
-        return f"is called {SYNONYMS[name]} here"
-    if key in SECTIONS:
-        return f"no such key: keys are dotted, such as {next(one for one in KEYS if one.startswith(key))}"
-    if near := suggestion(key, [*KEYS, "variant"]):
-        return f"no such key{near}"
-    if section not in SECTIONS:
-        return f"no such key: a key begins with {', '.join(f'{one}.' for one in SECTIONS)}"
-    return f"no such key; known: {', '.join(one for one in KEYS if one.startswith(f'{section}.'))}"
+    slot = slot_of_key(key)
+    return key in KEYS or (slot is not None and key.removeprefix(f"{slot}.").isidentifier())
 
 
 def without_section(key: str) -> str:

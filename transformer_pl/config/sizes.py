@@ -9,6 +9,7 @@ from transformer_pl.config.keys import (
     Component,
     Config,
     Model,
+    Section,
     flat_section,
     without_section,
 )
@@ -80,10 +81,11 @@ def is_papers(slot: str, component: Component) -> bool:
     return component == Model.model_fields[slot].default
 
 
-def not_papers(model: "Model | Sizes") -> dict[str, Component]:
-    """By slot, the components that are not the paper's."""
-    components = {slot: getattr(model, slot) for slot in SLOTS}
-    return {slot: component for slot, component in components.items() if not is_papers(slot, component)}
+def not_papers(section: Section | Sizes) -> dict[str, Component]:
+    """By slot, the components of a section that are not the paper's."""
+    owner, values = (Model, section._asdict()) if isinstance(section, Sizes) else (type(section), vars(section))
+    components = {slot: value for slot, value in values.items() if isinstance(value, Component)}
+    return {slot: value for slot, value in components.items() if value != owner.model_fields[slot].default}
 
 
 def replaced(config: Config) -> dict[str, Component]:

@@ -16,14 +16,15 @@ from filelock import FileLock
 from transformer_pl.config import CLEANING, KEYS, Data
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
 from transformer_pl.data.selection import OnProgress, check_counts, count_pairs, used_pairs
-from transformer_pl.data.tokenizer import Tokenizer, train_bpe
+from transformer_pl.data.tokenizer import build_tokenizer, tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import EVALUATION, Corpus, open_corpus
 
 TOKENIZING = 2  # raised whenever the same sentences would give other tokens
 CHUNK = 10_000  # pairs in memory at a time
-BPE_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
+MOST_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
 
 
 def fingerprint_id(data: Data, corpus: Corpus) -> str:
@@ -41,7 +42,7 @@ def _settings(data: Data) -> dict[str, Any]:
     """What decides on the tokens of a corpus. A key of cleaning at its default is left out."""
     cleaning = {key: value for key in CLEANING if (value := getattr(data, key)) != KEYS[f"data.{key}"]}
     tokens = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
-    return tokens | cleaning
+    return tokens | cleaning | tokenizer_settings(data)
 
 
 def prepare(
@@ -95,11 +96,19 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
     """Write all files of a prepared dataset. It is read once before, to find a mistake in it."""
     splits = count_pairs(corpus, data, on_progress)
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    every = -(-2 * splits["train"]["pairs"] // BPE_SENTENCES)
-    learned_from = itertools.islice(used_pairs("train", corpus, data), 0, None, every)
-    model = train_bpe(itertools.chain.from_iterable(learned_from), data.vocab_size)
+    every = -(-2 * splits["train"]["pairs"] // MOST_SENTENCES)
+    tokenizer = build_tokenizer(data.tokenizer)
+    with component_code():
+        model = tokenizer.train(
+            lambda: itertools.islice(used_pairs("train", corpus, data), 0, None, every), data.vocab_size
+        )
+        tokenizer.load(model)
+    if len(tokenizer) != data.vocab_size:  # which plans, costs and checks go by
+        raise InputError(
+            f"data.vocab_size = {data.vocab_size}: must be {len(tokenizer)}, the tokens that data.tokenizer = "
+            f"{data.tokenizer.path} has for this dataset; set it"
+        )
     (folder / "tokenizer.model").write_bytes(model)
-    tokenizer = Tokenizer(model)
     done, total = 0, sum(counts["pairs"] for counts in splits.values())
     for name, counts in splits.items():
         pairs = used_pairs(name, corpus, data)
@@ -107,7 +116,7 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
             on_progress("encoding the dataset", done, total)
             done += len(chunk)
             for side, sentences in zip(SIDES, zip(*chunk, strict=True), strict=True):
-                tokens = tokenizer.encode(sentences)
+                tokens = tokenizer.encode(sentences, side)
                 counts[f"{side}_pieces"] = counts.get(f"{side}_pieces", 0) + len(tokens.flat)
                 _append(folder / f"{name}.{side}.tokens", tokens.flat.astype(token_type(data.vocab_size)).tobytes())
                 _append(folder / f"{name}.{side}.lengths", tokens.lengths.tobytes())

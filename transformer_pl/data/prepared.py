@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_pl.data.tokenizer import Tokenizer
+from transformer_pl.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.files import reading
 
@@ -42,7 +42,7 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         with self._reading("tokenizer.model") as path:
-            return Tokenizer(path.read_bytes())
+            return load_tokenizer(self.meta["settings"], path.read_bytes())
 
     def mean_length(self, name: str, side: str) -> float:
         """The mean of `lengths_with_special` over a split. side: `source` or `target`."""

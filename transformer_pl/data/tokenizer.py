@@ -1,23 +1,142 @@
-"""Byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909): one vocabulary for both languages.
+"""From sentences to token ids and back: what a tokenizer is (`data.tokenizer`), and that of the paper.
 
-Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for a blank:
-tabs, control characters, a literal "<s>". A character that the training pairs lack is encoded as bytes.
+The paper's is byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909), with one vocabulary for both
+languages. Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for
+a blank: tabs, control characters, a literal "<s>". A character that the training pairs lack is encoded as bytes.
 """
 
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
 
-from transformer_pl.config import BOS, EOS, PAD, UNK
+from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, not_papers
+from transformer_pl.config.component_sources import source_digests
+from transformer_pl.config.components import build
 from transformer_pl.data.tokens import Tokens
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, described
+from transformer_pl.runtime.signals import component_code
 
 BYTES = 256  # tokens that stand for single bytes
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the characters of the sentences come on top
+
+
+class Tokenizer(ABC):
+    """Sentences to token ids and back. It is built as `Class(**options)`, and used after `load`.
+
+    Every vocabulary begins with PAD, BOS, EOS and UNK. The model sees ids alone; scores are of text.
+    """
+
+    @abstractmethod
+    def train(self, pairs: Callable[[], Iterable[tuple[str, str]]], vocab_size: int) -> bytes:
+        """Learn a vocabulary of `vocab_size` tokens, or of as many as there are, and return what `load` needs.
+
+        pairs: at each call the training pairs, source and target, from the beginning.
+        """
+
+    @abstractmethod
+    def load(self, model: bytes) -> None:
+        """Take what `train` has returned."""
+
+    @abstractmethod
+    def to_ids(self, sentences: list[str], side: str) -> list[list[int]]:
+        """The ids of each sentence, without BOS and EOS. side: `source` or `target`."""
+
+    @abstractmethod
+    def to_texts(self, ids: list[list[int]]) -> list[str]:
+        """The text of each sentence. Among its ids are no PAD, BOS and EOS."""
+
+    @abstractmethod
+    def vocabulary(self) -> list[str]:
+        """Every token by its id, as people read it."""
+
+    def content(self) -> str:
+        """A digest of what its tokens depend on beside code, options and training pairs, such as a file.
+
+        Raises an InputError where that is missing.
+        """
+        return ""
+
+    def __len__(self) -> int:
+        return len(self.vocabulary())
+
+    def encode(self, sentences: Sequence[str], side: str) -> Tokens:
+        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none."""
+        rows = self.to_ids(list(sentences), side)
+        flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
+        if flat.size and not UNK <= flat.min() <= flat.max() < len(self):
+            raise InputError(
+                f"data.tokenizer = {_path(type(self))}: ids must be from {UNK} to below {len(self)}, the size of the "
+                f"vocabulary, but are from {flat.min()} to {flat.max()}; fix to_ids"
+            )
+        return Tokens.of(flat.astype(np.uint32), [len(row) for row in rows])
+
+    def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
+        """Return the text of each sentence on one line. PAD, BOS and EOS are left out; a newline becomes a blank."""
+        special = (PAD, BOS, EOS)
+        texts = self.to_texts([[int(token) for token in sentence if token not in special] for sentence in ids])
+        return [text.replace("\n", " ") for text in texts]
+
+
+def _path(tokenizer: type) -> str:
+    return f"{tokenizer.__module__}.{tokenizer.__qualname__}"
+
+
+def build_tokenizer(component: Component) -> Tokenizer:
+    """The tokenizer of a component, before `train` or `load`. Raises an InputError for a class that is none."""
+    rule = f"data.tokenizer = {component.path}: must be a class derived from transformer_pl.data.tokenizer.Tokenizer"
+    try:
+        tokenizer = build(component)
+    except InputError as error:
+        raise InputError(*(f"data.tokenizer = {message}" for message in error.messages)) from None
+    except Exception as error:
+        raise InputError(f"{rule}, but fails at {described(error)}; fix it") from None
+    if not isinstance(tokenizer, Tokenizer):
+        raise InputError(f"{rule}, but is not; derive it")
+    return tokenizer
+
+
+def tokenizer_settings(data: Data) -> dict[str, Any]:
+    """What tells a tokenizer from the paper's: path, options, the digests of its code and content. Of the paper's: {}.
+
+    Raises an InputError for a class that is no tokenizer.
+    """
+    if "tokenizer" not in not_papers(data):
+        return {}
+    own = {"code": _code(data), "content": build_tokenizer(data.tokenizer).content()}
+    return {"tokenizer": data.tokenizer.model_dump() | own}
+
+
+def _code(data: Data) -> str:
+    return source_digests({"tokenizer": data.tokenizer}).get("tokenizer", "")
+
+
+def tokenizer_digest(data: Data) -> dict[str, str]:
+    """A digest of the code and the content of a tokenizer; nothing of one of the core's that has no content."""
+    digests = {slot: own["code"] + own["content"] for slot, own in tokenizer_settings(data).items()}
+    return {slot: digest for slot, digest in digests.items() if digest}
+
+
+def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
+    """The tokenizer of a prepared dataset. settings: those that it was prepared with (see prepared.py)."""
+    data = Data()
+    if own := settings.get("tokenizer"):
+        data = Data(tokenizer=Component(path=own["path"], options=own["options"]))
+        if _code(data) != own["code"]:
+            raise InputError(
+                f"data.tokenizer = {own['path']}: must be the code that the dataset was prepared with, but has changed "
+                "since; the trial keeps the old code in its folder, under sources: start this command there with "
+                "--runs, or train the trial anew"
+            )
+    tokenizer = build_tokenizer(data.tokenizer)
+    with component_code():
+        tokenizer.load(model)
+    return tokenizer
 
 
 def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
@@ -68,29 +187,24 @@ def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     return model.getvalue()
 
 
-class Tokenizer:
-    """Sentences to token ids and back, by a model of sentencepiece."""
+class JointBPE(Tokenizer):
+    """Byte-pair encoding with one vocabulary for both languages, by a model of sentencepiece."""
 
-    def __init__(self, model: bytes):
+    def train(self, pairs: Callable[[], Iterable[tuple[str, str]]], vocab_size: int) -> bytes:
+        return train_bpe(itertools.chain.from_iterable(pairs()), vocab_size)
+
+    def load(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
-    def encode(self, sentences: Sequence[str]) -> Tokens:
-        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none."""
-        rows = self._processor.encode(list(sentences), num_threads=-1)  # all cores
-        flat = np.fromiter(itertools.chain.from_iterable(rows), np.uint32)
-        return Tokens.of(flat, [len(row) for row in rows])
+    def to_ids(self, sentences: list[str], side: str) -> list[list[int]]:
+        return self._processor.encode(sentences, num_threads=-1)  # all cores
 
-    def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Return the text of each sentence on one line. PAD, BOS and EOS are left out.
-
-        A model may generate bytes that are not UTF-8: they become U+FFFD. A newline becomes a blank.
-        """
-        special = (PAD, BOS, EOS)
-        texts = self._processor.decode([[int(token) for token in sentence if token not in special] for sentence in ids])
-        return [text.replace("\n", " ") for text in texts]
+    def to_texts(self, ids: list[list[int]]) -> list[str]:
+        """A model may generate bytes that are not UTF-8: they become U+FFFD."""
+        return self._processor.decode(ids)
 
     def vocabulary(self) -> list[str]:
         """Every token by its id, with ▁ for a blank. Merges are in the order in which they were learned."""

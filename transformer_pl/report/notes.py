@@ -120,7 +120,7 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
         )
     if len({dataset_keys(row.config) for row in results}) > 1:
         said.append("Rows on different datasets are not compared.")
-    elif len({row.config.data.vocab_size for row in results}) > 1:
+    elif len({(row.config.data.vocab_size, row.config.data.tokenizer) for row in results}) > 1:
         said.append("Perplexities of different vocabularies cannot be compared.")
     return " ".join(said)
 

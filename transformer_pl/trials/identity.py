@@ -48,8 +48,8 @@ def describe_difference(config: Config, base: Config) -> str:
         if key in _NAMING_THE_CORPUS:
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
         elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
-            name = without_section(key)
-            changes.append(f"{name}={str(value).rpartition('.')[2] if key in (*COMPONENTS, 'data.task') else value}")
+            is_class = key in (*COMPONENTS, "data.task")
+            changes.append(f"{without_section(key)}={str(value).rpartition('.')[2] if is_class else value}")
     return " ".join(changes) or "base"
 
 
@@ -84,8 +84,8 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
     """The identity of a trial. Equal identities give equal results and are trained once.
 
     Keys at their default are left out, so that results stay valid when a key is added. Sizes enter as effective sizes.
-    fingerprint: identifies the text. component_sources: for each slot whose component is not the core's, the
-    sha256 of its source.
+    fingerprint: identifies the text. component_sources: for each slot whose component is not the core's, a digest of
+    its code.
     """
     inputs = {
         key: value

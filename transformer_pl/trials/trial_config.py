@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from transformer_pl.config import Config, Model, sizes
 from transformer_pl.config.components import check_components, without_defaults
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.data.tokenizer import tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_cost
@@ -24,10 +25,11 @@ def trial_config(levels: Iterable[Level]) -> Config:
 def mistakes_of_parts(config: Config) -> list[str]:
     """The mistakes of the components and the task: their import, their signature, their options."""
     mistakes = check_components(config)
-    try:
-        task_of(config.data)
-    except InputError as error:
-        mistakes += error.messages
+    for check in (task_of, tokenizer_settings):
+        try:
+            check(config.data)
+        except InputError as error:
+            mistakes += [message for message in error.messages if message not in mistakes]
     return mistakes
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformer_pl.config import Config, effective_sizes, replaced
 from transformer_pl.config.component_sources import source_digests, task_digest
+from transformer_pl.data.tokenizer import tokenizer_digest
 from transformer_pl.runtime.environment import sweep_of_this_process
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity
@@ -17,7 +18,8 @@ def identify(config: Config, corpus: Corpus, runs: Path, row: str) -> tuple[Iden
 
     row: what differs from base, for the name of a new folder.
     """
-    its = identity(config, corpus.fingerprint, source_digests(replaced(config)) | task_digest(config.data))
+    own = source_digests(replaced(config)) | tokenizer_digest(config.data) | task_digest(config.data)
+    its = identity(config, corpus.fingerprint, own)
     return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
 
 
