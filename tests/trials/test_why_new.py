@@ -26,7 +26,7 @@ def inputs(keys=(), data="text", sources=()):
         (inputs() | {"core": CORE_REVISION + 1}, inputs(), f"core revision {CORE_REVISION} -> {CORE_REVISION + 1}"),
         (inputs(FFN, sources={"ffn": "b"}), inputs(FFN, sources={"ffn": "a"}), "the code of ffn changed since demo-1"),
         (inputs(FFN, sources={"ffn": "b"}), inputs(), "model.ffn transformer_pl.model.FeedForward -> mine.Sign"),
-        (inputs(data="other"), inputs(), "the text or its preparation changed"),
+        (inputs(data="other"), inputs(), "the dataset or its preparation changed"),
         (inputs(), inputs(), None),
     ],
 )

@@ -115,7 +115,7 @@ class Optim(Section):
 
 
 class Data(Section):
-    """Section 5.1. The text comes from a folder (`path`), else a Hugging Face dataset (`hub`), else it is built in."""
+    """Section 5.1. Pairs come from a folder (`path`), else a Hugging Face dataset (`hub`), else they are built in."""
 
     task: ClassPath = Field(
         default="transformer_pl.tasks.translation.Translation",
@@ -136,7 +136,7 @@ class Data(Section):
     name: TextOrNone = Field(
         default=None,
         pattern=PLAIN_NAME,
-        description="what names of trials and rows call the text; unset: the last part of path, or of hub",
+        description="what names of trials and rows call the dataset; unset: the last part of path, or of hub",
     )
     source: Text = Field(default="en", description="language to translate from, as the files or columns name it")
     target: Text = Field(default="de", description="language to translate to, as the files or columns name it")

@@ -31,7 +31,7 @@ class Level(NamedTuple):
 def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """Merge levels, lowest first: return each key's value and the place that it comes from.
 
-    Naming a component drops the options that lower levels gave for its slot. Naming another text drops what lower
+    Naming a component drops the options that lower levels gave for its slot. Naming another dataset drops what lower
     levels say of theirs: the number of pairs that they expect, and of a dataset of the hub its subset and revision.
     """
     merged: dict[str, tuple[Any, str]] = {}

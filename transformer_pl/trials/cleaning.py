@@ -48,7 +48,7 @@ def list_runs(runs: Path, console: Console) -> None:
         table.add_row(name, states[trial_id(name)], _changed(files[trial.folder]), _size(files[trial.folder]), score)
     console.print(table)
     everything = [file for of_one in (*files.values(), _files(runs / "data")) for file in of_one]
-    console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, texts included")
+    console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, datasets included")
 
 
 def clean(runs: Path, console: Console) -> int:
@@ -77,7 +77,7 @@ def clean(runs: Path, console: Console) -> int:
 
 
 def find_removable(runs: Path) -> dict[Path, str]:
-    """The trials without a result that no process holds, and the texts that no other trial names; each with the reason.
+    """The trials without a result that no process holds, and the datasets that no other trial names, with the reasons.
 
     A diverged trial has come to its end: it stays. So does a folder with anything in it that this project has not made;
     and links stay, with what lies behind them.
@@ -88,12 +88,12 @@ def find_removable(runs: Path) -> dict[Path, str]:
         if not ended and not trial.locked() and _holds_only(trial.folder, TRIAL_FILES):
             found[trial.folder] = f"{trial.state()}, without a result"
     staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in found]
-    if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which text it uses
+    if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which dataset it uses
         return found
     used = {trial.data() for trial in staying}
-    for text in _folders(runs / "data"):
-        if text.name not in used and _is_text(text) and _holds_only(text, DATA_FILES):
-            found[text] = "no trial uses this text"
+    for dataset in _folders(runs / "data"):
+        if dataset.name not in used and _is_dataset(dataset) and _holds_only(dataset, DATA_FILES):
+            found[dataset] = "no trial uses this dataset"
     return found
 
 
@@ -117,8 +117,8 @@ def _trials(runs: Path) -> list[Trial]:
     return [trial for trial in map(Trial, folders) if is_trial(trial)]
 
 
-def _is_text(folder: Path) -> bool:
-    """Whether a folder is a prepared text: its name is a hash of what its meta.json says."""
+def _is_dataset(folder: Path) -> bool:
+    """Whether a folder is a prepared dataset: its name is a hash of what its meta.json says."""
     meta = read_json(folder / "meta.json")
     return folder.name == digest(meta.get("fingerprint", {}), meta.get("settings", {}))
 

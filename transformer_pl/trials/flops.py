@@ -9,7 +9,7 @@ from transformer_pl.config import Sizes, not_papers
 from transformer_pl.config.components import component_names
 from transformer_pl.runtime.isolated import isolated
 
-ASSUMED_LENGTH = 25  # tokens per sentence, where the text is not known
+ASSUMED_LENGTH = 25  # tokens per sentence, where the dataset is not prepared
 
 
 class Cost(NamedTuple):

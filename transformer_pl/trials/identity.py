@@ -70,7 +70,7 @@ class Identity:
         return _digest({key: value for key, value in self.inputs.items() if key not in _OF_DECODING})
 
 
-# The fingerprint of the data identifies the text better than these keys do.
+# The fingerprint of the data identifies the dataset better than these keys do.
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
 _CHECKING_THE_CORPUS = tuple(f"data.{key}" for key in COUNTS)
 _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")

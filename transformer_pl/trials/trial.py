@@ -107,7 +107,7 @@ class Trial:
         return read_json(self.folder / "identity.json")
 
     def data(self) -> str | None:
-        """The name of the folder of its text under runs/data; None where the trial never ran."""
+        """The name of the folder of its dataset under runs/data; None where the trial never ran."""
         return self.environment().get("data")
 
     def threads(self, configured: int | None, share: int) -> int:

@@ -59,7 +59,7 @@ def _differences(inputs: Inputs, others: Inputs, trial: Trial) -> list[str]:
         if key == "core":
             told.append(f"core revision {old} -> {new}")
         elif key == "data":
-            told.append("the text or its preparation changed")
+            told.append("the dataset or its preparation changed")
         elif key != "parts":
             told.append(f"{key.removeprefix('effective.')} {_value(others, key)} -> {_value(inputs, key)}")
         elif parts := [part for part in new if part in old and new[part] != old[part] and same_class(part)]:
