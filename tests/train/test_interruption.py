@@ -15,7 +15,7 @@ from helpers import shared_text, wait_for
 from transformer_pl.trials.trial import Trial
 
 SMALL = ["--model.width=0.0625", "--model.N=2", "--optim.max_steps=60", "--trainer.val_every=15"]
-SMALL += ["--trainer.log_every=5", "--decode.beam=1", f"--data.path={shared_text()}", "--data.vocab_size=400"]
+SMALL += ["--trainer.log_every=5", "--decode.beam=8", f"--data.path={shared_text()}", "--data.vocab_size=400"]
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def test_an_interrupted_trial_goes_on_bit_for_bit(uninterrupted, tmp_path, signu
     """It begins with one thread, and is resumed where it would have all cores: sums depend on their number."""
     (tmp_path / "data").symlink_to(uninterrupted / "data")
     with train(tmp_path, OMP_NUM_THREADS="1", WANDB_MODE="disabled") as process:
-        wait_for(lambda: any(tmp_path.glob(f"trials/*/{when}")))
+        wait_for(lambda: any(tmp_path.glob(f"trials/*/{when}")), every=0.005)
         os.kill(process.pid, signum)
         exit_code = process.wait(60)
     assert exit_code == (-9 if signum == signal.SIGKILL else 128 + signum), (tmp_path / "output.txt").read_text()
