@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from transformer_pl.config import COMPONENTS, PAD, Component, Config, Model, Optim, sizes
+from transformer_pl.config import PAD, Config, Model, Optim, not_papers, sizes
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.isolated import isolated
 
-SLOTS = ("optimizer", "schedule", "loss")
 SMALL = Model(N=1, d_model=16, d_ff=32, h=2)
 VOCABULARY, STEPS = 40, 3
 
@@ -16,20 +15,15 @@ VOCABULARY, STEPS = 40, 3
 def check_training(configs: Iterable[Config]) -> None:
     """Check what trains the models of these configs, where it is not the default. Raises one InputError for all."""
     different = dict.fromkeys(config.optim.model_copy(update={"max_steps": config.steps}) for config in configs)
-    collect_errors(_check, (optim for optim in different if _replaced(optim)))
+    collect_errors(_check, (optim for optim in different if not_papers(optim)))
 
 
 def _check(optim: Optim) -> None:
     isolated(_named(optim), _train, optim)
 
 
-def _replaced(optim: Optim) -> dict[str, Component]:
-    own = {f"optim.{slot}": getattr(optim, slot) for slot in SLOTS}
-    return {key: component for key, component in own.items() if component != COMPONENTS[key]}
-
-
 def _named(optim: Optim) -> str:
-    return ", ".join(f"{key} = {component.path}" for key, component in _replaced(optim).items())
+    return ", ".join(f"optim.{slot} = {component.path}" for slot, component in not_papers(optim).items())
 
 
 def _train(optim: Optim) -> None:
@@ -65,7 +59,7 @@ def _train(optim: Optim) -> None:
         halves = sum(training_loss(loss, model.embedding, states[i : i + 1], target[i : i + 1]) for i in range(3))
         if not torch.allclose(torch.as_tensor(halves), value, rtol=1e-4):
             raise broken("loss", "must be a sum over tokens, but differs from the sum over single sentences")
-        if optim.optimizer == COMPONENTS["optim.optimizer"]:
+        if "optimizer" not in not_papers(optim):
             return
         optimizer, _ = build_optimizer(optim, config, model)
         if not isinstance(optimizer, torch.optim.Optimizer):

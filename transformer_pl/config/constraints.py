@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from transformer_pl.config import Config
+from transformer_pl.config import STACKS, Config
 from transformer_pl.config.types import LARGEST, exact_product
 
 BY_WIDTH = ("d_model", "d_ff", "d_k", "d_v")  # the sizes that model.width multiplies
@@ -48,10 +48,7 @@ def _products_are_whole(config: Config) -> Iterator[Broken]:
     """A size times its multiplier is a whole number."""
     model, optim = config.model, config.optim
     products = [
-        *(
-            (f"model.{name}", getattr(model, name), "model.depth", model.depth)
-            for name in ("N", "N_encoder", "N_decoder")
-        ),
+        *((f"model.{name}", getattr(model, name), "model.depth", model.depth) for name in ("N", *STACKS)),
         *((f"model.{name}", getattr(model, name), "model.width", model.width) for name in BY_WIDTH),
         ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
     ]

@@ -133,17 +133,20 @@ class Transformer(nn.Module):
         """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
         return all(getattr(module, "incremental", True) for module in self.modules() if module is not self)
 
+    def having(self, name: str) -> list[Any]:
+        """The components that have an attribute or a method of this name, and modules within them."""
+        return [module for module in self.modules() if module is not self and hasattr(module, name)]
+
     def at_step(self, step: int, steps: int) -> None:
         """Tell the components that have a method `at_step` which step of how many is trained, or was the last one."""
-        for module in self.modules():
-            if module is not self and hasattr(module, "at_step"):
-                module.at_step(step, steps)
+        for module in self.having("at_step"):
+            module.at_step(step, steps)
 
     def auxiliary(self) -> dict[str, Tensor]:
         """The auxiliary losses that components have set in their attribute `auxiliary`, summed over them, by name."""
         losses: dict[str, Tensor] = {}
-        for module in self.modules():
-            for name, loss in getattr(module, "auxiliary", {}).items() if module is not self else ():
+        for module in self.having("auxiliary"):
+            for name, loss in module.auxiliary.items():
                 losses[name] = losses[name] + loss if name in losses else loss
         return losses
 

@@ -34,6 +34,7 @@ class TransformerModule(L.LightningModule):
         self.model = Transformer(self.sizes)
         self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
         self.loss = build(self.optim.loss, self.sizes, self.optim)
+        self._is_told = bool(self.model.having("at_step"))  # whether a component asks for the step
         self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
@@ -83,13 +84,14 @@ class TransformerModule(L.LightningModule):
         `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
-        self.model.at_step(self.trainer.global_step + 1, self.config.steps)
+        if self._is_told:  # else each step would search all modules
+            self.model.at_step(self.trainer.global_step + 1, self.config.steps)
         states = self.model.states(batch.source, batch.target_in)
         loss = training_loss(self.loss, self.model.embedding, states, batch.target_out)
         step = self.trainer.global_step + 1
         # Only a tensor operation, so that no step waits for a GPU. `stop_if_diverged` reads the value.
         self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
-        tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary()
+        tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary() if self._auxiliary else {}
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
         self._trained += torch.stack([one.detach().float() for one in sums])
         loss = loss + sum(sums[2:])
