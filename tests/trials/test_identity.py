@@ -35,6 +35,7 @@ SAME = [
     ({}, {"trainer.compile": "on"}),
     ({}, {"trainer.log_every": 1, "trainer.eval_tokens": 512}),
     ({}, {"trainer.checkpoint_minutes": 1}),
+    ({}, {"trainer.callbacks": "[my.Stop]", "trainer.loggers": "my.Log"}),
     ({}, {"data.path": "here"}),
     ({}, {"data.val_count": 3000, "data.test_count": 3003}),
     ({"data.path": "here"}, {"data.path": "/there"}),

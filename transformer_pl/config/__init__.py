@@ -10,15 +10,14 @@ from transformer_pl.config.keys import (
     CORPUS,
     COUNTS,
     KEYS,
+    PLUGINS,
     SIZE_NAMES,
     SLOTS,
-    Component,
     Config,
     Data,
     Decode,
     Model,
     Optim,
-    Section,
     Trainer,
     is_known_key,
     slot_of_key,
@@ -39,4 +38,4 @@ from transformer_pl.config.sizes import (
     replaced,
     sizes,
 )
-from transformer_pl.config.types import Count, Positive
+from transformer_pl.config.types import Component, Count, Plugin, Positive, Section

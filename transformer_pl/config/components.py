@@ -1,11 +1,12 @@
 """Components by import path: there is no registry, the path is the name.
 
-A component of the model is built as `Class(config, site, **options)`, a tokenizer as `Class(**options)`; its
-constructor's signature is the schema of its options.
+A component of the model is built as `Class(config, site, **options)`, a tokenizer, a callback and a logger as
+`Class(**options)`; its constructor's signature is the schema of its options.
 """
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,15 +20,16 @@ BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0}  # by section: the argument
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
-def build(component: Component, *arguments: Any) -> Any:
+def build(component: Component, *arguments: Any, **given: Any) -> Any:
     """Build a component with these arguments before its options.
 
+    given: options where its constructor takes them and the component does not set them.
     Of the model these are its `Sizes` and the site (see `Site`), which is None for the embedding; of `optim` the
     parameters and the rate of an optimizer, or `Sizes` and `Optim` of a schedule and a loss.
     """
     component_class = import_component(component.path)
     with component_code():
-        return component_class(*arguments, **_options(component, component_class, len(arguments)))
+        return component_class(*arguments, **_options(component, component_class, len(arguments), given))
 
 
 def import_component(path: str) -> type:
@@ -65,6 +67,15 @@ def check_components(config: Config) -> list[str]:
             messages += [f"{key} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
             messages.append(f"{key} = {component.path}: {described(error)}")
+    for key, plugins in config.trainer.plugins.items():
+        for plugin in plugins:
+            try:
+                plugin_class, base = import_component(plugin.path), key.rpartition(".")[2][:-1].capitalize()
+                _options(plugin, plugin_class, 0, {"save_dir": "."})
+                if base not in [one.__name__ for one in plugin_class.__mro__]:
+                    messages.append(f"{key} = {plugin.path}: must be derived from Lightning's {base}")
+            except InputError as error:
+                messages += [f"{key} = {message}" for message in error.messages]
     return messages
 
 
@@ -73,14 +84,16 @@ def is_core(path: str) -> bool:
     return path.startswith("transformer_pl.")
 
 
-def _options(component: Component, component_class: type, before: int) -> dict[str, Any]:
+def _options(
+    component: Component, component_class: type, before: int, given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Read the options by the constructor's declared types. Raises one InputError for all that do not fit.
 
-    before: the arguments of the constructor before its options.
+    before: the arguments of the constructor before its options. given: see `build`.
     """
     accepted = _accepted(component_class, before)
     messages: list[str] = []
-    options: dict[str, Any] = {}
+    options = {name: value for name, value in (given or {}).items() if name in accepted}
     for name, value in component.options.items():
         if name not in accepted:
             known = suggestion(name, accepted) if accepted else "; it takes none"
@@ -90,7 +103,8 @@ def _options(component: Component, component_class: type, before: int) -> dict[s
             options[name] = _typed(value, accepted[name].annotation)
         except ValidationError as error:
             messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint_of(error.errors()[0])}")
-    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in component.options]
+    set_ = {*options, *component.options}
+    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in set_]
     messages += [f"{component.path}: option {name} must be given" for name in needed]
     if messages:
         raise InputError(*messages)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from transformer_pl.config.types import (
     DATASET,
@@ -15,6 +15,7 @@ from transformer_pl.config.types import (
     PLAIN_NAME,
     REVISION,
     ClassPath,
+    Component,
     Count,
     CountOrNone,
     Flag,
@@ -22,10 +23,13 @@ from transformer_pl.config.types import (
     Natural,
     NoBool,
     OrNone,
+    Plugin,
+    Plugins,
     Positive,
     Processes,
     Rate,
     Ratio,
+    Section,
     Text,
     TextOrNone,
     multiplied,
@@ -36,23 +40,6 @@ CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say wh
 CLEANING = ("train_pairs", "max_words", "max_length_ratio", "deduplicate")  # keys that leave out training pairs
 COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
-
-
-class Section(BaseModel):
-    """A group of keys: frozen; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Component(Section):
-    """What fills a slot, such as `model.ffn`: the import path of a class, and the options for its constructor."""
-
-    path: ClassPath
-    options: dict[str, Any] = {}
-
-    def __hash__(self) -> int:
-        """With it pydantic shares a default where it would copy it for every config: options hold a dictionary."""
-        return hash(self.path)
 
 
 def _component(name: str, description: str, package: str = "transformer_pl.model") -> Any:
@@ -203,7 +190,8 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these keys, only precision, val_every, val_sample and tokenised_bleu are part of a trial's identity.
+    Of these keys, only precision, val_every, val_sample and tokenised_bleu are part of a trial's identity, and the
+    callbacks and loggers that have `in_identity: true` beside their options.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(
@@ -248,6 +236,13 @@ class Trainer(Section):
         default=False,
         description="also compute BLEU as the paper did: of Moses tokens, compounds split at their hyphens",
     )
+    callbacks: Plugins = Field(default=(), description="callbacks, Lightning's or of its form: import paths, options")
+    loggers: Plugins = Field(default=(), description="loggers beside metrics.jsonl and W&B, likewise")
+
+    @property
+    def plugins(self) -> dict[str, tuple[Plugin, ...]]:
+        """The callbacks and loggers, by key."""
+        return {"trainer.callbacks": self.callbacks, "trainer.loggers": self.loggers}
 
 
 class Config(Section):
@@ -288,7 +283,7 @@ def flat_section(name: str, section: Section) -> dict[str, Any]:
             flat[f"{name}.{key}"] = value.path
             flat |= {f"{name}.{key}.{option}": v for option, v in value.options.items()}
         else:
-            flat[f"{name}.{key}"] = value
+            flat[f"{name}.{key}"] = [one.as_written for one in value] if isinstance(value, tuple) else value
     return flat
 
 
@@ -300,6 +295,7 @@ COMPONENTS: dict[str, Component] = {  # every slot with its default, by its key,
     for name, value in vars(getattr(Config(), section)).items()
     if isinstance(value, Component)
 }
+PLUGINS = tuple(Trainer().plugins)  # the keys that list callbacks and loggers
 
 
 def slot_of_key(key: str) -> str | None:

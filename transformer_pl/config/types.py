@@ -6,7 +6,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 def _number(value: object) -> object:
@@ -77,6 +78,57 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, Field(pattern=TEXT)]
 TextOrNone = Annotated[Text | None, OrNone]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
+
+
+class Section(BaseModel):
+    """A group of keys: frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Component(Section):
+    """What fills a slot, such as `model.ffn`: the import path of a class, and the options for its constructor."""
+
+    path: ClassPath
+    options: dict[str, Any] = {}
+
+    def __hash__(self) -> int:
+        """With it pydantic shares a default where it would copy it for every config: options hold a dictionary."""
+        return hash(self.path)
+
+
+class Plugin(Component):
+    """A callback or a logger of Lightning's Trainer."""
+
+    in_identity: Flag = False  # whether it makes another trial
+
+    @property
+    def as_written(self) -> str | dict[str, Any]:
+        """Its path, or where it has options a mapping of its path to them."""
+        options = self.options | ({"in_identity": True} if self.in_identity else {})
+        return {self.path: options} if options else self.path
+
+
+def _plugins(value: object) -> tuple[Plugin, ...]:
+    """Read `a.B`, `{a.B: {option: 1}}`, or a list of these, also from text."""
+    try:
+        read = yaml.safe_load(value) if isinstance(value, str) else value
+        entries = read if isinstance(read, list | tuple) else [read]
+        written: list[Any] = [one.as_written if isinstance(one, Plugin) else one for one in entries]
+        pairs = [pair for one in written for pair in ({one: None} if isinstance(one, str) else one).items()]
+        given = [(path, dict(options or {})) for path, options in pairs]
+        return tuple(
+            Plugin(path=path, in_identity=options.pop("in_identity", False), options=options) for path, options in given
+        )
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+        raise ValueError("must be import paths, such as [my_log.Logger, {my_callback.Stop: {patience: 3}}]") from None
+
+
+Plugins = Annotated[
+    tuple[Plugin, ...],
+    BeforeValidator(_plugins),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]}),
+]
 
 
 def multiplied(size: int, multiplier: float) -> int:

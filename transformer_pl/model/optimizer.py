@@ -1,6 +1,5 @@
 """Section 5.3: the optimizer, and the schedule of its learning rate."""
 
-import inspect
 from typing import Any
 
 import torch
@@ -31,13 +30,10 @@ def build_optimizer(optim: Optim, config: Sizes, model: nn.Module) -> tuple[torc
     optim: max_steps is the number of steps of the trial.
     """
     optimizer_class: Any = import_component(optim.optimizer.path)
-    taken = inspect.signature(optimizer_class).parameters
-    keys = {"betas": (optim.beta1, optim.beta2), "eps": optim.eps, "fused": True}
-    ours = {name: value for name, value in keys.items() if name in taken and name not in optim.optimizer.options}
     groups = getattr(optimizer_class, "groups", None)
     parameters = groups(list(model.named_parameters())) if groups else model.parameters()
-    component = optim.optimizer.model_copy(update={"options": optim.optimizer.options | ours})
-    optimizer = build(component, parameters, 1.0)
+    betas = (optim.beta1, optim.beta2)
+    optimizer = build(optim.optimizer, parameters, 1.0, betas=betas, eps=optim.eps, fused=True)
     schedule = build(optim.schedule, config, optim)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: optim.lr_scale * schedule(min(done + 1, optim.max_steps))

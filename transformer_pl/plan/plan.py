@@ -3,6 +3,7 @@
 `plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time; `print_plan` prints them.
 """
 
+import json
 import math
 import statistics
 from collections import Counter
@@ -76,7 +77,7 @@ def plan_trial(
     """
     identity, trial = identify(config, corpus, runs, row_name)
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
-    options = [f"--{key}={value}" for key, value in keys.items()]
+    options = [f"--{key}={json.dumps(v) if isinstance(v, list | dict) else v}" for key, v in keys.items()]
     argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
     return PlannedTrial(row, f"{row_name} s{config.seed}", config, identity, trial, argv, prepared)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.config import Config, is_known_key, unknown_key
+from transformer_pl.config import PLUGINS, Config, is_known_key, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
@@ -143,7 +143,8 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
             continue
         is_grids = isinstance(entry, dict) and len(entry) == 1 and entry.keys() <= {"value", "values"}
         values = entry.get("values", [entry.get("value")]) if is_grids else None
-        if isinstance(values, list) and values and all(isinstance(one, str | int | float | None) for one in values):
+        plain = list | dict | str | int | float | None if key in PLUGINS else str | int | float | None
+        if isinstance(values, list) and values and all(isinstance(one, plain) for one in values):
             values_by_key[str(key)] = values
         else:
             form = "{value: ...} or {values: [...]} in a grid, with plain values"

@@ -23,7 +23,7 @@ def table_notes(rows: Sequence[TableRow], base: Config | None, paper: PublishedT
     """All notes of a table, with the link last; the arguments are those of `build_table`."""
     training = _training_note(rows, base or rows[0].results.config, paper)
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
-    notes = [training, _convergence_note(rows), _significance_note(rows), _gaps_note(rows), exempt]
+    notes = [training, _convergence_note(rows), _significance_note(rows), _gaps_note(rows), _stopped_note(rows), exempt]
     return [*filter(None, notes), LEGEND]
 
 
@@ -45,6 +45,17 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."
     return f"{note} {_order_note(rows, paper)}".rstrip()
+
+
+def _stopped_note(rows: Sequence[TableRow]) -> str:
+    """Which trials a callback has ended before their last step."""
+    stopped = [
+        f"{result['name']} at step {result['steps']:,} of {row.results.config.steps:,}"
+        for row in rows
+        for result in row.results.done
+        if result.get("stopped_early")  # results of before know no callbacks
+    ]
+    return f"A callback stopped {', '.join(stopped)}." if stopped else ""
 
 
 def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:

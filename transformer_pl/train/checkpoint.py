@@ -39,6 +39,7 @@ class Checkpoints(L.Callback):
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # parts of a batch, from the trainer
+        self.ended = False  # whether the checkpoint is of the last step: a callback has stopped the training early
         self._signal: int | None = None  # the signal that asked to stop
         self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
 
@@ -79,6 +80,7 @@ class Checkpoints(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._started, self._saved = time.perf_counter() - self.earlier_s, time.monotonic()
         install_handler(self._note_signal)
+        trainer.should_stop = self.ended
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._random_states:  # not earlier, because Lightning draws random numbers while it starts
@@ -100,7 +102,7 @@ class Checkpoints(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         machine.return_freed_memory()
         self._save(trainer, counts=True)
-        if trainer.global_step < trainer.max_steps:
+        if trainer.global_step < trainer.max_steps and not trainer.should_stop:
             self._stop_if_asked(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -130,6 +132,7 @@ class Checkpoints(L.Callback):
                 put_in_place(self.folder / "new.weights", self.folder / f"weights.{trainer.global_step:09d}.pt")
                 for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                     old.unlink()
+        self.ended = trainer.should_stop
         new, last = self.folder / "new.ckpt", self.folder / "last.ckpt"
         trainer.save_checkpoint(new)
         self._saved = time.monotonic()
@@ -144,7 +147,7 @@ class Checkpoints(L.Callback):
             random_states *= torch.distributed.get_world_size()
             torch.distributed.all_gather_object(random_states, random_states[0])
         seconds = time.perf_counter() - self._started
-        return {"seconds": seconds, "random": random_states, "accumulate": self.accumulate}
+        return {"seconds": seconds, "random": random_states, "accumulate": self.accumulate, "ended": self.ended}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["accumulate"] != self.accumulate:  # Lightning counts parts of batches
@@ -152,7 +155,7 @@ class Checkpoints(L.Callback):
                 f"trainer.accumulate = {self.accumulate}: must be {state['accumulate']}, with which this trial began, "
                 f"as its checkpoints count parts of batches; set that, or remove {self.folder} to begin again"
             )
-        self.earlier_s, self._random_states = state["seconds"], state["random"]
+        self.earlier_s, self._random_states, self.ended = state["seconds"], state["random"], state["ended"]
 
 
 def _validates_now(trainer: L.Trainer) -> bool:

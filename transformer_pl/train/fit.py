@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
@@ -13,6 +13,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from transformer_pl.config import Config
+from transformer_pl.config.components import build
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine
@@ -26,11 +27,17 @@ from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
 
 
-def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> float:
+class Fitted(NamedTuple):
+    """How a training ended."""
+
+    steps: int  # fewer than the config's where a callback has stopped it early
+    earlier_s: float  # seconds that earlier processes trained, before an interruption
+
+
+def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
 
-    Opens the logger's file. Returns the seconds that earlier processes trained, before an interruption. Raises Diverged
-    or Stopped.
+    Opens the logger's file. Raises Diverged or Stopped.
     """
     config = run.config
     L.seed_everything(config.seed, verbose=False)
@@ -40,14 +47,16 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> float:
     data = DataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
-    trainer = build_trainer(config, [logger], [checkpoints])
+    callbacks: list[L.Callback] = [build(one) for one in config.trainer.callbacks]
+    # The checkpoints come last: they hold the state of the other callbacks.
+    trainer = build_trainer(config, [logger, *logger.others], [*callbacks, checkpoints])
     newest, step = checkpoints.newest()
     logger.start(step)
     trainer.fit(module, data, ckpt_path=newest, weights_only=True)
     weights = module.weights()
     if trainer.is_global_zero:
         run.trial.save_weights(checkpoints.averaged() or weights)
-    return checkpoints.earlier_s
+    return Fitted(trainer.global_step, checkpoints.earlier_s)
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -79,7 +88,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         logger=loggers,
         callbacks=callbacks,
         use_distributed_sampler=False,
-        log_every_n_steps=1,  # the module decides when it logs
+        log_every_n_steps=config.trainer.log_every,  # for callbacks; the module decides when it logs
         enable_checkpointing=False,  # see train/checkpoint.py
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -100,12 +109,12 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
     return None
 
 
-def reuse_weights(run: TrialRun, result: dict[str, Any], logger: TrialLogger) -> float:
+def reuse_weights(run: TrialRun, result: dict[str, Any], logger: TrialLogger) -> Fitted:
     """Hard-link the weights of the trial of a result that `trained_elsewhere` has found. Returns what `fit` returns."""
     print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
     run.trial.link(result["folder"], WEIGHTS, "metrics.jsonl")
-    logger.start(run.config.steps)
-    return 0.0
+    logger.start(result["steps"])
+    return Fitted(result["steps"], 0.0)
 
 
 def accelerator(config: Config) -> str:
@@ -151,6 +160,10 @@ def start_libraries() -> None:
     torch.set_flush_denormal(True)  # numbers below 1e-38 make a product of matrices up to 25 times as slow
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    messages = (".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*")
-    for message in (*messages, ".*returned a view tensor.*"):  # the code changes no keys or values in place
+    messages = (
+        *(".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*"),
+        ".*smaller than the logging interval.*",
+        ".*returned a view tensor.*",  # the code changes no keys or values in place
+    )
+    for message in messages:
         warnings.filterwarnings("ignore", message)

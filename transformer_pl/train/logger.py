@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from transformer_pl.config.components import build
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.metrics import Diverged, line_kind, metrics_to_json, parse_line
@@ -27,10 +28,10 @@ class TrialLogger(Logger):
     name = version = "trial"
     _file: TextIO | None = None  # between start and close
 
-    def __init__(self, folder: Path, steps: int, wandb: WandbRun | None = None):
-        """steps: of the whole training."""
+    def __init__(self, folder: Path, steps: int, wandb: WandbRun | None = None, others: Sequence[Logger] = ()):
+        """steps: of the whole training. others: the loggers that Lightning gives the same metrics."""
         super().__init__()
-        self.wandb = wandb
+        self.wandb, self.others = wandb, others
         self._path, self._steps, self._printed = folder / "metrics.jsonl", steps, 0.0
 
     @rank_zero_only
@@ -59,16 +60,30 @@ class TrialLogger(Logger):
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Lightning calls this. The config is in config.yaml, and W&B has it from the start."""
 
+    def log_result(self, metrics: dict[str, float], step: int) -> None:
+        """Give the metrics of the evaluation to this logger and the others, which Lightning has finalized before."""
+        for one in (self, *self.others):
+            one.log_metrics(metrics, step)
+            one.finalize("success")
+
     def close(self) -> None:
         if self._file:
             self._file.close()
+
+
+def user_loggers(run: TrialRun) -> list[Logger]:
+    """The loggers of `trainer.loggers`. They write to the trial's folder where no `save_dir` is given."""
+    loggers = [build(one, save_dir=str(run.trial.folder)) for one in run.config.trainer.loggers]
+    for logger in loggers:
+        logger.log_hyperparams(run.settings)
+    return loggers
 
 
 @contextmanager
 def trial_logger(run: TrialRun) -> Iterator[tuple[TrialLogger, WandbRun]]:
     """The logger of a trial and its W&B run. An error within the context ends the W&B run with its exit code."""
     wandb = WandbRun(**run.labels())
-    logger, exit_code = TrialLogger(run.trial.folder, run.config.steps, wandb), 0
+    logger, exit_code = TrialLogger(run.trial.folder, run.config.steps, wandb, user_loggers(run)), 0
     try:
         yield logger, wandb
     except BaseException as error:

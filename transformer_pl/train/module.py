@@ -70,7 +70,8 @@ class TransformerModule(L.LightningModule):
         return {name.removeprefix("model."): value for name, value in state.items()}
 
     def log_now(self, metrics: dict[str, float]) -> None:
-        """Give metrics of the last step to every logger."""
+        """Give metrics of the last step to every logger, and to callbacks such as EarlyStopping."""
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
         for logger in self.loggers:
             logger.log_metrics(metrics, self.trainer.global_step)
 

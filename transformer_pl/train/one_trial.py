@@ -24,7 +24,7 @@ from transformer_pl.runtime.terminal import command_console, logged, shown_stage
 from transformer_pl.task import task_of
 from transformer_pl.train import fit
 from transformer_pl.train.evaluate import evaluate_trial
-from transformer_pl.train.logger import TrialLogger, trial_logger
+from transformer_pl.train.logger import TrialLogger, trial_logger, user_loggers
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.flops import training_cost
 from transformer_pl.trials.lock import Lost
@@ -60,7 +60,7 @@ def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
     if not fit.trained_elsewhere(run, rerun):
         # Rank 0 reports how it ended; it would be killed if this process ended in error.
         with suppress(Stopped, Diverged):
-            fit.fit(run, prepared, TrialLogger(run.trial.folder, run.config.steps))
+            fit.fit(run, prepared, TrialLogger(run.trial.folder, run.config.steps, others=user_loggers(run)))
     return 0
 
 
@@ -108,18 +108,17 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
     mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
     model_sizes = sizes(config.model, len(prepared.tokenizer))
-    cost = training_cost(model_sizes, config.steps, config.data.batch_tokens, *mean_lengths)
     earlier = fit.trained_elsewhere(run, rerun)
     with trial_logger(run) as (logger, wandb):
-        earlier_s = fit.reuse_weights(run, earlier, logger) if earlier else fit.fit(run, prepared, logger)
+        steps, earlier_s = fit.reuse_weights(run, earlier, logger) if earlier else fit.fit(run, prepared, logger)
         evaluation = evaluate_trial(config, trial, prepared)
         metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
         lines = trial.metrics()
         if sampled := [line[sample] for line in lines if sample in line]:
             metrics[sample] = sampled[-1]
-        converged = convergence(lines, config.steps)
+        converged = convergence(lines, steps)
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
-        logger.log_metrics(metrics, config.steps)
+        logger.log_result(metrics, steps)
         wandb.tell(translations=evaluation.examples)
         result = {
             "version": project_version(),
@@ -135,8 +134,9 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "score": evaluation.score,
             "signature": evaluation.signature,
             "params": evaluation.params,
-            "steps": config.steps,
-            "flops": cost.flops,
+            "steps": steps,
+            "stopped_early": steps < config.steps,
+            "flops": training_cost(model_sizes, steps, config.data.batch_tokens, *mean_lengths).flops,
             "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
             "wall_s": round(earlier_s + time.perf_counter() - started, 1),
             "exempt": exempt,

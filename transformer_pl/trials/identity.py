@@ -12,9 +12,11 @@ from transformer_pl.config import (
     CORPUS,
     COUNTS,
     KEYS,
+    PLUGINS,
     SIZE_NAMES,
     STACKS,
     Config,
+    Plugin,
     effective_sizes,
     without_section,
 )
@@ -47,10 +49,23 @@ def describe_difference(config: Config, base: Config) -> str:
             continue
         if key in _NAMING_THE_CORPUS:
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
+        elif key in PLUGINS:
+            ours, theirs = result_plugins(config).get(key, []), result_plugins(base).get(key, [])
+            names = "+".join(one.path.rpartition(".")[2] for one in ours)
+            changes += [f"{without_section(key)}={names or None}"] if ours != theirs else []
         elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
             is_class = key in (*COMPONENTS, "data.task")
             changes.append(f"{without_section(key)}={str(value).rpartition('.')[2] if is_class else value}")
     return " ".join(changes) or "base"
+
+
+def result_plugins(config: Config) -> dict[str, list[Plugin]]:
+    """By key, the callbacks and loggers that are part of the identity, as the config says of each."""
+    return {
+        key: chosen
+        for key, plugins in config.trainer.plugins.items()
+        if (chosen := [one for one in plugins if one.in_identity])
+    }
 
 
 @dataclass(frozen=True)
@@ -94,6 +109,7 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
         and key not in _NOT_INPUTS
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
+    inputs |= {key: [one.as_written for one in plugins] for key, plugins in result_plugins(config).items()}
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
     inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
     return Identity(inputs)

@@ -72,7 +72,7 @@ def line_kind(metrics: Mapping[str, Any]) -> Kind:
         return metrics["kind"]
     if "test/loss" in metrics or "val/bleu" in metrics:
         return "final"
-    return "train" if "train/loss" in metrics else "validation"
+    return "validation" if any(name.startswith("val/") for name in metrics) else "train"
 
 
 def read_metrics(path: Path, last: int | None = None) -> list[dict[str, Any]]:

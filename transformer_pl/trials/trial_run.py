@@ -9,7 +9,7 @@ from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
 from transformer_pl.runtime.environment import sweep_of_this_process
 from transformer_pl.task import Corpus
-from transformer_pl.trials.identity import Identity, identity
+from transformer_pl.trials.identity import Identity, identity, result_plugins
 from transformer_pl.trials.trial import Trial, trial_folder
 
 
@@ -18,7 +18,8 @@ def identify(config: Config, corpus: Corpus, runs: Path, row: str) -> tuple[Iden
 
     row: what differs from base, for the name of a new folder.
     """
-    own = source_digests(replaced(config)) | tokenizer_digest(config.data) | task_digest(config.data)
+    plugins = {one.path: one for plugins in result_plugins(config).values() for one in plugins}
+    own = source_digests(replaced(config) | plugins) | tokenizer_digest(config.data) | task_digest(config.data)
     its = identity(config, corpus.fingerprint, own)
     return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
 

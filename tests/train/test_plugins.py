@@ -1,0 +1,87 @@
+"""`trainer.callbacks` and `trainer.loggers`: Lightning's, and those of its form."""
+
+import csv
+import json
+import re
+
+import pytest
+import tiny_trials
+
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.report import __main__ as report
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.identity import describe_difference, row_identity
+from transformer_pl.trials.trial_config import trial_config
+
+CSV = "lightning.pytorch.loggers.CSVLogger"
+EARLY = "lightning.pytorch.callbacks.EarlyStopping"
+NEVER_ENOUGH = {"monitor": "val/loss", "min_delta": 99, "patience": 1}  # stops at the second validation
+
+
+def config(*entries):
+    """As text, as the command line has them."""
+    return resolve([Level("test", {"trainer.callbacks": json.dumps(entries)})])
+
+
+def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so(tmp_path, capsys):
+    keys = {"optim.max_steps": 20, "trainer.callbacks": json.dumps({EARLY: NEVER_ENOUGH}), "trainer.loggers": CSV}
+    code, trial = tiny_trials.train(tmp_path / "runs", keys)
+    result = trial.result()
+    assert code == 0 and result["steps"] == 4 and {line["step"] for line in trial.metrics()} == {1, 2, 3, 4}
+    (path,) = trial.folder.glob("lightning_logs/version_0/metrics.csv")
+    lines = list(csv.DictReader(path.read_text().splitlines()))
+    assert [line["step"] for line in lines if line["val/loss"]] == ["2", "4", "4"]  # the last one of the evaluation
+    assert [float(line["val/bleu"]) for line in lines if line["val/bleu"]] == [result["metrics"]["val/bleu"]]
+    assert "model.h: 8" in path.with_name("hparams.yaml").read_text()
+    printed = tiny_trials.TINY | {"data.path": str(tmp_path / "text")} | keys
+    file = tmp_path / "s.yaml"
+    file.write_text(json.dumps({"method": "grid", "parameters": {key: {"value": v} for key, v in printed.items()}}))
+    capsys.readouterr()
+    assert report.main([str(file), f"--runs={tmp_path / 'runs'}"]) == 0
+    assert re.search(r"\b4\b.*\b20\b", capsys.readouterr().out)
+
+
+def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopped(tmp_path):
+    failed = tmp_path / "failed"
+    stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed)}}
+    keys = {"optim.max_steps": 20, "trainer.callbacks": json.dumps(stop)}
+    code, trial = tiny_trials.train(tmp_path / "runs", keys)
+    assert code == 1 and failed.exists() and trial.result() is None
+    code, trial = tiny_trials.train(tmp_path / "runs", keys)
+    assert code == 0 and trial.result()["steps"] == 3
+
+
+def test_a_callback_is_part_of_the_identity_only_where_it_says_so():
+    base, early = config(), config({EARLY: NEVER_ENOUGH})
+    assert row_identity(early) == row_identity(base) and describe_difference(early, base) == "base"
+    said = [config({EARLY: NEVER_ENOUGH | {"in_identity": True, "patience": n}}) for n in (1, 2)]
+    assert len({row_identity(one) for one in (base, *said)}) == 3
+    assert describe_difference(said[0], base) != "base" != describe_difference(base, said[0])
+
+
+@pytest.mark.parametrize("keys", [{}, {"patience": 2, "in_identity": True}], ids=str)
+def test_what_was_read_is_written_so_that_it_is_read_alike(keys):
+    one = config({EARLY: NEVER_ENOUGH | keys}, "stopping_callback.StopAt")
+    again = resolve([Level("test", {k: v for k, v in one.flat().items() if k == "trainer.callbacks"})])
+    assert again == one and [plugin.options.get("patience") for plugin in one.trainer.callbacks] == [
+        keys.get("patience", 1),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "3",
+        "[nowhere",
+        "nowhere.Stop",
+        "stopping_callback.Nothing",
+        "{stopping_callback.StopAt: {step: many}}",
+        "{stopping_callback.StopAt: {stop: 3}}",
+        f"{{{EARLY}: {{patience: 2}}}}",
+        CSV,
+    ],
+)
+def test_what_is_not_a_callback_is_refused_before_training(written):
+    with pytest.raises(InputError):
+        trial_config([Level("test", {"trainer.callbacks": written})])
