@@ -9,6 +9,7 @@ import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
@@ -47,7 +48,8 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     data = DataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
-    callbacks: list[L.Callback] = [build(one) for one in config.trainer.callbacks]
+    kept = str(run.trial.folder / "best")  # where a ModelCheckpoint writes
+    callbacks: list[L.Callback] = [build(one, dirpath=kept) for one in config.trainer.callbacks]
     # The checkpoints come last: they hold the state of the other callbacks.
     trainer = build_trainer(config, [logger, *logger.others], [*callbacks, checkpoints])
     newest, step = checkpoints.newest()
@@ -89,7 +91,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         callbacks=callbacks,
         use_distributed_sampler=False,
         log_every_n_steps=config.trainer.log_every,  # for callbacks; the module decides when it logs
-        enable_checkpointing=False,  # see train/checkpoint.py
+        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),  # see train/checkpoint.py
         enable_progress_bar=False,
         enable_model_summary=False,
     )
