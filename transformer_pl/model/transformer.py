@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
+from transformer_pl.model import kernels
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
@@ -52,7 +53,7 @@ class Mask:
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
     """A projection, initialised by Glorot's uniform distribution as in the authors' code; the paper names none."""
-    layer = nn.Linear(d_in, d_out, bias)
+    layer = kernels.Linear(d_in, d_out, bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)
@@ -302,7 +303,7 @@ class SharedEmbedding(nn.Module):
         return F.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])  # (B, L, d_model)
 
     def logits(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)  # (B, L, V)
+        return kernels.project(x, self.weight)  # (B, L, V)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
