@@ -63,7 +63,8 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     are up to twice as fast, forward and backward; in family 25 they are not.
     """
     is_plain = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if ONEDNN and is_plain and _may_read(x) and x.numel() * len(weight) >= LARGE:
+    is_large = x.numel() * len(weight) >= LARGE
+    if ONEDNN and is_plain and is_large and _may_read(x) and torch.backends.mkldnn.enabled:
         return OneDNNLinear.apply(x, weight, bias)
     return F.linear(x, weight, bias)
 
