@@ -143,7 +143,8 @@ def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
 
     It holds 4 special tokens, 256 bytes, every character of the sentences, then the merges. The same sentences give the
-    same bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign.
+    same bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign, and
+    passes over the names of its tokens, such as <s> and <0x41>: what only they hold is encoded as bytes.
     Raises an InputError if the sentences have too many characters for `vocab_size`, or too few possible merges.
     """
     model, errors = io.BytesIO(), list[BaseException]()
