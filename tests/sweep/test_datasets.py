@@ -61,7 +61,7 @@ def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, t
 
 
 def test_evaluation_pairs_that_a_model_may_know_are_told(folder, console, tmp_path):
-    """By a plan, a preparation and the table: those of the training text that is used, and those that need only copying."""
+    """By a plan, a preparation and the table: those of the used training text, and those that need only copying."""
     for language in ("en", "de"):
         of_train = (folder / f"train.{language}").read_text().splitlines()
         pairs = [of_train[2], of_train[2], of_train[59], "mixed" + language, "same", of_train[3] + language]
