@@ -1,13 +1,22 @@
 """Nothing gets in by a file: loading never runs code. And nothing secret gets out."""
 
+import hashlib
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import tiny_trials
 import torch
 from helpers import ROOT
+
+from transformer_pl.api import load_trial
+from transformer_pl.config import Component
+from transformer_pl.config.component_sources import source_digests
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import task_of
 
 # Of ruff: exec, eval, temporary files with known names, pickles, unsafe YAML, texts that a shell runs.
 RULES = "S102,S108,S301,S302,S306,S307,S403,S506,S602,S604,S605"
@@ -42,6 +51,33 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
     torch.save(Pickled(), checkpoint)
     tiny_trials.train(tmp_path / "runs", {})
     assert not Path("imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [("data.tokenizer", {"args": "touch built", "shell": True}), ("model.ffn", {}), ("data.task", {})],
+)
+def test_a_class_that_fills_no_slot_is_not_built_though_a_runs_folder_names_it(
+    module, tmp_path, monkeypatch, key, options
+):
+    """A result and a dataset that were copied from elsewhere may name any class that can be imported."""
+    monkeypatch.chdir(tmp_path)
+    module("class Built:\n    def __init__(self, *given):\n        open('built', 'w')\n")
+    path = "subprocess.Popen" if options else "stranger.Built"
+    _, trial = tiny_trials.train(tmp_path / "runs", {})
+    files = trial.folder / "result.json", next(tmp_path.glob("runs/data/*/meta.json")), trial.folder / "identity.json"
+    result, meta, identity = (json.loads(file.read_text()) for file in files)
+    result["config"] |= {key: path} | {f"{key}.{name}": value for name, value in options.items()}
+    if key == "data.tokenizer":
+        code = hashlib.sha256(b"").hexdigest()
+        meta["settings"]["tokenizer"] = {"path": path, "options": options, "code": code, "content": ""}
+    identity["parts"] = source_digests({"ffn": Component(path=path)})
+    for file, content in zip(files, (result, meta, identity), strict=True):
+        file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"{key} = {path}"):
+        load_trial(trial.folder).translate(["a b"])
+        _ = task_of(load_trial(trial.folder).config.data)  # as the command does
+    assert not Path("built").exists()
 
 
 def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd):

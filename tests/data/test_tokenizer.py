@@ -90,6 +90,13 @@ def test_a_sentence_with_sentencepieces_own_sign_is_skipped_and_comes_back():
     assert tokenizer.decode(tokenizer.encode(["xyz ▅"], "source")) == ["xyz ▅"]
 
 
+@pytest.mark.parametrize("name", ["<s>", "</s>", "<pad>", "<unk>", "<0x41>"])
+def test_what_only_the_name_of_a_token_holds_is_bytes_and_comes_back(name):
+    tokenizer = loaded(train_bpe([*WORDS, f"z {name} z", f"z{name}"], 275))
+    assert "z" in tokenizer.vocabulary() and not set("<>") & set(tokenizer.vocabulary())
+    assert tokenizer.decode(tokenizer.encode([f"low {name}"], "source")) == [f"low {name}"]
+
+
 def test_a_mistake_found_while_reading_is_reported_as_it_is():
     def sentences():
         yield "low"

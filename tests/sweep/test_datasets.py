@@ -3,12 +3,15 @@
 import io
 
 import pytest
-from helpers import little_text
+from helpers import ROOT, little_text
 from rich.console import Console
 
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.columns import table_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import open_corpus
@@ -55,3 +58,21 @@ def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, t
     assert len(stages) == 3
     assert "60 training pairs, 8 for validation, 6 for test" in dataset
     assert lines(folder, console, tmp_path) == [dataset]  # a plan says the same from now on
+
+
+def test_evaluation_pairs_that_a_model_may_know_are_told(folder, console, tmp_path):
+    """By a plan, a preparation and the table: those of the used training text, and those that need only copying."""
+    for language in ("en", "de"):
+        of_train = (folder / f"train.{language}").read_text().splitlines()
+        pairs = [of_train[2], of_train[2], of_train[59], "mixed" + language, "same", of_train[3] + language]
+        (folder / f"val.{language}").write_text("".join(f"{line}\n" for line in pairs))
+    told = ("3 of the 6 val pairs are also training pairs", "1 of the 6 val pairs are the same text on both sides")
+    (planned,) = lines(folder, console, tmp_path)
+    assert all(one in planned for one in told) and "test pairs are" not in planned
+    assert "2 of the 6 val pairs" in lines(folder, console, tmp_path, train_pairs=59)[0]
+    sweep = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets={"data.path": str(folder), "data.vocab_size": "300"})
+    trials = plan_trials(sweep, tmp_path)
+    assert not any(one in note for note in table_of(sweep, trials).notes for one in told)  # it is not read for that
+    prepare_datasets([trials[0].config.data], tmp_path, console)
+    assert lines(folder, console, tmp_path) == [planned]
+    assert all(one in table_of(sweep, plan_trials(sweep, tmp_path)).notes[0] for one in told)

@@ -76,6 +76,8 @@ def test_several_trees_follow_each_other_on_a_line_or_over_lines():
         ("The dog sleeps.", 1),
         ("(S\n(NN a b))", 2),
         ("(S a\n(NN b))", 2),
+        ("(NN a)\n(TOP Rain)", 2),
+        ("((ROOT Rain))", 1),
     ],
 )
 def test_a_mistake_is_named_with_its_line(text, line):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.check.small_model import small_model
-from transformer_pl.config import Sizes, not_papers
+from transformer_pl.config import Model, Sizes, not_papers
 from transformer_pl.config.components import component_names, import_component, named
 from transformer_pl.runtime.errors import InputError, described
 
@@ -27,15 +27,22 @@ def dry_run(config: Sizes) -> str:
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
     InputError where a component cannot be called or returns something else than it must, and whatever it raises itself.
     """
+    check_classes(config)
+    try:
+        return _device(config.with_layers(1))
+    except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
+        calls = "; ".join(
+            f"model.{slot} is built as CLASS(config, site) and called as {CALLS[slot]}" for slot in not_papers(config)
+        )
+        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None
+
+
+def check_classes(config: Model | Sizes) -> None:
+    """Raise an InputError for the components that are no modules of torch."""
     own = {slot: import_component(component.path) for slot, component in not_papers(config).items()}
     classes = [named(slot, component) for slot, component in own.items() if not issubclass(component, nn.Module)]
     if classes:
         raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
-    try:
-        return _device(config.with_layers(1))
-    except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
-        calls = "; ".join(f"model.{slot} is built as CLASS(config, site) and called as {CALLS[slot]}" for slot in own)
-        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None
 
 
 def _device(config: Sizes) -> str:

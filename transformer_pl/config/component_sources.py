@@ -45,6 +45,8 @@ def task_digest(data: Data) -> dict[str, str]:
 
 def keep_sources(components: Iterable[Component], folder: Path) -> None:
     """Copy the files of the code of components to a folder, in place of what was kept there."""
+    if folder.is_symlink():  # what lies behind it stays as it is
+        folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     for component in components:
         for module in _modules(component.path):

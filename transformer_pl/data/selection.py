@@ -4,6 +4,7 @@ The paper describes no cleaning, so none is on by default but that of pairs with
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from hashlib import blake2b
 
@@ -14,7 +15,9 @@ from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
 
-Counts = dict[str, int]  # `pairs` that are used, and those that are left out by reason: `blank`, `long`, ...
+# `pairs` that are used, and those that are left out by reason: `blank`, `long`, ...; of an evaluation set also LEAKS
+Counts = dict[str, int]
+LEAKS = {"seen": "also training pairs", "equal": "the same text on both sides"}
 OnProgress = Callable[[str, int, int | None], None]  # what is being done, how far, and how far in all, if known
 
 
@@ -53,12 +56,19 @@ def _reason(pair: Pair, data: Data, seen: set[bytes]) -> str | None:
 
 def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str, Counts]:
     """Read a whole dataset and count the pairs of each split. Raises an InputError for a mistake in it."""
-    every: dict[str, Counts] = {}
-    for name in SPLITS:
-        counts = every[name] = {"pairs": 0}
-        for number, _ in enumerate(used_pairs(name, corpus, data, counts)):
+    every: dict[str, Counts] = {name: {"pairs": 0} for name in SPLITS}
+    unseen = {name: Counter[Pair]() for name in EVALUATION}  # which the training pairs, as far as read, do not hold
+    for name in (*EVALUATION, "train"):
+        counts = every[name]
+        for number, pair in enumerate(used_pairs(name, corpus, data, counts)):
             if number % COUNTED_EVERY == 0:
                 on_progress("reading the dataset", number, None)
+            if name == "train":
+                for pairs in unseen.values():
+                    pairs.pop(pair, None)
+            else:
+                unseen[name][pair] += 1
+                counts["equal"] = counts.get("equal", 0) + (pair[0] == pair[1])
         read = sum(counts.values())
         if name == "train" and data.train_pairs and read < data.train_pairs:
             raise InputError(
@@ -70,8 +80,16 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
                 f"{corpus.description}: {name} must hold a pair with text in both languages that data.max_words and "
                 f"data.max_length_ratio allow, but none of its {read} is one; fix these keys, or give another dataset"
             )
+    for name, pairs in unseen.items():
+        every[name]["seen"] = every[name]["pairs"] - pairs.total()
     check_counts(every, data, corpus.description)
     return every
+
+
+def leaks(counts: dict[str, Counts]) -> list[str]:
+    """What the counts say of evaluation pairs that make a score look too good."""
+    found = [(counts[name].get(leak, 0), name, what) for name in EVALUATION for leak, what in LEAKS.items()]
+    return [f"{n:,} of the {counts[name]['pairs']:,} {name} pairs are {what}" for n, name, what in found if n]
 
 
 def check_counts(counts: dict[str, Counts], data: Data, description: str) -> None:

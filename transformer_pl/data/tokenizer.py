@@ -17,7 +17,7 @@ import sentencepiece
 
 from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, not_papers
 from transformer_pl.config.component_sources import source_digests
-from transformer_pl.config.components import build
+from transformer_pl.config.components import build, import_component
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError, described
 from transformer_pl.runtime.signals import component_code
@@ -91,7 +91,8 @@ def build_tokenizer(component: Component) -> Tokenizer:
     """The tokenizer of a component, before `train` or `load`. Raises an InputError for a class that is none."""
     rule = f"data.tokenizer = {component.path}: must be a class derived from transformer_pl.data.tokenizer.Tokenizer"
     try:
-        tokenizer = build(component)
+        is_one = issubclass(import_component(component.path), Tokenizer)  # the file of a dataset may name any class
+        tokenizer = build(component) if is_one else None
     except InputError as error:
         raise InputError(*(f"data.tokenizer = {message}" for message in error.messages)) from None
     except Exception as error:
@@ -130,8 +131,7 @@ def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
         if _code(data) != own["code"]:
             raise InputError(
                 f"data.tokenizer = {own['path']}: must be the code that the dataset was prepared with, but has changed "
-                "since; the trial keeps the old code in its folder, under sources: start this command there with "
-                "--runs, or train the trial anew"
+                "since; the trial keeps the old code in its folder, under sources: put it back, or train the trial anew"
             )
     tokenizer = build_tokenizer(data.tokenizer)
     with component_code():
@@ -143,7 +143,8 @@ def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
 
     It holds 4 special tokens, 256 bytes, every character of the sentences, then the merges. The same sentences give the
-    same bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign.
+    same bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign, and
+    passes over the names of its tokens, such as <s> and <0x41>: what only they hold is encoded as bytes.
     Raises an InputError if the sentences have too many characters for `vocab_size`, or too few possible merges.
     """
     model, errors = io.BytesIO(), list[BaseException]()

@@ -5,9 +5,11 @@ never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row t
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from transformer_pl.config import Config
+from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
@@ -24,6 +26,7 @@ from transformer_pl.report.rows import (
     row_settings,
     standard_deviation,
 )
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 
 
@@ -33,7 +36,17 @@ def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], with_paper: bool | N
     rows = [read_row(row.configs[0], of_row) for row, of_row in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     table = build_table(rows, sweep.base, paper, [row.name for row in sweep.rows])
-    return table._replace(notes=[*table.notes[:-1], *sweep.notes, *table.notes[-1:]])
+    training, *others, link = table.notes
+    return table._replace(notes=[" ".join([training, *_leaks(planned)]), *others, *sweep.notes, link])
+
+
+def _leaks(planned: Sequence[PlannedTrial]) -> list[str]:
+    """What the prepared datasets tell of evaluation pairs that make a score look too good, in a sentence for each."""
+    found: dict[str, None] = {}
+    for prepared in dict.fromkeys(one.prepared for one in planned):
+        with suppress(InputError):  # it is not here
+            found |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"]))
+    return list(found)
 
 
 def build_table(

@@ -20,7 +20,7 @@ from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import make_url
+from sqlalchemy import NullPool, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from transformer_pl.config import without_section
@@ -121,7 +121,7 @@ def _open(url: str | None, folder: Path) -> BaseStorage:
         try:
             return RDBStorage(
                 url,
-                engine_kwargs={"pool_pre_ping": True},  # a connection may break while a trial runs
+                engine_kwargs={"poolclass": NullPool},  # no connection stays open while a trial runs: it may break
                 heartbeat_interval=BEAT_S,
                 grace_period=GRACE_S,
                 heartbeat_stale_trial_callback=try_once_more,

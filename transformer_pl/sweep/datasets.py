@@ -8,7 +8,7 @@ from rich.console import Console
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import OnProgress, check_counts, count_pairs
+from transformer_pl.data.selection import OnProgress, check_counts, count_pairs, leaks
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say, shown_stages
 from transformer_pl.task import SPLITS, open_corpus
@@ -47,4 +47,5 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     left_out = sum(counts["train"].get(reason, 0) for reason in LEFT_OUT)
     without = f" ({left_out:,} are left out)" if left_out else ""
     train, val, test = (counts[name]["pairs"] for name in SPLITS)
-    return f"dataset: {description}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
+    line = f"dataset: {description}: {train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
+    return "; ".join([line, *leaks(counts)])

@@ -104,10 +104,10 @@ def read_trees(written: Iterable[str], place: str) -> Iterator[Pair]:
             if not stack and all(isinstance(child, list) for child in node):
                 node = ["", *node]
             label, *children = node or [[]]
-            is_leaf = len(children) == 1 and isinstance(children[0], str)
+            is_leaf = len(children) == 1 and isinstance(children[0], str) and label not in ROOTS
             is_inner = bool(children) and all(isinstance(child, list) for child in children)
             if not isinstance(label, str) or not (is_leaf or is_inner):
-                rule = "must hold a label, then a word or brackets"
+                rule = "must hold a label, then brackets or, unless it is a root, a word"
                 raise InputError(f"{place} line {number}: the bracket {rule}, but holds {shown(node)}; fix the tree")
             if stack:
                 stack[-1].append(node)

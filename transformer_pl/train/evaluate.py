@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transformer_pl.check.dry_run import check_classes
 from transformer_pl.config import BOS, EOS, Config, Decode, not_papers, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import import_component, named
@@ -87,12 +88,13 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
     Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
     trained, model = trial.identity_inputs().get("parts", {}), config.model
+    check_classes(model)  # before they are built: a result may name any class
     for slot, digest in source_digests(not_papers(model)).items():
         if trained.get(slot) != digest:
             raise InputError(
                 f"{named(slot, import_component(getattr(model, slot).path))}: must be the code that "
                 f"{trial.folder.name} was trained with, but has changed since; {trial.sources} keeps the old code: "
-                "start this command there with --runs, or train the trial anew"
+                "put it back, or train the trial anew"
             )
     return _load_model(config, prepared, trial)
 
