@@ -21,6 +21,7 @@ from transformer_pl.config.types import (
     Multiplier,
     Natural,
     NoBool,
+    NotMinusZero,
     OrNone,
     Positive,
     Processes,
@@ -189,7 +190,7 @@ class Decode(Section):
     beam: Annotated[int, Field(ge=1, le=1000), NoBool] = Field(
         default=4, description="hypotheses per sentence (Section 6.1)"
     )
-    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool] = Field(
+    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool, NotMinusZero] = Field(
         default=0.6, description="length penalty (Section 6.1)"
     )
     extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = Field(

@@ -144,7 +144,7 @@ def scale_level(scale: str) -> Level:
 
 def parse_variant(variant: str, place: str) -> Level:
     """Read a variant: `base`, or `key=value` pairs separated by blanks."""
-    words = [] if variant.strip() == "base" else variant.split()
+    words = [] if variant.strip() == "base" else variant.split() or [""]
     return read_pairs(words, f"{place} variant {shown(repr(variant))}")
 
 

@@ -1,26 +1,29 @@
 """The types of the configuration's keys: their limits, how a value that comes as text is read, the messages for what
 does not fit."""
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 
 def _number(value: object) -> object:
-    """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head."""
+    """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head. 1e3 is 1000."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not a truth value")
-    return value
+    is_power = isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]*)?[eE]\+?[0-9]+", value)
+    return float(value) if is_power else value  # type: ignore[arg-type]
 
 
 def _flag(value: object) -> bool:
     """Read a truth value as YAML, Python and W&B's agent spell it, and no number or other word."""
-    if str(value).lower() not in ("true", "false"):
+    word = str(value).lower()
+    if word not in ("true", "false", "yes", "no", "on", "off"):
         raise ValueError("must be True or False")
-    return str(value).lower() == "true"
+    return word in ("true", "yes", "on")
 
 
 def _multiplier(value: object) -> object:
@@ -69,7 +72,8 @@ Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
 CountOrNone = Annotated[Count | None, OrNone]
 Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
 Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
-Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
+NotMinusZero = AfterValidator(abs)  # of a number from 0: -0.0 would make another trial
+Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool, NotMinusZero]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
 Ratio = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
