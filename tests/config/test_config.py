@@ -155,7 +155,7 @@ WRONG = {
     "optim.eps": ["nan", "inf", float("inf")],
     "decode.alpha": [float("nan")],
     "trainer.precision": ["64"],
-    "trainer.tokenised_bleu": ["yes", 1, None],
+    "trainer.tokenised_bleu": ["maybe", 1, None],
     "data.path": [""],
     "data.name": ["a/b"],
     "data.vocab_size": [2_000_000],

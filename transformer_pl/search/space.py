@@ -1,9 +1,8 @@
 """The sweep file of a search: its fixed keys, its space, its goals."""
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +15,7 @@ from transformer_pl.config import Config, is_known_key, nominal_sizes, not_paper
 from transformer_pl.config.components import default_options
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
-from transformer_pl.config.types import Count, NoBool, constraint_of
+from transformer_pl.config.types import LARGEST, Count, NoBool, constraint_of
 from transformer_pl.plan.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
@@ -201,15 +200,15 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
         forms = "value alone, values alone, or min and max, perhaps with q"
         raise ValueError(f"must have {forms}, and no distribution or one that fits; Optuna has nothing else")
     numbers = [parameter.get(key, 1) for key in ("min", "max", "q")]
-    if not all(type(number) in (int, float) and abs(number) < math.inf for number in numbers):
-        raise ValueError("min, max and q must be finite numbers")
+    if not all(type(number) in (int, float) and abs(number) <= LARGEST for number in numbers):
+        raise ValueError(f"min, max and q must be numbers up to {LARGEST:,}")
     low, high, q = (int(one) if name == "int_uniform" and one == int(one) else one for one in numbers)
     is_whole = all(isinstance(number, int) for number in (low, high, q))
     kind = name or ("int_uniform" if is_whole else "q_uniform" if "q" in form else "uniform")
     if kind == "int_uniform" and not is_whole:
         raise ValueError("int_uniform must have whole numbers")
     if kind in ("int_uniform", "q_uniform"):
-        if q <= 0 or (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(q)):
+        if q <= 0 or (Fraction(str(high)) - Fraction(str(low))) % Fraction(str(q)):
             raise ValueError(f"max must be min and some times q, but q is {q}; change one of them")
         return IntDistribution(low, high, step=q) if is_whole else FloatDistribution(low, high, step=q)
     if kind not in ("uniform", "log_uniform_values") or "q" in form:
