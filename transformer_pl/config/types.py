@@ -46,7 +46,7 @@ TEXT = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no path has a NUL, and an end of line brea
 PLAIN = r"\w[\w.+-]*"  # becomes a folder below another, so it must not lead out of it
 PLAIN_NAME, DATASET, REVISION = rf"^{PLAIN}$", rf"^{PLAIN}(/{PLAIN})?$", rf"^{PLAIN}(/{PLAIN})*$"
 FORMS = {
-    CLASS_PATH: "the import path of a class, such as ablations.learned_position.LearnedPosition",
+    CLASS_PATH: "the import path of a class",
     TEXT: "text without control characters",
     PLAIN_NAME: "a short name of letters, digits and . _ + -",
     DATASET: "NAME or OWNER/NAME, of letters, digits and . _ + -",

@@ -207,9 +207,14 @@ class _RowReader:
             self.errors += error.messages
             return None, {}
         config, mistakes = read_levels([self.scale, *levels])
-        mistakes += [f"{self.path}: {mistake}" for mistake in mistakes_of_parts(config)]
+        mistakes += [f"{self._origin(mistake)}: {mistake}" for mistake in mistakes_of_parts(config)]
         self.errors += mistakes
         return None if mistakes else config, {key: value for key, (value, _) in merge(levels).items()}
+
+    def _origin(self, mistake: str) -> str:
+        """Where a mistake comes from that begins with a key, such as `model.ffn = a.B: ...`."""
+        slot = mistake.partition(" = ")[0]
+        return "--set" if any(f"{key}.".startswith(f"{slot}.") for key in self.sets) else str(self.path)
 
     def _mixed(self, rows: Sequence[Row]) -> Iterator[str]:
         """Error messages for rows that one table cannot hold, or with which FLOPs cannot be matched."""
