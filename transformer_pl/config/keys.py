@@ -22,6 +22,7 @@ from transformer_pl.config.types import (
     Natural,
     NoBool,
     NotMinusZero,
+    OnOrOff,
     OrNone,
     Positive,
     Processes,
@@ -224,7 +225,7 @@ class Trainer(Section):
     accumulate: Count = Field(
         default=1, description="gradient accumulation steps: micro-batches that a global batch is split into"
     )
-    compile: Literal["auto", "on", "off"] = Field(
+    compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
         default="off",
         description="compile the layers with torch.compile for training; auto: on a GPU, "
         "but not with fsdp2 or bf16-master",

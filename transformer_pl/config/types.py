@@ -26,6 +26,11 @@ def _flag(value: object) -> bool:
     return word in ("true", "yes", "on")
 
 
+def _on_or_off(value: object) -> object:
+    """Read what YAML 1.1, which W&B reads, makes of `on` and `off`."""
+    return {"True": "on", "False": "off"}.get(str(value), value)
+
+
 def _multiplier(value: object) -> object:
     """Read `1/2` as well as `0.5`."""
     if not isinstance(value, str) or "/" not in value:
@@ -68,6 +73,7 @@ LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it num
 
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
 OrNone = BeforeValidator(_none_from_text)
+OnOrOff = BeforeValidator(_on_or_off)
 Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
 CountOrNone = Annotated[Count | None, OrNone]
 Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
