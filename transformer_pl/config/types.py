@@ -64,6 +64,8 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
     kind, context = mistake["type"], mistake.get("ctx", {})
     if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
         return f"must be {FORMS[context['pattern']]}"
+    if kind == "string_type":
+        return "must be text; write it in quotes"
     if kind == "value_error":
         return str(context["error"])
     return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to parse")[0]

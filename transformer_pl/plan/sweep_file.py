@@ -117,7 +117,7 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
     for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
-            errors.append(f"{path}: {key} = {shown(name)}: must be text")
+            errors.append(f"{path}: {key} = {shown(name)}: must be text; write it in quotes")
         elif rule := broken_name_rule(name, refused_by_wandb):
             errors.append(f"{path}: {key} = {shown(repr(name))}: {rule}; choose another")
     return errors
