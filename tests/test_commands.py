@@ -55,6 +55,11 @@ def test_every_command_tells_the_version(name, capsys):
 # The console command
 
 
+def test_a_sweep_file_in_the_place_of_a_command_is_answered_with_the_command():
+    with pytest.raises(InputError, match=r"transformer-pl sweep my/x\.yaml"):
+        console.explain(["my/x.yaml"])
+
+
 def test_the_console_command_explains_every_command(capsys):
     assert console.COMMANDS.keys() == MODULES.keys()
     with pytest.raises(SystemExit):

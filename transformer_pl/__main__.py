@@ -44,6 +44,8 @@ def explain(argv: list[str]) -> int:
         description="Ablation studies of the Transformer, from a sweep file to a table beside the paper's.",
         epilog=HELP.format(commands="\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())),
     )
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        parser.error(f"{argv[0]} is no command; did you mean transformer-pl sweep {argv[0]}?")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     parser.parse_args(argv[:1] or ["--help"])
     return 0

@@ -91,6 +91,10 @@ class Task(ABC):
         """The name of the measure of a few sentences during training (`trainer.val_sample`)."""
         return f"val/{self.measure.name}_sample"
 
+    def scoring(self, data: Data) -> str:
+        """What the measure is, for the plan: where it depends on the dataset, more than `described`."""
+        return self.described
+
     def sides(self, data: Data) -> tuple[str, str]:
         """What people call source and target."""
         return data.source, data.target

@@ -131,11 +131,17 @@ def test_a_config_is_frozen_and_strict():
         ("optim.duration", "3", 3.0),
         ("trainer.tokenised_bleu", "True", True),
         ("trainer.tokenised_bleu", "false", False),
+        ("trainer.tokenised_bleu", "off", False),
+        ("data.deduplicate", "yes", True),
+        ("trainer.compile", "on", "on"),
+        ("trainer.compile", "True", "on"),
+        ("optim.max_steps", "1e3", 1000),
+        ("model.p_drop", "-0.0", 0.0),
     ],
 )
 def test_text_is_read_by_the_declared_type(key, text, value):
     read = resolve([Level("here", {key: text})]).flat()[key]
-    assert read == value and type(read) is type(value)
+    assert repr(read) == repr(value)
 
 
 @pytest.mark.parametrize("value", [4, "x", 0.5, None, True, 1e-05, float(3)])
@@ -143,6 +149,35 @@ def test_what_python_spells_is_read_back(value):
     """The agent of W&B spells by `str`; an option of a component has no type here, but is read back as it was."""
     assert parse_scalar(str(value)) == value and type(parse_scalar(str(value))) is type(value)
     assert parse_scalar(value) is value
+
+
+YAML = {  # values as they stand in a file, and what they are
+    "on": "on",
+    "no": "no",
+    "Yes": "Yes",
+    "~": None,
+    "": None,
+    "Null": None,
+    "True": True,
+    "1e-9": 1e-9,
+    "1e3": 1000.0,
+    "-.5": -0.5,
+    "010": 10,
+    "0o17": 15,
+    "0x1F": 31,
+    "2:00:00": "2:00:00",
+    "2026-13-01": "2026-13-01",
+    "1_000": "1_000",
+    "'1e3'": "1e3",
+    ".inf": float("inf"),
+}
+
+
+@pytest.mark.parametrize(("text", "value"), YAML.items())
+def test_files_are_read_by_the_rules_of_yaml_1_2(tmp_path, text, value):
+    (tmp_path / "scale.yaml").write_text(f"base: &it {{key: {text}}}\nalso: {{<<: *it}}\n")
+    found = scale_level(str(tmp_path / "scale.yaml")).values
+    assert [repr(found[name]["key"]) for name in ("base", "also")] == [repr(value)] * 2
 
 
 WRONG = {
@@ -155,7 +190,7 @@ WRONG = {
     "optim.eps": ["nan", "inf", float("inf")],
     "decode.alpha": [float("nan")],
     "trainer.precision": ["64"],
-    "trainer.tokenised_bleu": ["yes", 1, None],
+    "trainer.tokenised_bleu": ["maybe", 1, None],
     "data.path": [""],
     "data.name": ["a/b"],
     "data.vocab_size": [2_000_000],

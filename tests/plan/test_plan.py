@@ -10,6 +10,7 @@ from helpers import ROOT, a_result, little_text
 from rich.console import Console
 
 from transformer_pl.config import effective_sizes, sizes
+from transformer_pl.plan.options import sweep_folder
 from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
@@ -180,3 +181,19 @@ def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     one.trial.make()
     one.trial.set_status("running")  # what has begun is not new
     assert not any("core revision" in line for line in printed(tmp_path, 200))
+
+
+def test_a_scale_of_one_s_own_is_known_by_its_content(tmp_path):
+    """Else an edited scale continues the study of the old one, and two files of one name share a table."""
+
+    def folder(scale, text="optim.max_steps: 10\n"):
+        path = tmp_path / scale
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        file = ROOT / "sweeps" / "table3_A.yaml"
+        return sweep_folder(read_sweep(file, str(path)), sweep.read_options([str(file)]))
+
+    first = folder("mine.yaml")
+    assert first == folder("mine.yaml", "# a comment\noptim.max_steps: 10\n") == folder("other/mine.yaml")
+    assert first != folder("mine.yaml", "optim.max_steps: 40\n") and first.name.startswith("table3-A@mine-")
+    assert folder("demo.yaml").name != "table3-A@demo"

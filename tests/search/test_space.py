@@ -41,6 +41,19 @@ def test_distributions_are_those_of_wandb(parameter):
         {"min": 3, "max": 1},
         {"distribution": "log_uniform_values", "min": 0.0, "max": 1.0},
         {"min": "a", "max": "b"},
+        {"min": 0.1, "max": float("inf")},
+        {"min": 0, "max": 10**400},
+        {"min": 0, "max": 10, "q": 3},
+        {"min": 0, "max": 10, "q": 0},
+        {"min": 0, "max": 1, "q": 0.5, "distribution": "int_uniform"},
+        {"min": 1.9, "max": 4000.7, "distribution": "int_uniform"},
+        {"min": 0.5, "max": 1.0, "q": 0.1, "distribution": "uniform"},
+        {"min": 0.5, "max": 1.0, "q": 0.1, "distribution": "log_uniform_values"},
+        {"values": [8, 4], "min": 1, "max": 3},
+        {"values": [8, 4], "q": 2},
+        {"values": [8, 4], "distribution": "constant"},
+        {"value": 8, "values": [8, 4]},
+        {"value": 8, "distribution": "uniform"},
         {"min": True, "max": 3},
     ],
     ids=str,
@@ -81,6 +94,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"space": {"variant": {"values": ["base", "model.hh=3"]}}}, "model.hh = 3"),
         ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3"),
         ({"space": {"model.d_ff": {"min": 64, "max": 4096.0}}}, "parameters.model.d_ff"),
+        ({"space": {"model.d_k": {"min": 16.0, "max": 64.0}}}, "parameters.model.d_k"),
         ({"space": {"data.path": {"values": [None, "x"]}}}, "parameters.data.path"),
         ({"method": "custom", "scheduler": "optuna"}, "scheduler = optuna"),
         ({"name": "../up"}, "name = '../up'"),
@@ -108,12 +122,17 @@ def test_options_and_widths_of_heads_can_be_drawn(window, tmp_path):
     assert drawn[0].identity == drawn[1].identity
 
 
-def test_numbers_that_yaml_takes_for_text_are_numbers():
-    search = search_of(
-        space={"optim.eps": {"values": ["1e-9", "1e-8"]}, "optim.lr_scale": {"min": "1e-1", "max": "1e0"}}
-    )
-    assert search.space["optim.eps"].choices == (1e-9, 1e-8)
-    assert (search.space["optim.lr_scale"].low, search.space["optim.lr_scale"].high) == (0.1, 1.0)
+@pytest.mark.parametrize(
+    ("parameter", "low", "high", "step"),
+    [
+        ({"min": 2, "max": 8, "q": 2}, 2, 8, 2),
+        ({"min": 0, "max": 0.4, "q": 0.1}, 0, 0.4, 0.1),
+        ({"min": 1e2, "max": 1e3, "distribution": "int_uniform"}, 100, 1000, 1),
+    ],
+)
+def test_a_range_has_its_ends_and_its_step(parameter, low, high, step):
+    found = distribution(parameter)
+    assert (found.low, found.high, found.step) == (low, high, step)
 
 
 @pytest.mark.parametrize(

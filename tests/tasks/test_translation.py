@@ -42,15 +42,27 @@ def test_the_score_of_a_set_equals_sacrebleu_s_bit_for_bit(length):
     assert found.signature == str(bleu.get_signature()) and len(found.statistics) == 40
 
 
-def test_a_language_without_blanks_between_words_has_its_tokeniser():
+@pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hans", "ZH-tw", "zho", "cmn_Hant", "chi"])
+def test_a_language_without_blanks_between_words_has_its_tokeniser(code):
     """Split at blanks, a Chinese sentence is one word."""
     references, hypotheses = ["一只黑狗在草地上跑。", "两个人在街上走路。"], ["一只黑狗在草地上跑。", "两个人在街上。"]
-    config = resolve([Level("test", {"data.target": "zh"})])
+    config = resolve([Level("test", {"data.target": code})])
     scores = Translation().score(hypotheses, references, config)
     chinese = sacrebleu.BLEU(trg_lang="zh")
     assert scores.metrics["bleu"] == chinese.corpus_score(hypotheses, [references]).score > 50
     assert scores.signature == str(chinese.get_signature())
     assert Translation().score(hypotheses, references, Config()).metrics["bleu"] == 0
+    assert Translation().scoring(config.data).endswith(" zh") and Translation().scoring(Data()).endswith(" 13a")
+
+
+@pytest.mark.parametrize(("code", "extra"), [("ja-JP", "ja"), ("jpn", "ja"), ("ko_KR", "ko"), ("kor", "ko")])
+def test_japanese_and_korean_need_their_tokenisers(code, extra):
+    try:
+        sacrebleu.BLEU(trg_lang=extra)
+    except RuntimeError:
+        assert f"sacrebleu[{extra}]" in mistake(None, target=code)
+    else:
+        assert extra in Translation().scoring(Data(target=code))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

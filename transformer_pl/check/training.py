@@ -14,16 +14,15 @@ VOCABULARY, STEPS = 40, 3
 
 def check_training(configs: Iterable[Config]) -> None:
     """Check what trains the models of these configs, where it is not the default. Raises one InputError for all."""
-    different = dict.fromkeys(config.optim.model_copy(update={"max_steps": config.steps}) for config in configs)
-    collect_errors(_check, (optim for optim in different if not_papers(optim)))
+    by_components: dict[str, list[Optim]] = {}  # those of the same components are checked in one child
+    for optim in dict.fromkeys(config.optim.model_copy(update={"max_steps": config.steps}) for config in configs):
+        names = ", ".join(f"optim.{slot} = {component.path}" for slot, component in not_papers(optim).items())
+        by_components.setdefault(names, []).append(optim)
+    collect_errors(lambda names: isolated(names, _train_each, by_components[names]), filter(None, by_components))
 
 
-def _check(optim: Optim) -> None:
-    isolated(_named(optim), _train, optim)
-
-
-def _named(optim: Optim) -> str:
-    return ", ".join(f"optim.{slot} = {component.path}" for slot, component in not_papers(optim).items())
+def _train_each(optims: Iterable[Optim]) -> None:
+    collect_errors(_train, optims)
 
 
 def _train(optim: Optim) -> None:

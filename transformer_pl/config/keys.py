@@ -22,6 +22,8 @@ from transformer_pl.config.types import (
     Multiplier,
     Natural,
     NoBool,
+    NotMinusZero,
+    OnOrOff,
     OrNone,
     Plugin,
     Plugins,
@@ -176,7 +178,7 @@ class Decode(Section):
     beam: Annotated[int, Field(ge=1, le=1000), NoBool] = Field(
         default=4, description="hypotheses per sentence (Section 6.1)"
     )
-    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool] = Field(
+    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool, NotMinusZero] = Field(
         default=0.6, description="length penalty (Section 6.1)"
     )
     extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = Field(
@@ -211,7 +213,7 @@ class Trainer(Section):
     accumulate: Count = Field(
         default=1, description="gradient accumulation steps: micro-batches that a global batch is split into"
     )
-    compile: Literal["auto", "on", "off"] = Field(
+    compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
         default="off",
         description="compile the layers with torch.compile for training; auto: on a GPU, "
         "but not with fsdp2 or bf16-master",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COMPONENTS, COUNTS, Config, is_known_key, unknown_key
+from transformer_pl.config import COMPONENTS, COUNTS, KEYS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import broken_constraints
 from transformer_pl.config.types import constraint_of
 from transformer_pl.runtime.errors import InputError, shown
@@ -88,7 +88,8 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
             for mistake in error.errors():
                 key = ".".join(str(name) for name in mistake["loc"][:2])
                 value, place = merged[key]
-                wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}"
+                example = f", such as {KEYS[key]}" if key in (*COMPONENTS, "data.task") else ""
+                wrong[key] = f"{place}: {key} = {shown(value)}: {constraint_of(mistake)}{example}"
 
 
 def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def scale_level(scale: str) -> Level:
 
 def parse_variant(variant: str, place: str) -> Level:
     """Read a variant: `base`, or `key=value` pairs separated by blanks."""
-    words = [] if variant.strip() == "base" else variant.split()
+    words = [] if variant.strip() == "base" else variant.split() or [""]
     return read_pairs(words, f"{place} variant {shown(repr(variant))}")
 
 

@@ -1,27 +1,35 @@
 """The types of the configuration's keys: their limits, how a value that comes as text is read, the messages for what
 does not fit."""
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 def _number(value: object) -> object:
-    """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head."""
+    """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head. 1e3 is 1000."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not a truth value")
-    return value
+    is_power = isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]*)?[eE]\+?[0-9]+", value)
+    return float(value) if is_power else value  # type: ignore[arg-type]
 
 
 def _flag(value: object) -> bool:
     """Read a truth value as YAML, Python and W&B's agent spell it, and no number or other word."""
-    if str(value).lower() not in ("true", "false"):
+    word = str(value).lower()
+    if word not in ("true", "false", "yes", "no", "on", "off"):
         raise ValueError("must be True or False")
-    return str(value).lower() == "true"
+    return word in ("true", "yes", "on")
+
+
+def _on_or_off(value: object) -> object:
+    """Read what YAML 1.1, which W&B reads, makes of `on` and `off`."""
+    return {"True": "on", "False": "off"}.get(str(value), value)
 
 
 def _multiplier(value: object) -> object:
@@ -44,7 +52,7 @@ TEXT = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no path has a NUL, and an end of line brea
 PLAIN = r"\w[\w.+-]*"  # becomes a folder below another, so it must not lead out of it
 PLAIN_NAME, DATASET, REVISION = rf"^{PLAIN}$", rf"^{PLAIN}(/{PLAIN})?$", rf"^{PLAIN}(/{PLAIN})*$"
 FORMS = {
-    CLASS_PATH: "the import path of a class, such as ablations.learned_position.LearnedPosition",
+    CLASS_PATH: "the import path of a class",
     TEXT: "text without control characters",
     PLAIN_NAME: "a short name of letters, digits and . _ + -",
     DATASET: "NAME or OWNER/NAME, of letters, digits and . _ + -",
@@ -57,6 +65,8 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
     kind, context = mistake["type"], mistake.get("ctx", {})
     if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
         return f"must be {FORMS[context['pattern']]}"
+    if kind == "string_type":
+        return "must be text; write it in quotes"
     if kind == "value_error":
         return str(context["error"])
     return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to parse")[0]
@@ -66,11 +76,13 @@ LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it num
 
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
 OrNone = BeforeValidator(_none_from_text)
+OnOrOff = BeforeValidator(_on_or_off)
 Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
 CountOrNone = Annotated[Count | None, OrNone]
 Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
 Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
-Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool]
+NotMinusZero = AfterValidator(abs)  # of a number from 0: -0.0 would make another trial
+Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool, NotMinusZero]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
 Ratio = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]

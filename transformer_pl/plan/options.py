@@ -2,13 +2,14 @@
 
 import argparse
 import hashlib
+import json
 import os
 import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config.levels import DEFAULT_SCALE, read_pairs, scale_names
+from transformer_pl.config.levels import DEFAULT_SCALE, read_pairs, scale_level, scale_names
 from transformer_pl.runtime.command_line import (
     CommandParser,
     Options,
@@ -21,7 +22,7 @@ from transformer_pl.runtime.command_line import (
     whole_numbers,
 )
 from transformer_pl.runtime.errors import suggestion
-from transformer_pl.trials.runs_folder import as_folder, sweep_title
+from transformer_pl.trials.runs_folder import as_folder
 
 BUDGET = 8  # tries per row of --retune
 PACKAGE = Path(__file__).parents[1]
@@ -71,9 +72,10 @@ def complete_sweep_options(options: argparse.Namespace) -> None:
 
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
-    """`runs/sweeps/<name>@<scale>`; --set and --retune make another table, so they add a short hash."""
-    name = as_folder(sweep_title(sweep.name, sweep.scale))
-    if differs := other_table(options):
+    """`runs/sweeps/<name>@<scale>`; --set, --retune and a scale of one's own make another table: they add a hash."""
+    name, own = as_folder(f"{sweep.name}@{Path(sweep.scale).stem}"), sweep.scale not in scale_names()
+    differs = other_table(options) + (json.dumps(scale_level(sweep.scale).values, default=str) if own else "")
+    if differs:
         name += "-" + hashlib.sha256(differs.encode()).hexdigest()[:6]
     return options.runs / "sweeps" / name
 

@@ -7,24 +7,25 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, Config, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, Config, Sizes, effective_sizes, nominal_sizes, sizes
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.runtime.errors import collect_errors
+from transformer_pl.runtime.errors import collect_errors, shown
 from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.task import Corpus, open_corpus
-from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_cost
+from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.trial import Trial
-from transformer_pl.trials.trial_run import identify
+from transformer_pl.trials.trial_run import code_digests, identify
 from transformer_pl.trials.why_new import reasons_by_names
 
 SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of others
@@ -61,21 +62,30 @@ class Plan(NamedTuple):
 def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
     """The sweep's trials in order. Raises an InputError where a dataset cannot be found."""
     corpora = collect_errors(open_corpus, dict.fromkeys(config.data for config in sweep.configs))
+    digests = cache(code_digests)
     return [
-        plan_trial(index, row.name, config, row.keys, sweep.scale, runs, corpora[config.data])
+        plan_trial(index, row.name, config, row.keys, sweep.scale, runs, corpora[config.data], digests)
         for index, row in enumerate(sweep.rows)
         for config in row.configs
     ]
 
 
 def plan_trial(
-    row: int, row_name: str, config: Config, keys: Mapping[str, Any], scale: str, runs: Path, corpus: Corpus
+    row: int,
+    row_name: str,
+    config: Config,
+    keys: Mapping[str, Any],
+    scale: str,
+    runs: Path,
+    corpus: Corpus,
+    digests: Callable[..., dict[str, str]] = code_digests,
 ) -> PlannedTrial:
     """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared dataset.
 
-    row_name: what differs from base. keys: the arguments of `train`, beside the scale and the seed.
+    row_name: what differs from base. keys: the arguments of `train`, beside the scale and the seed. digests: of code,
+    as for `identify`.
     """
-    identity, trial = identify(config, corpus, runs, row_name)
+    identity, trial = identify(config, corpus, runs, row_name, digests)
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
     options = [f"--{key}={json.dumps(v) if isinstance(v, list | dict) else v}" for key, v in keys.items()]
     argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
@@ -96,17 +106,22 @@ def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str,
         if result["steps"] >= SHORT:
             rates.setdefault(_of_the_speed(result["config"]), []).append(result["wall_s"] / result["flops"])
     first_of_row = {trial.row: trial for trial in reversed(planned)}
-    return collect_errors(lambda row: _estimate(first_of_row[row], rates), sorted(first_of_row))
+    costs = training_costs([_training(one.config, one.prepared) for one in first_of_row.values()])
+    estimates = {}
+    for (row, one), cost in zip(first_of_row.items(), costs, strict=True):
+        known = rates.get(_of_the_speed(one.config.flat()))
+        seconds = statistics.median(known) * cost.flops if known else None
+        estimates[row] = CostEstimate(cost, not one.prepared.is_counted(), seconds)
+    return estimates
 
 
-def _estimate(planned: PlannedTrial, rates: Mapping[str, list[float]]) -> CostEstimate:
-    config, dataset = planned.config, planned.prepared
-    assumed, sides = not dataset.is_counted(), ("source", "target")
-    lengths = [ASSUMED_LENGTH if assumed else dataset.mean_length("train", side) for side in sides]
+def _training(config: Config, dataset: Prepared) -> tuple[Sizes, int, int, float, float]:
+    """What `training_costs` reads."""
+    source, target = (
+        dataset.mean_length("train", side) if dataset.is_counted() else ASSUMED_LENGTH for side in ("source", "target")
+    )
     model = sizes(config.model, config.data.vocab_size)
-    cost = training_cost(model, config.steps, config.data.batch_tokens, *lengths)
-    known = rates.get(_of_the_speed(config.flat()))
-    return CostEstimate(cost, assumed, statistics.median(known) * cost.flops if known else None)
+    return model, config.steps, config.data.batch_tokens, source, target
 
 
 def _of_the_speed(config: Mapping[str, Any]) -> str:
@@ -155,7 +170,7 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
     new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}
     runs = trials[0].trial.folder.parents[1]
     for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
-        say(console, f"to be trained, because a finished trial differs ({reason}): {', '.join(names)}")
+        say(console, f"to be trained, because a finished trial differs ({reason}): {shown(', '.join(names))}")
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
 

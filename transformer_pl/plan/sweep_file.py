@@ -117,7 +117,7 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
     for key, name, refused_by_wandb in names:
         if not isinstance(name, str):
-            errors.append(f"{path}: {key} = {shown(name)}: must be text")
+            errors.append(f"{path}: {key} = {shown(name)}: must be text; write it in quotes")
         elif rule := broken_name_rule(name, refused_by_wandb):
             errors.append(f"{path}: {key} = {shown(repr(name))}: {rule}; choose another")
     return errors
@@ -208,9 +208,14 @@ class _RowReader:
             self.errors += error.messages
             return None, {}
         config, mistakes = read_levels([self.scale, *levels])
-        mistakes += [f"{self.path}: {mistake}" for mistake in mistakes_of_parts(config)]
+        mistakes += [f"{self._origin(mistake)}: {mistake}" for mistake in mistakes_of_parts(config)]
         self.errors += mistakes
         return None if mistakes else config, {key: value for key, (value, _) in merge(levels).items()}
+
+    def _origin(self, mistake: str) -> str:
+        """Where a mistake comes from that begins with a key, such as `model.ffn = a.B: ...`."""
+        slot = mistake.partition(" = ")[0]
+        return "--set" if any(f"{key}.".startswith(f"{slot}.") for key in self.sets) else str(self.path)
 
     def _mixed(self, rows: Sequence[Row]) -> Iterator[str]:
         """Error messages for rows that one table cannot hold, or with which FLOPs cannot be matched."""

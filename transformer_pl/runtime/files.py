@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import tempfile
 import zlib
@@ -15,6 +16,13 @@ import yaml
 from transformer_pl.runtime.errors import InputError, shown, warn
 
 MERGE = "tag:yaml.org,2002:merge"  # the key `<<`, which takes the keys of other mappings
+CORE_RULES = (  # of YAML 1.2, and `<<`: what is not text. PyYAML's are of 1.1: `on` and `no` are booleans, 1e-4 is text
+    ("merge", "<<$"),
+    ("null", "(~|null|Null|NULL|)$"),
+    ("bool", "(true|True|TRUE|false|False|FALSE)$"),
+    ("int", "([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"),
+    ("float", r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
+)
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
 
 
@@ -93,7 +101,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A YAML reader that refuses a key set twice, where plain YAML silently takes the last value."""
+    """YAML by CORE_RULES. A key that is set twice is refused, where plain YAML silently takes the last value."""
+
+    yaml_implicit_resolvers = {None: [(f"tag:yaml.org,2002:{tag}", re.compile(form)) for tag, form in CORE_RULES]}
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -109,6 +119,11 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
 
+_StrictLoader.add_constructor(
+    "tag:yaml.org,2002:int", lambda _, node: int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10)
+)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known."""
     try:
@@ -118,7 +133,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: {error.problem}; correct the YAML") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, the date 2026-13-01
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, 5,000 digits
         raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; correct it") from None
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,10 +11,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, Field, ValidationError
 
-from transformer_pl.config import KEYS, Config, is_known_key, nominal_sizes, not_papers, unknown_key
+from transformer_pl.config import Config, is_known_key, nominal_sizes, not_papers, unknown_key
 from transformer_pl.config.components import default_options
-from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_scalar, resolve, scale_level, type_errors
-from transformer_pl.config.types import Count, NoBool, constraint_of
+from transformer_pl.config.help import key_schemas
+from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
+from transformer_pl.config.types import LARGEST, Count, NoBool, constraint_of
 from transformer_pl.plan.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
@@ -168,17 +170,13 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         raise ValueError(unknown_key(str(key)))
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-    if type(KEYS.get(key)) in (int, float):  # YAML takes some numbers for text, such as 1e-4
-        parameter = {
-            name: list(map(parse_scalar, value)) if isinstance(value, list) else parse_scalar(value)
-            for name, value in parameter.items()
-        }
     values = distribution(parameter)
     choices = _choices_or_ends(values)
     is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
     if len(choices) > 1 and (key in ("scale", "seed") or is_text):
         raise ValueError("must be one value in a search")
-    if isinstance(KEYS.get(key), int) and isinstance(values, FloatDistribution):
+    kinds = {form.get("type") for schema in [key_schemas().get(key, {})] for form in schema.get("anyOf", [schema])}
+    if "integer" in kinds and isinstance(values, FloatDistribution):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
     if len(choices) > 1 and isinstance(values, CategoricalDistribution):  # a wrong end of a range is infeasible
         levels = [level for choice in choices for level in row_levels(path, {key: choice}, {})]
@@ -192,24 +190,31 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
 
     Raises a ValueError or TypeError with the constraint that the parameter breaks.
     """
-    if unknown := parameter.keys() - {"distribution", "min", "max", "q", "value", "values"}:
-        raise ValueError(f"{', '.join(sorted(unknown))}: Optuna has nothing like it; use min, max and q, or values")
-    name = parameter.get("distribution")
-    if "value" in parameter or ("values" in parameter and name in (None, "categorical", "constant")):
-        values = [parameter["value"]] if "value" in parameter else list(parameter["values"])
+    name, form = parameter.get("distribution"), parameter.keys() - {"distribution"}
+    if (form, name) in (({"value"}, None), ({"value"}, "constant"), ({"values"}, None), ({"values"}, "categorical")):
+        values = [parameter["value"]] if "value" in form else list(parameter["values"])
         if any(not isinstance(value, str | int | float | None) for value in values):
             raise ValueError("each value must be a number, text, true, false or null")
         return CategoricalDistribution(values)
-    low, high, q = parameter.get("min", ""), parameter.get("max", ""), parameter.get("q", 1)
-    if not all(type(number) in (int, float) for number in (low, high, q)):
-        raise ValueError("must have value, values, or numbers as min and max")
-    are_whole = isinstance(low, int) and isinstance(high, int)
-    kind = name or ("int_uniform" if are_whole else "uniform")
-    if kind == "int_uniform" or (kind == "q_uniform" and are_whole and isinstance(q, int)):
-        return IntDistribution(int(low), int(high), step=q)
-    if kind in ("uniform", "q_uniform", "log_uniform_values"):
-        return FloatDistribution(low, high, log=kind == "log_uniform_values", step=q if kind == "q_uniform" else None)
-    raise ValueError(f"distribution {name}: Optuna has nothing like it; use uniform or log_uniform_values")
+    if not {"min", "max"} <= form <= {"min", "max", "q"}:
+        forms = "value alone, values alone, or min and max, perhaps with q"
+        raise ValueError(f"must have {forms}, and no distribution or one that fits; Optuna has nothing else")
+    numbers = [parameter.get(key, 1) for key in ("min", "max", "q")]
+    if not all(type(number) in (int, float) and abs(number) <= LARGEST for number in numbers):
+        raise ValueError(f"min, max and q must be numbers up to {LARGEST:,}")
+    low, high, q = (int(one) if name == "int_uniform" and one == int(one) else one for one in numbers)
+    is_whole = all(isinstance(number, int) for number in (low, high, q))
+    kind = name or ("int_uniform" if is_whole else "q_uniform" if "q" in form else "uniform")
+    if kind == "int_uniform" and not is_whole:
+        raise ValueError("int_uniform must have whole numbers")
+    if kind in ("int_uniform", "q_uniform"):
+        if q <= 0 or (Fraction(str(high)) - Fraction(str(low))) % Fraction(str(q)):
+            raise ValueError(f"max must be min and some times q, but q is {q}; change one of them")
+        return IntDistribution(low, high, step=q) if is_whole else FloatDistribution(low, high, step=q)
+    if kind not in ("uniform", "log_uniform_values") or "q" in form:
+        with_q = " with q" if "q" in form else ""
+        raise ValueError(f"Optuna has no distribution {kind}{with_q}; use uniform, log_uniform_values or q_uniform")
+    return FloatDistribution(low, high, log=kind == "log_uniform_values")
 
 
 def _choices_or_ends(distribution: Distribution) -> tuple[Any, ...]:

@@ -83,8 +83,6 @@ def read_options(path: Path | None) -> dict[str, str]:
     for key, value in (read_yaml(path) if path else {}).items():
         if key in OURS:
             mistakes.append(f"{path}: {key} = {shown(value)}: is set by the sweep itself; leave it out")
-        elif key == "time" and not isinstance(value, str):  # YAML reads 2:00:00 as 7200
-            mistakes.append(f'{path}: time = {shown(value)}: must be in quotes, such as "2:00:00"; add them')
         elif not re.fullmatch(r"[a-z-]+", str(key)) or not re.fullmatch(r"\S+", str(value)):
             mistakes.append(f"{path}: {key} = {shown(value)}: must be an option of sbatch with a plain value; fix it")
         else:

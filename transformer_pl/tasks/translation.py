@@ -14,6 +14,22 @@ from transformer_pl.data.hub import hub_corpus
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus, Measure, Scores, Task
 
+TOKENISERS = {  # sacreBLEU's, by the language's code
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+}
+
+
+def primary(language: str) -> str:
+    """The language of a code that may name a region or a script, too: `zh` of zh-CN and zh_Hans."""
+    return re.split("[-_]", language.lower())[0]
+
+
+def tokeniser(language: str) -> str:
+    """The tokeniser by which sacreBLEU splits a language."""
+    return TOKENISERS.get(primary(language), "13a")
+
 
 def bleu(sums: np.ndarray) -> np.ndarray:
     """BLEU from 0 to 100 (Papineni et al. 2002) of many sets at once: sacreBLEU's, with smoothing `exp`.
@@ -46,36 +62,38 @@ class Translation(Task):
             raise InputError(
                 f"data.source = {data.source}: must differ from data.target, but does not; set one of them"
             )
-        if data.target in ("ja", "ko"):
+        if (name := tokeniser(data.target)).endswith("mecab"):
             from sacrebleu.metrics import BLEU
 
             try:
-                BLEU(trg_lang=data.target)
+                BLEU(tokenize=name)
             except RuntimeError:
                 raise InputError(
                     f"data.target = {data.target}: BLEU of this language must have its tokeniser, which is not "
-                    f"installed; run `pip install -c constraints.txt 'sacrebleu[{data.target}]'`"
+                    f"installed; run `pip install -c constraints.txt 'sacrebleu[{name[:2]}]'`"
                 ) from None
         if data.path is not None:
             return folder_corpus(data.path, data)
         return _synthetic(data) if data.hub is None else hub_corpus(data)
 
+    def scoring(self, data: Data) -> str:
+        return f"{self.described} with the tokeniser {tokeniser(data.target)}"
+
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         """BLEU and chrF; also the paper's BLEU, where `trainer.tokenised_bleu` asks for it.
 
-        sacreBLEU splits Chinese (`zh`), Japanese (`ja`) and Korean (`ko`), which have no blanks between words, by
-        tokenisers of their own, and all other languages alike (`13a`).
+        sacreBLEU splits Chinese, Japanese and Korean by tokenisers of their own, and all other languages alike.
         """
         from sacrebleu.metrics import BLEU, CHRF
 
-        metric = BLEU(trg_lang=config.data.target)
+        metric = BLEU(tokenize=tokeniser(config.data.target))
         each = [metric.corpus_score([h], [[r]]) for h, r in zip(hypotheses, references, strict=True)]
         statistics = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in each]
         sums = np.sum(statistics, axis=0).tolist()
         whole = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp")  # metric.corpus_score
         metrics = {"bleu": whole.score, "chrf": CHRF().corpus_score(hypotheses, [references]).score}
         if config.trainer.tokenised_bleu:
-            metrics["bleu_tokenised"] = tokenised_bleu(hypotheses, references, config.data.target)
+            metrics["bleu_tokenised"] = tokenised_bleu(hypotheses, references, primary(config.data.target))
         return Scores(metrics, statistics, str(metric.get_signature()))
 
 

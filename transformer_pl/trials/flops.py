@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from transformer_pl.config import Sizes, not_papers
+from transformer_pl.config import Sizes
 from transformer_pl.config.components import component_names
 from transformer_pl.runtime.isolated import isolated
 
@@ -20,25 +20,44 @@ class Cost(NamedTuple):
 
 
 def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
-    """The cost of a forward pass over `sentences` pairs of `source` and `target` tokens each.
+    """The cost of a forward pass over `sentences` pairs of `source` and `target` tokens each; see `forward_costs`."""
+    return forward_costs([(config, sentences, source, target)])[0]
+
+
+def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
+    """The costs of forward passes, each with the arguments of `forward_cost`.
 
     Only matrix products are counted. Where every component is the paper's, a formula gives the cost, without torch.
-    Other models make a dry run and are counted on the meta device. Raises an InputError that names a component which
-    does not run.
+    Other models make a dry run and are counted on the meta device, those of the same components in one child process.
+    Raises an InputError that names a component which does not run.
     """
-    if not not_papers(config):
-        return _cost_by_formula(config, sentences, source, target)
-    return isolated(component_names(config), _counted_cost, config, sentences, source, target)
+    by_components: dict[str, list[tuple[Sizes, int, int, int]]] = {}
+    for one in dict.fromkeys(passes):
+        by_components.setdefault(component_names(one[0]), []).append(one)
+    papers = by_components.pop("", [])
+    known = {one: _cost_by_formula(*one) for one in papers}
+    for names, own in by_components.items():
+        known |= zip(own, isolated(names, _counted_costs, own), strict=True)
+    return [known[one] for one in passes]
+
+
+def training_costs(trainings: Sequence[tuple[Sizes, int, int, float, float]]) -> list[Cost]:
+    """The costs of trainings: each has `steps` batches, with `batch_tokens` tokens per language.
+
+    trainings: model, steps, batch_tokens, and the mean tokens per sentence of source and target, which are rounded. A
+    backward pass costs two forward passes.
+    """
+    lengths = [(max(1, round(source)), max(1, round(target))) for *_, source, target in trainings]
+    forward = forward_costs([(one[0], 1, *pair) for one, pair in zip(trainings, lengths, strict=True)])
+    return [
+        Cost(cost.params, 3 * steps * cost.flops * batch_tokens / max(pair))
+        for (_, steps, batch_tokens, *_), pair, cost in zip(trainings, lengths, forward, strict=True)
+    ]
 
 
 def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
-    """The cost of a training of `steps` batches, each with `batch_tokens` tokens per language.
-
-    source and target: mean tokens per sentence, which are rounded. A backward pass costs two forward passes.
-    """
-    lengths = max(1, round(source)), max(1, round(target))
-    params, forward = forward_cost(config, 1, *lengths)
-    return Cost(params, 3 * steps * forward * batch_tokens / max(lengths))
+    """The cost of one training; see `training_costs`."""
+    return training_costs([(config, steps, batch_tokens, source, target)])[0]
 
 
 def short_number(number: float, digits: int = 3) -> str:
@@ -74,6 +93,10 @@ def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     decoder_layer = Lt * (attention + ffn + query_output) + Ls * keys_values + (Lt * Lt + Lt * Ls) * products
     layers = c.N_encoder * encoder_layer + c.N_decoder * decoder_layer
     return Cost(params, 2 * B * (layers + Lt * c.d_model * c.vocab_size))
+
+
+def _counted_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
+    return [_counted_cost(*one) for one in passes]
 
 
 def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:

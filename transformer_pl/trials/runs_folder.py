@@ -22,11 +22,6 @@ def as_folder(name: str) -> str:
     return folder if folder == name else f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
-def sweep_title(name: str, scale: str) -> str:
-    """The name of a sweep's folder, such as `table3-A@demo`."""
-    return f"{name}@{Path(scale).stem}"
-
-
 def trained_config(result: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
     """The config that a finished trial was trained with; `changes` of the command line over it.
 

@@ -1,10 +1,11 @@
 """One trial that a command trains: its config, its identity, and where it lies on disk."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import Config, effective_sizes, replaced
+from transformer_pl.config import Component, Config, Data, effective_sizes, replaced
 from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
 from transformer_pl.runtime.environment import sweep_of_this_process
@@ -13,14 +14,21 @@ from transformer_pl.trials.identity import Identity, identity, result_plugins
 from transformer_pl.trials.trial import Trial, trial_folder
 
 
-def identify(config: Config, corpus: Corpus, runs: Path, row: str) -> tuple[Identity, Trial]:
+def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> dict[str, str]:
+    """Digests of the code that is not the core's: of components, by their keys, and of the data's."""
+    return source_digests(dict(components)) | tokenizer_digest(data) | task_digest(data)
+
+
+def identify(
+    config: Config, corpus: Corpus, runs: Path, row: str, digests: Callable[..., dict[str, str]] = code_digests
+) -> tuple[Identity, Trial]:
     """The identity of a config on a corpus, and its trial: equal identities share one folder.
 
-    row: what differs from base, for the name of a new folder.
+    row: what differs from base, for the name of a new folder. digests: `code_digests`, or a cache of it.
     """
     plugins = {one.path: one for plugins in result_plugins(config).values() for one in plugins}
-    own = source_digests(replaced(config) | plugins) | tokenizer_digest(config.data) | task_digest(config.data)
-    its = identity(config, corpus.fingerprint, own)
+    components = replaced(config) | plugins
+    its = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
     return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
 
 
