@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
-from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
@@ -16,6 +16,7 @@ from transformer_pl.config import Config
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine
+from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import Checkpoints
 from transformer_pl.train.logger import TrialLogger
@@ -42,6 +43,7 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> float:
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
     trainer = build_trainer(config, [logger], [checkpoints])
     newest, step = checkpoints.newest()
+    os.environ[RANKS_OF] = run.identity.trial  # for the processes that Lightning starts
     logger.start(step)
     trainer.fit(module, data, ckpt_path=newest, weights_only=True)
     weights = module.weights()
@@ -53,9 +55,14 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> float:
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
     """Lightning's trainer for a config.
 
-    Under SLURM, Lightning would requeue the job itself, with a checkpoint in the working folder.
+    Who has started the processes is what `devices.join_world` found. Lightning would believe other variables, too; and
+    under SLURM it would requeue the job itself, with a checkpoint in the working folder.
     """
-    plugins: list[Any] = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    plugins: list[Any] = [LightningEnvironment()]
+    if devices.TORCHRUN in os.environ:
+        plugins = [TorchElasticEnvironment()]
+    elif devices.STEP in os.environ:
+        plugins = [SLURMEnvironment(auto_requeue=False)]
     precision = config.trainer.precision
     if precision == "bf16-master":
         plugins.append(MasterWeights())

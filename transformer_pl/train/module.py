@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -116,7 +117,8 @@ class TransformerModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         if self.global_rank:  # dropout differs from rank to rank, after all have built the same weights
-            torch.manual_seed(self.config.seed + self.global_rank)
+            pair = np.random.SeedSequence((self.config.seed, self.global_rank))
+            torch.manual_seed(int(pair.generate_state(1, np.uint64)[0]))
         self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
         self._clock = time.perf_counter()
 
@@ -137,6 +139,7 @@ class TransformerModule(L.LightningModule):
 
         Lightning calls it after every optimiser step, before a callback may save and stop: so no line is logged twice.
         """
+        lr, *_ = scheduler.get_last_lr()  # of the step that has ended, and of the first group of parameters
         scheduler.step()
         logs = self.trainer.global_step % self.config.trainer.log_every == 0
         loss, tokens, *others = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
@@ -145,7 +148,6 @@ class TransformerModule(L.LightningModule):
         if logs:
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
-            lr, *_ = scheduler.get_last_lr()  # of the first group of parameters
             auxiliary = {f"train/aux.{name}": sum_ / tokens for name, sum_ in zip(self._auxiliary, others, strict=True)}
             rate = tokens / self._seconds
             self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": rate} | auxiliary)
