@@ -25,6 +25,11 @@ from transformer_pl.train.evaluate import best_translations
 from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
 
 
+def seed_of_rank(seed: int, rank: int) -> int:
+    """The seed of dropout on a rank: another one for each pair, so that trials of other seeds share no masks."""
+    return int(np.random.SeedSequence((seed, rank)).generate_state(1, np.uint64)[0]) if rank else seed
+
+
 class TransformerModule(L.LightningModule):
     """A Transformer, its loss, its optimizer and schedule. Metrics go to the trainer's loggers."""
 
@@ -116,9 +121,8 @@ class TransformerModule(L.LightningModule):
         loss.backward()
 
     def on_train_start(self) -> None:
-        if self.global_rank:  # dropout differs from rank to rank, after all have built the same weights
-            pair = np.random.SeedSequence((self.config.seed, self.global_rank))
-            torch.manual_seed(int(pair.generate_state(1, np.uint64)[0]))
+        if self.global_rank:  # after all ranks have built the same weights
+            torch.manual_seed(seed_of_rank(self.config.seed, self.global_rank))
         self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
         self._clock = time.perf_counter()
 
