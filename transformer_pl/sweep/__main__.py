@@ -25,7 +25,7 @@ examples:
   python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
   python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   a real dataset, one trial at a time
 
-exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 the input is wrong, nothing started; 129, 130, 143 stopped
+exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 wrong input, nothing started; 129, 130, 143 stopped
 """
 
 
