@@ -9,6 +9,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.datamodule import DataModule
+from transformer_pl.runtime.signals import STOPPING
 from transformer_pl.train.fit import build_trainer
 from transformer_pl.train.module import TransformerModule
 
@@ -41,7 +42,7 @@ def fit(prepared, config, *callbacks, checkpoint=None, lines=None):
     """Train, from a checkpoint if there is one. Returns the module, and what was logged: also in `lines`."""
     torch.set_num_threads(1)
     L.seed_everything(config.seed, verbose=False)
-    handlers = [(signum, signal.getsignal(signum)) for signum in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [(signum, signal.getsignal(signum)) for signum in STOPPING]
     module, notes = TransformerModule(config, len(prepared.tokenizer)), Notes()
     if lines is not None:
         notes.lines = lines

@@ -80,6 +80,23 @@ def test_the_console_command_becomes_the_command(tmp_path):
     assert done.returncode == 2 and "mine.Mine" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("sweep smoke --plan >&-", 0),
+        ("sweep smoke --plan >&- 2>&-", 0),
+        ("sweep smoke --plan 2>&1 | true", 1),
+        ("sweep nosuch | true", 2),
+        ("sweep nosuch 2>&1 | true", 2),
+    ],
+)
+def test_an_output_that_nobody_reads_has_the_same_exit_code_and_no_traceback(tmp_path, words, code):
+    shell = f"{sys.executable} -m transformer_pl.{words}; echo ${{PIPESTATUS[0]}} > {tmp_path}/code"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (tmp_path / "code").read_text() == f"{code}\n" and "Traceback" not in done.stderr, done.stderr
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Sweep files by name
 

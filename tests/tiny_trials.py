@@ -33,7 +33,7 @@ TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
 @contextmanager
 def in_a_command() -> Iterator[None]:
     """As in a command's own process: its signal handlers. No W&B. What a command changes is as before afterwards."""
-    threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    threads, handlers = torch.get_num_threads(), {s: signal.getsignal(s) for s in signals.STOPPING}
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
         patch.setenv("WANDB_MODE", "disabled")
         signals.install_handler(signals.raise_stopped)

@@ -1,12 +1,16 @@
 """What this machine can train on, and what is refused because it cannot."""
 
 import itertools
+import os
 import sys
+from unittest import mock
 
 import lightning as L
 import pytest
 import tiny_trials
 import torch
+import yaml
+from helpers import command, little_text
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime import machine
@@ -116,12 +120,57 @@ def test_a_missing_gpu_is_one_mistake_of_the_input_and_starts_nothing(tmp_path, 
 
 
 def test_several_nodes_need_a_launcher_without_which_they_would_wait_for_each_other(tmp_path, monkeypatch):
-    for name in devices.LAUNCHER_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    for name in ("NODE_RANK", "OMPI_COMM_WORLD_SIZE"):  # their ranks are not known when the command begins
-        monkeypatch.setenv(name, "1")
+    for name in ("NODE_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):  # nothing has started other processes
+        monkeypatch.setenv(name, "2")
     with pytest.raises(InputError, match=r"trainer\.num_nodes = 2"):
         tiny_trials.train(tmp_path / "runs", {"trainer.num_nodes": 2})
     assert not (tmp_path / "runs" / "data").exists()
-    for name in devices.LAUNCHER_VARIABLES:
-        assert devices.accelerator(config(num_nodes=2).trainer, 0, {name: "1"}) == "cpu"
+
+
+STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
+STEP |= {"SLURM_PROCID": "3", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "LOCAL_RANK": "0"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "keys", "rank"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}, {}, None),
+        ({"LOCAL_RANK": "0"}, {"devices": 2}, None),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, {"devices": 2}, None),  # of sbatch, without a step
+        (STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}, {"devices": 2}, None),
+        (STEP, {}, None),  # independent trials
+        (STEP, {"devices": 2, "num_nodes": 2}, "3"),
+        (STEP, {"devices": 4}, "refused"),
+        (TORCHRUN, {"devices": 2, "num_nodes": 2}, "3"),
+        (TORCHRUN, {"devices": 2}, "refused"),
+        (TORCHRUN, {}, "refused"),
+        (TORCHRUN | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0"}, {"devices": 2}, None),
+    ],
+    ids=str,
+)
+def test_a_rank_is_believed_where_a_launcher_has_started_as_many_processes_as_are_asked_for(environment, keys, rank):
+    with mock.patch.dict(os.environ, environment | {"SLURM_CONF": "kept"}):
+        if rank == "refused":
+            with pytest.raises(InputError, match=r"trainer\.devices"):
+                devices.join_world(config(**keys).trainer)
+            return
+        devices.join_world(config(**keys).trainer)
+        assert os.environ.get("RANK") == rank and os.environ["SLURM_CONF"] == "kept"
+        assert rank or not environment.keys() & os.environ.keys()
+        if rank and "SLURM_PROCID" in environment:
+            assert (os.environ["SLURM_NTASKS"], os.environ["SLURM_NTASKS_PER_NODE"]) == ("4", "2")
+
+
+def test_a_rank_that_is_only_in_the_environment_changes_nothing(tmp_path):
+    """Neither of a trial nor of a sweep, whose trials have two processes each."""
+    text = little_text(tmp_path, 60, 8, 6)
+    keys = tiny_trials.TINY | {"data.path": str(text), "trainer.devices": 2, "trainer.accelerator": "cpu"}
+    sweep = {"name": "ranks", "method": "grid", "parameters": {key: {"value": value} for key, value in keys.items()}}
+    (tmp_path / "ranks.yaml").write_text(yaml.safe_dump(sweep))
+    alone = [f"--{key}={value}" for key, value in (keys | {"trainer.devices": 1}).items()]
+    ranks = {"RANK": "1", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "MASTER_PORT": "1"}
+    for number, words in enumerate((["train", *alone], ["sweep", tmp_path / "ranks.yaml"])):
+        runs = tmp_path / f"runs{number}"
+        done = command(*words, f"--runs={runs}", WANDB_MODE="disabled", **ranks)
+        assert done.returncode == 0 and len(list(runs.glob("trials/*/result.json"))) == 1, done.stdout + done.stderr

@@ -89,9 +89,8 @@ def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
         (0, None, None, {"num_nodes": 2, "strategy": "ddp"}, "trainer.num_nodes = 2"),
     ],
 )
-def test_what_a_machine_lacks_is_refused(machine, monkeypatch, gpu_count, devices, per_device, keys, place):
+def test_what_a_machine_lacks_is_refused(machine, gpu_count, devices, per_device, keys, place):
     machine(gpu_count)
-    monkeypatch.setenv("SLURM_NTASKS", "2")  # of a sweep that is a task of SLURM's: its trials do not get it
     with pytest.raises(InputError) as refused:
         divide_machine([trainer(**keys)], 9, None, devices, per_device)
     assert place in str(refused.value)
@@ -107,10 +106,8 @@ class Sees(nn.Module):
 """
 
 
-def test_a_trial_has_a_session_of_its_own_its_cores_and_no_variable_of_slurm(tmp_path, monkeypatch, module):
-    """It would take the rank of the sweep for its own."""
+def test_a_trial_has_a_session_of_its_own_its_and_its_cores(tmp_path, monkeypatch, module):
     module(SEES)
-    monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")  # of NVIDIA's MPS, which its clients must be told
     (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
     core = sorted(os.sched_getaffinity(0))[-1]
@@ -119,7 +116,7 @@ def test_a_trial_has_a_session_of_its_own_its_cores_and_no_variable_of_slurm(tmp
     process.join(60)
     assert process.exitcode == 2, planned.trial.log.read_text()  # the component cannot be called
     environment, cores, leads_session = json.loads(planned.trial.log.read_text().splitlines()[0])
-    assert cores == [core] and leads_session and not any(name.startswith("SLURM_") for name in environment)
+    assert cores == [core] and leads_session
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1" and environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
     assert environment["OMP_NUM_THREADS"] == "3" and environment["WANDB_NAME"] == planned.name
     end(process)

@@ -172,7 +172,8 @@ def alive(leaders: list[int]) -> list[str]:
     return [process.command for process in processes() if process.session in leaders]
 
 
-def test_ctrl_c_saves_the_trials_and_leaves_no_process(two_rows):
+@pytest.mark.parametrize("key", [b"\x03", None], ids=["Ctrl-C", "the terminal is closed"])
+def test_ctrl_c_saves_the_trials_and_leaves_no_process(two_rows, key):
     argv = ["--set", "optim.max_steps=50000", "trainer.val_every=50000"]
     with terminal(two_rows, *argv) as (process, fd):
         deadline = time.monotonic() + 120
@@ -180,11 +181,14 @@ def test_ctrl_c_saves_the_trials_and_leaves_no_process(two_rows):
             read(fd, 0.5)
             assert time.monotonic() < deadline and process.poll() is None
         leaders, began, sent = trials(two_rows), time.monotonic(), b""
-        os.write(fd, b"\x03")
+        if key:
+            os.write(fd, key)
+        else:
+            os.dup2(os.open(os.devnull, os.O_RDWR), fd)
         while process.poll() is None or alive(leaders):
             sent += read(fd, 0.2)
             assert time.monotonic() - began < 20, (alive(leaders), sent.decode())
         sent += read(fd, 0.5)
-    assert process.returncode == 130
+    assert process.returncode == (130 if key else 129)
     states = [json.loads(path.read_text())["state"] for path in two_rows.glob("runs/trials/*/status.json")]
     assert states == ["stopped", "stopped"]

@@ -1,6 +1,7 @@
 """A sweep as a job array of a real SLURM, of two nodes on this machine. Slow: each worker imports torch."""
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -120,6 +121,24 @@ def test_the_worker_of_a_node_that_dies_continues_on_another(cluster, interrupte
         cluster.kill_node(node)
 
     interrupted(die)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "devices"),
+    [(["srun", "-n2"], 1), (["srun", "-n2", "-N1"], 2), (["sbatch", "--wait", "-n2", "-N1", "-o/dev/null"], 2)],
+    ids=["independent trials", "a step", "sbatch without srun"],
+)
+def test_a_task_of_slurm_is_a_rank_where_a_step_has_as_many_as_the_trial_needs(cluster, tmp_path, launcher, devices):
+    grid = small_grid(tmp_path / "grid", seeds=(1,), trainer__devices=devices, trainer__accelerator="cpu")
+    keys = [f"--{key}={value}" for key, value in read_sweep(grid).rows[0].keys.items()]
+    train = shlex.join(map(str, [sys.executable, "-m", "transformer_pl.train", *keys, "--runs"]))
+    script = tmp_path / "train.sh"
+    script.write_text(f"#!/bin/bash\n{train} {tmp_path}/runs{'$SLURM_PROCID' if devices == 1 else ''}\n")
+    script.chmod(0o755)
+    done = subprocess.run([*launcher, script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("runs*/trials/*/result.json"))) == (2 if devices == 1 else 1)
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_a_training_goes_on_bit_for_bit(prepared, tmp_path, whole, cuts, minutes
 
 
 @pytest.mark.parametrize(
-    ("signum", "step"), [(signal.SIGTERM, 5), (signal.SIGINT, 6), (signal.SIGTERM, 8), (signal.SIGINT, 14)]
+    ("signum", "step"), [(signal.SIGTERM, 5), (signal.SIGINT, 6), (signal.SIGHUP, 8), (signal.SIGINT, 14)]
 )
 def test_a_signal_stops_after_its_step_and_the_training_goes_on(prepared, tmp_path, whole, signum, step):
     """Where a validation comes next, it is done before: a training that is resumed does not validate again."""
@@ -96,6 +96,21 @@ def test_a_signal_stops_after_its_step_and_the_training_goes_on(prepared, tmp_pa
     assert 0 < checkpoints.earlier_s < 100  # seconds of the training that was stopped
     assert all(torch.equal(a, b) for a, b in zip(weights_of(module), whole[0], strict=True))
     assert without_rates(lines) == whole[1]
+
+
+def test_another_number_of_ranks_goes_on_with_the_sums_of_all(prepared, tmp_path):
+    """A checkpoint in the middle of a log line, as two ranks write it: each has seen a part of the batches."""
+    keys = config(trainer__log_every=12, model__p_drop=0.0)
+    _, whole = fit(prepared, keys)
+    with pytest.raises(Stopped):
+        fit(prepared, keys, Signals(signal.SIGTERM, 5), Checkpoints(tmp_path))
+    saved = torch.load(tmp_path / "last.ckpt")
+    (sums,) = torch.tensor(saved["trained"]["sums"])
+    saved["trained"]["sums"] = [(sums - sums // 3).tolist(), (sums // 3).tolist()]
+    torch.save(saved, tmp_path / "last.ckpt")
+    _, lines = fit(prepared, keys, Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt")
+    expected, found = (next(line["train/loss"] for _, line in one if "train/loss" in line) for one in (whole, lines))
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_put_aside(prepared, tmp_path, capsys):

@@ -11,12 +11,12 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from small_trainings import config, fit
 
-from transformer_pl.config import Decode
+from transformer_pl.config import EOS, Decode
 from transformer_pl.data.batches import collate
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.train.evaluate import reference_likelihood, translate
 from transformer_pl.train.fit import use_threads
-from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.module import TransformerModule, seed_of_rank
 from transformer_pl.trials.trial import Trial
 
 
@@ -24,9 +24,13 @@ def test_training_follows_the_constraint_from_its_first_step(prepared):
     _, lines = fit(prepared, config(trainer__log_every=1, optim__lr_scale=0.5))
     rates = [(step, line["lr"]) for step, line in lines if "lr" in line]
     assert [step for step, _ in rates] == list(range(1, 13))
-    for step, rate in rates:  # what is logged after a step is what the next one will use
-        following = min(step + 1, 12)
-        assert rate == pytest.approx(0.5 * 16**-0.5 * min(following**-0.5, following * 10**-1.5))
+    for step, rate in rates:
+        assert rate == pytest.approx(0.5 * 16**-0.5 * min(step**-0.5, step * 10**-1.5))
+
+
+def test_no_two_pairs_of_seed_and_rank_draw_the_same_dropout():
+    drawn = {(seed, rank): seed_of_rank(seed, rank) for seed in range(20) for rank in range(20)}
+    assert len(set(drawn.values())) == len(drawn) and all(drawn[seed, 0] == seed for seed in range(20))
 
 
 def test_perplexity_is_of_every_piece_and_eos_and_of_nothing_else(prepared):
@@ -115,7 +119,18 @@ def test_translations_with_a_cache_equal_those_without(prepared):
     again = translate(module.model, source, decode, 4096)  # and in other batches
     for a, b in zip(cached, again, strict=True):
         assert a[0].tokens == b[0].tokens and a[0].score == pytest.approx(b[0].score, abs=1e-4)
-    assert all(len(h[0].tokens) < n + 5 for h, n in zip(cached, source.lengths, strict=True))  # EOS counts too
+
+
+@pytest.mark.parametrize("extra", [1, 5])
+def test_the_longest_output_is_the_source_s_own_tokens_and_some_more(prepared, monkeypatch, extra):
+    """EOS counts of the output, and not of the source. The model never says it of itself."""
+    module, source = TransformerModule(config(), len(prepared.tokenizer)), prepared.split("test").source
+    embedding = module.model.embedding
+    never = torch.where(torch.arange(len(embedding.weight)) == EOS, -1e4, 0.0)
+    logits = embedding.logits
+    monkeypatch.setattr(embedding, "logits", lambda *given: logits(*given) + never)
+    found = translate(module.model, source, Decode(beam=1, extra=extra), 512)
+    assert [len(best.tokens) + 1 for (best,) in found] == (source.lengths + extra).tolist()
 
 
 @pytest.fixture

@@ -39,12 +39,17 @@ def context(on_gpu: bool = True) -> BaseContext:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a child. The program that runs is hidden meanwhile: multiprocessing would run it in the child as well."""
+    """Start a child. The program that runs is hidden meanwhile: multiprocessing would run it in the child as well.
+
+    The server and the child do not get SIGHUP, which goes to all processes of a terminal: this one ends them.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         process.start()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = main
 
 

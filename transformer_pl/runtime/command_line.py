@@ -56,21 +56,30 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     0: done. 1: a trial failed, or nobody reads the output any more. 2: the input is invalid, nothing was started.
     128 + signal number: stopped by a signal.
     """
+    for number, name in enumerate(("stdout", "stderr"), start=1):
+        if getattr(sys, name) is None:  # closed by `>&-`; else the next file that is opened would take its place
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w"))
     signals.install_handler(signals.raise_stopped)
+    messages: list[str] = []
     try:
         code = main(sys.argv[1:])
-        sys.stdout.flush()
     except InputError as error:
-        sys.stdout.flush()
-        for message in error.messages:
-            print(f"error: {message}", file=sys.stderr)
-        code = 2
+        code, messages = 2, [f"error: {message}\n" for message in error.messages]
     except signals.Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        code = stopped.exit_code
+        code, messages = stopped.exit_code, [f"{stopped}\n"]
+    except SystemExit as ended:  # after --help
+        code = int(ended.code or 0)
     except BrokenPipeError:  # such as `| head`, which ends before the output does
-        sys.stderr.close()
         code = 1
+    for stream, lines in ((sys.stdout, []), (sys.stderr, messages)):
+        try:
+            stream.writelines(lines)
+            stream.flush()
+        except OSError:  # nobody reads it any more
+            code = code or 1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # as Python flushes it again
     sys.exit(code)
 
 

@@ -17,6 +17,7 @@ GIT_S = 5.0  # seconds that git has to answer
 SWEEP = "TRANSFORMER_PL_SWEEP"  # variables that a sweep sets for its trials: the name of its folder,
 ROW = "TRANSFORMER_PL_ROW"  # the name of the row,
 TRIAL = "TRANSFORMER_PL_TRIAL"  # the id of the trial
+RANKS_OF = "TRANSFORMER_PL_RANKS_OF"  # that a trial sets for its other processes: its own
 PROJECT = NAME  # of W&B, unless a sweep file names another
 
 

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from transformer_pl.runtime.children import context, start
+from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.runtime.errors import InputError, described
 
 Result = TypeVar("Result")
@@ -22,7 +23,7 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     that begins with `what` for any other exception, and where the child hangs, crashes or exits. Inside such a child,
     in a trial that a sweep has started, and in Lightning's other ranks it is called directly: it has been tried.
     """
-    if parent_process() or os.environ.get("LOCAL_RANK"):
+    if parent_process() or RANKS_OF in os.environ:
         return function(*arguments)
     starting = context(on_gpu=False)
     receiver, sender = starting.Pipe(duplex=False)

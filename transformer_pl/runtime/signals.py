@@ -1,10 +1,13 @@
-"""How processes stop on SIGINT and SIGTERM."""
+"""How processes stop on SIGINT, SIGTERM and SIGHUP."""
 
+import os
 import signal
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
 
 
@@ -30,15 +33,23 @@ def component_code() -> Iterator[None]:
 
 
 def install_handler(handler: Any) -> None:
-    """Install a handler of SIGINT and SIGTERM."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, handler)
+    """Install a handler of STOPPING; but `nohup` lets SIGHUP be ignored."""
+    for signum in STOPPING:
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, handler)
 
 
 def expect_another() -> None:
-    """After a first signal, let Ctrl-C end the process at once. Ignore SIGTERM: SLURM and a sweep may both send it."""
+    """After a first signal, let Ctrl-C end the process at once. Ignore others: SLURM and a sweep may both send SIGTERM.
+
+    What goes to a closed terminal goes nowhere, because writing there would fail.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which a program that is started would inherit
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda *_: None)  # not SIG_IGN, which a program that is started would inherit
+    for output in (1, 2):
+        if stat.S_ISCHR(os.fstat(output).st_mode) and not os.isatty(output):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 
 
 def raise_stopped(signum: int, frame: object) -> NoReturn:
@@ -49,10 +60,9 @@ def raise_stopped(signum: int, frame: object) -> NoReturn:
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Run code that no SIGINT or SIGTERM may interrupt. One that arrives meanwhile is handled afterwards."""
+    """Run code that none of STOPPING may interrupt. One that arrives meanwhile is handled afterwards."""
     arrived: list[int] = []
-    signums = (signal.SIGINT, signal.SIGTERM)
-    handlers = {signum: signal.signal(signum, lambda number, frame: arrived.append(number)) for signum in signums}
+    handlers = {signum: signal.signal(signum, lambda number, frame: arrived.append(number)) for signum in STOPPING}
     try:
         yield
     finally:

@@ -75,12 +75,14 @@ class LogStream(io.TextIOBase):
         self._stream, self._log = stream, log
 
     def write(self, text: str) -> int:
-        with suppress(OSError):  # a full disk: the terminal still gets the text
-            self._log.write(text)
-        return self._stream.write(text)
+        for file in (self._log, self._stream):
+            with suppress(OSError):  # a full disk, or an output that nobody reads any more: the other still gets it
+                file.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        self._stream.flush()
+        with suppress(OSError):
+            self._stream.flush()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from transformer_pl.runtime.command_line import CommandParser, refuse_options, r
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.sweep.grid import run_grid
+from transformer_pl.train.devices import hide_ranks
 from transformer_pl.trials import cleaning
 
 EXAMPLES = """\
@@ -24,12 +25,13 @@ examples:
   python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
   python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   a real dataset, one trial at a time
 
-exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 the input is wrong, nothing was started; 130, 143 stopped
+exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 wrong input, nothing started; 129, 130, 143 stopped
 """
 
 
 def main(words: list[str]) -> int:
     options = read_options(words)
+    hide_ranks()
     console = command_console()
     if options.schema:
         from transformer_pl.plan.schema import schema_text  # only this option needs it

@@ -17,7 +17,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import cpu_cores, gpus
 from transformer_pl.runtime.signals import GRACE_S, Stopped, install_handler, raise_stopped
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.train.devices import accelerator, without_slurm
+from transformer_pl.train.devices import accelerator
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Workers:
         variables: more environment variables of it.
         """
         planned.trial.make()
-        environment = without_slurm() | {
+        environment = os.environ | {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
             "OMP_NUM_THREADS": str(planned.trial.threads(planned.config.trainer.threads, self.threads)),
             "WANDB_NAME": planned.name,
@@ -80,8 +80,8 @@ def divide_machine(
 
     Raises one InputError for everything that these trainer sections ask for and this machine lacks.
     """
-    trainers, environment, all_gpus, all_cores = list(trainers), without_slurm(), gpus(), cpu_cores()
-    collect_errors(lambda trainer: accelerator(trainer, len(all_gpus), environment), dict.fromkeys(trainers))
+    trainers, all_gpus, all_cores = list(trainers), gpus(), cpu_cores()
+    collect_errors(lambda trainer: accelerator(trainer, len(all_gpus)), dict.fromkeys(trainers))
     gpu_ids = all_gpus if any(trainer.accelerator != "cpu" for trainer in trainers) else []
     each = max((trainer.devices for trainer in trainers), default=1)
     there = counted(len(gpu_ids), "GPU") if gpu_ids else counted(len(all_cores), "CPU core")

@@ -25,6 +25,7 @@ from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.task import open_corpus
+from transformer_pl.train.devices import join_world
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
@@ -48,7 +49,9 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     scale = Path(options.scale).stem
     base = levels[: 1 if options.variant is None else 2]  # the scale; as in a sweep file, all keys but the variant's
-    row = describe_difference(resolve(levels), resolve(base))  # as it is written, FLOPs not matched
+    written = resolve(levels)  # FLOPs are not matched
+    join_world(written.trainer)
+    row = describe_difference(written, resolve(base))
     config = trial_config(levels)
     check_writable(options.runs / "trials")
     run = TrialRun.of(config, options.runs, scale, os.environ.get(ROW, row), open_corpus(config.data))

@@ -25,7 +25,7 @@ from transformer_pl.train.module import TransformerModule
 
 
 class Checkpoints(L.Callback):
-    """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and on SIGINT or SIGTERM.
+    """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and when a signal asks to stop.
 
     `last.ckpt` is the newest, `previous.ckpt` the one before it. With `average` k > 1 the weights of the last k
     validations are kept too (Section 6.1); the end of the training counts as one. Nothing is saved of a training that

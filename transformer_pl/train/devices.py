@@ -1,29 +1,69 @@
 """What a trial is trained on, and whether a launcher has started the command. Needs no torch."""
 
 import os
-from collections.abc import Mapping
+import re
 from importlib.util import find_spec
 
 from transformer_pl.config import Trainer
+from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.terminal import counted
 
-# Variables by which Lightning knows that srun, torchrun or LSF has started this command on every node. Of other
-# launchers it does not know the rank when it is imported: each process would take itself for the first.
-LAUNCHER_VARIABLES = {"SLURM_NTASKS", "TORCHELASTIC_RUN_ID", "LSB_DJOB_RANKFILE"}
+# Variables by which Lightning, when it is imported and later, takes this process for one of several.
+RANK_VARIABLES = re.compile(
+    "(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|(TORCHELASTIC|JSM)_.*|SLURM_(?!CONF$).*"
+    f"|{RANKS_OF}"
+)
+TORCHRUN, STEP = "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"  # of torchrun's processes, and of an srun step's
 
 
-def without_slurm() -> dict[str, str]:
-    """This process's environment, but for the variables by which Lightning takes it for a task of SLURM's.
+def hide_ranks() -> None:
+    """Remove them from the environment. They may be there though nothing has started other processes.
 
-    A sweep may itself be such a task. Its trials are not: they would take its rank for theirs.
+    Managers of pods set RANK, images of vendors LOCAL_RANK, sbatch SLURM_NTASKS. And the trials of a sweep that is a
+    task of SLURM's are none: they would take its rank for theirs.
     """
-    return {key: value for key, value in os.environ.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
+    for name in filter(RANK_VARIABLES.fullmatch, list(os.environ)):
+        del os.environ[name]
 
 
-def accelerator(trainer: Trainer, gpus: int, environment: Mapping[str, str] = os.environ) -> str:
+def join_world(trainer: Trainer) -> None:
+    """Let this process be one of devices * nodes if torchrun or srun has started so many; else hide its ranks.
+
+    Call it before Lightning is imported. Raises an InputError where they have started another number. But the tasks of
+    one srun step may well be trials of one device each.
+    """
+    env, nodes, count = os.environ, trainer.num_nodes, trainer.num_nodes * trainer.devices
+    if RANKS_OF in env:  # Lightning has started it, to help the trial's first process
+        return
+    if TORCHRUN in env:
+        launcher, found = "torchrun", _number("WORLD_SIZE")
+        found_nodes = found // _number("LOCAL_WORLD_SIZE")
+    else:
+        launcher, found, found_nodes = "srun", _number(STEP), _number("SLURM_STEP_NUM_NODES")
+    if found == 1 or (launcher == "srun" and count == 1):
+        hide_ranks()
+    elif (found, found_nodes) != (count, nodes):
+        raise InputError(
+            f"trainer.devices = {trainer.devices}, trainer.num_nodes = {nodes}: must be the processes that {launcher} "
+            f"has started, {found} on {counted(found_nodes, 'node')}; change them, or how {launcher} is called"
+        )
+    elif launcher == "srun":  # Lightning reads variables that may be the job's
+        env |= {"RANK": env["SLURM_PROCID"], "SLURM_NTASKS": str(count), "SLURM_NNODES": str(nodes)}
+        env |= {"SLURM_NTASKS_PER_NODE": str(trainer.devices), "SLURM_NODELIST": env["SLURM_STEP_NODELIST"]}
+        port = 15_000 + (10 * int(env["SLURM_JOB_ID"]) + int(env["SLURM_STEP_ID"])) % 10_000
+        env.setdefault("MASTER_PORT", str(port))  # not that of another step
+
+
+def _number(variable: str) -> int:
+    value = os.environ.get(variable, "")
+    return max(1, int(value)) if value.isdecimal() else 1
+
+
+def accelerator(trainer: Trainer, gpus: int) -> str:
     """`cuda` or `cpu`: what a trial is trained on.
 
-    gpus: the number of GPUs that torch can use. environment: the variables of the process that trains it.
+    gpus: the number of GPUs that torch can use.
 
     Raises an InputError if they cannot do what the config says. Lightning would fail later, wait for other nodes
     without an end, or silently use another precision.
@@ -32,7 +72,7 @@ def accelerator(trainer: Trainer, gpus: int, environment: Mapping[str, str] = os
     if trainer.tokenised_bleu and find_spec("sacremoses") is None:
         install = "pip install -c constraints.txt -e '.[wmt]'"
         mistakes.append(f"trainer.tokenised_bleu = True: needs the package sacremoses; {install}, or set it to False")
-    if trainer.num_nodes > 1 and not LAUNCHER_VARIABLES & environment.keys():
+    if trainer.num_nodes > 1 and not {TORCHRUN, STEP} & os.environ.keys():
         remedy = "needs srun or torchrun, which start this command on every node; use one, or leave it out"
         mistakes.append(f"trainer.num_nodes = {trainer.num_nodes}: {remedy}")
     gpus = gpus if trainer.accelerator != "cpu" else 0

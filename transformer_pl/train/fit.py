@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
-from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
@@ -18,6 +18,7 @@ from transformer_pl.config.components import build
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine
+from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import Checkpoints
 from transformer_pl.train.logger import TrialLogger
@@ -53,6 +54,7 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     # The checkpoints come last: they hold the state of the other callbacks.
     trainer = build_trainer(config, [logger, *logger.others], [*callbacks, checkpoints])
     newest, step = checkpoints.newest()
+    os.environ[RANKS_OF] = run.identity.trial  # for the processes that Lightning starts
     logger.start(step)
     trainer.fit(module, data, ckpt_path=newest, weights_only=True)
     weights = module.weights()
@@ -64,9 +66,14 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
     """Lightning's trainer for a config.
 
-    Under SLURM, Lightning would requeue the job itself, with a checkpoint in the working folder.
+    Who has started the processes is what `devices.join_world` found. Lightning would believe other variables, too; and
+    under SLURM it would requeue the job itself, with a checkpoint in the working folder.
     """
-    plugins: list[Any] = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    plugins: list[Any] = [LightningEnvironment()]
+    if devices.TORCHRUN in os.environ:
+        plugins = [TorchElasticEnvironment()]
+    elif devices.STEP in os.environ:
+        plugins = [SLURMEnvironment(auto_requeue=False)]
     precision = config.trainer.precision
     if precision == "bf16-master":
         plugins.append(MasterWeights())

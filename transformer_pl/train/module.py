@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -22,6 +23,11 @@ from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.train.evaluate import best_translations
 from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
+
+
+def seed_of_rank(seed: int, rank: int) -> int:
+    """The seed of dropout on a rank: another one for each pair, so that trials of other seeds share no masks."""
+    return int(np.random.SeedSequence((seed, rank)).generate_state(1, np.uint64)[0]) if rank else seed
 
 
 class TransformerModule(L.LightningModule):
@@ -116,8 +122,8 @@ class TransformerModule(L.LightningModule):
         loss.backward()
 
     def on_train_start(self) -> None:
-        if self.global_rank:  # dropout differs from rank to rank, after all have built the same weights
-            torch.manual_seed(self.config.seed + self.global_rank)
+        if self.global_rank:  # after all ranks have built the same weights
+            torch.manual_seed(seed_of_rank(self.config.seed, self.global_rank))
         self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
         self._clock = time.perf_counter()
 
@@ -138,6 +144,7 @@ class TransformerModule(L.LightningModule):
 
         Lightning calls it after every optimiser step, before a callback may save and stop: so no line is logged twice.
         """
+        lr, *_ = scheduler.get_last_lr()  # of the step that has ended, and of the first group of parameters
         scheduler.step()
         logs = self.trainer.global_step % self.config.trainer.log_every == 0
         loss, tokens, *others = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
@@ -146,7 +153,6 @@ class TransformerModule(L.LightningModule):
         if logs:
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
-            lr, *_ = scheduler.get_last_lr()  # of the first group of parameters
             auxiliary = {f"train/aux.{name}": sum_ / tokens for name, sum_ in zip(self._auxiliary, others, strict=True)}
             rate = tokens / self._seconds
             self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": rate} | auxiliary)
