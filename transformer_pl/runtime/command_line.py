@@ -1,10 +1,12 @@
 """The command line of every command: the parser, the readers of values, the exit code."""
 
 import argparse
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,6 +59,7 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     128 + signal number: stopped by a signal.
     """
     signals.install_handler(signals.raise_stopped)
+    _print_every_character()
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
@@ -72,6 +75,14 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
         sys.stderr.close()
         code = 1
     sys.exit(code)
+
+
+def _print_every_character() -> None:
+    """Write UTF-8 to files and pipes, whatever the locale. A terminal shows `?` for a character that it lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
+                stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
