@@ -107,7 +107,7 @@ def _join_settings(columns: list[Column]) -> list[Column]:
 
 
 def _grid(columns: list[Column]) -> Grid:
-    """The columns as rich lays them out. A heading of several words has two lines; of cells, only names of rows and JOINED wrap."""
+    """The columns as rich lays them out. A heading of several words has two lines; names of rows and JOINED wrap."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, column in enumerate(columns):
         heading, wraps = column.name.replace(" ", "\n", 1), column.name == JOINED or not place
