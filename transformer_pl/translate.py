@@ -58,8 +58,6 @@ def main(argv: list[str]) -> int:
             f"--n-best {options.n_best}: must be at most decode.beam, {config.decode.beam}; raise --beam too"
         )
     lines = _lines(options.file)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale: a translation may hold any character
     trial = Trial(result["folder"])
     prepared = Prepared(trial.folder.parents[1] / "data" / str(trial.data()))
     sides = " to ".join(task_of(config.data).sides(config.data))

@@ -22,10 +22,11 @@ from transformer_pl.report import columns as tables
 from transformer_pl.report import statistics as stats
 from transformer_pl.report.page import page_columns
 from transformer_pl.report.published import paper_table, read_published
-from transformer_pl.report.rows import RowResults, TableRow, mean
+from transformer_pl.report.rows import RowResults, TableRow, mean, read_row
 from transformer_pl.report.statistics import compare_rows, of_measure
 from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.convergence import Convergence
+from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
 BLEU = of_measure(Translation.measure)
@@ -282,6 +283,23 @@ def test_a_row_that_is_exempt_from_a_property_is_marked_in_every_format():
         assert not base["exempt"] and "on purpose" in exempt["exempt"] and "the_future_is_hidden" in exempt["exempt"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("packages", {"torch": "9.9.9"}), ("gpus", ["H100"]), ("cpu", "Zen"), ("threads", 77), ("trainer.devices", 88)],
+)
+def test_a_note_tells_in_what_trials_differ_beside_their_identity(tmp_path, key, value):
+    trials = []
+    for place, more in enumerate(({}, {key: value})):
+        trials.append(Trial(tmp_path / f"{place}"))
+        trials[-1].make()
+        trials[-1].finish(result(config(), 60.0) | {"config": {"trainer.devices": 1} | more})
+        written = {"packages": {"torch": "2.9.0"}, "gpus": [], "cpu": "EPYC", "threads": 1} | more
+        (trials[-1].folder / "env.json").write_text(json.dumps(written))
+    word = re.search(r"\w[\w.]+", str(value).removeprefix("{'torch'"))[0]
+    for of_row in (trials, [trials[1], trials[1]]):
+        assert (word in said(build_table([read_row(config(), of_row)], config()))) == (of_row is trials)
+
+
 # --- Statistics
 
 
@@ -369,13 +387,22 @@ def test_no_bound_of_an_interval_looks_like_zero_unless_it_is(low, high, cell):
 
 
 @pytest.mark.parametrize(
-    ("difference", "p", "cell"),
-    [(-0.036, 0.01, "-0.04*"), (-0.036, 0.3, "+0.0"), (0.0004, 0.01, "+0.0004*"), (2.04, 0.01, "+2.0*")],
+    ("difference", "half", "cell", "ends"),
+    [
+        (-0.036, 0.033, "-0.036*", "-0.069 to -0.003"),
+        (0.0004, 0.0003, "+0.0004*", "+0.0001 to +0.0007"),
+        (2.04, 0.95, "+2.0*", "+1.1 to +3.0"),
+        (-0.036, 1.0, "+0.0", "-1.0 to +1.0"),
+    ],
 )
-def test_a_significant_difference_does_not_look_like_zero(difference, p, cell):
-    base, other = row(config(), 20.0), row(config(model__h=4), 20.0 + difference)
-    comparison = stats.RowComparison(estimate(20, 19, 21), estimate(difference, -1, 1), p)
-    assert cells.score_difference(TableRow(other, {}, None, False, base, comparison, None)) == cell
+def test_a_number_has_the_digits_of_its_interval(difference, half, cell, ends):
+    """So no significant difference looks like zero, and none lies outside of its interval."""
+    base, other = row(config(), 1.0), row(config(model__h=4), 1 + difference)
+    its = estimate(difference, difference - half, difference + half)
+    comparison = stats.RowComparison(estimate(1, 0.004, 1.996), its, 0.01 if half < abs(difference) else 0.3)
+    table_row = TableRow(other, {}, None, False, base, comparison, None)
+    assert cells.score_difference(table_row) == cell and cells.interval(its, "+z") == ends
+    assert cells.score(table_row) == f"{1 + difference:.3f}"
 
 
 # --- Rows that have not converged
@@ -484,9 +511,22 @@ def test_terminal_output_fits_the_width_with_all_rows(width):
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width and "…" not in text
     kept, words = [one for one in table.columns if one.drop_rank is None and not one.setting], text.split()
-    assert {one.name for one in kept} >= {"row", "PPL", "BLEU", "Δ BLEU", "paper BLEU"}
+    assert {one.name for one in kept} >= {"row", "BLEU", "Δ BLEU"}
     assert all(word in words for one in kept for cell in one.cells for word in cell.split())
     assert ("h=32" in text) == (width < 200) and "Learned" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 250])
+def test_what_a_terminal_hides_is_named_and_not_explained_and_the_paper_goes_first(width):
+    table = build_table(measured([0.0, 0.3, 0.0, 0.1, 0.2]), config())
+    grid, *texts = table.terminal(width).renderables
+    shown, notes = [str(one.header).replace("\n", " ") for one in grid.columns], [one.plain for one in texts]
+    hidden = [one.name for one in table.columns if not one.setting and one.name not in shown]
+    assert all(name in notes[0] for name in hidden) and len(notes) == len(table.notes) + bool(hidden)
+    papers = [name for name in shown if name.startswith("paper")]
+    assert not papers or all(name.startswith("paper") for name in hidden)
+    assert ("correlation" in "".join(notes)) == bool(papers)
+    assert ("Intervals" in "".join(notes)) == any("95 %" in name for name in shown)
 
 
 def test_tables_need_no_torch():

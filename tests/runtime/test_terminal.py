@@ -1,14 +1,18 @@
 """What commands print to."""
 
-import io
+import os
+import pty
+import subprocess
 import sys
 
-from transformer_pl.runtime.terminal import command_console
+from helpers import ROOT
 
 
-def test_an_output_that_lacks_a_character_shows_another(monkeypatch):
-    written = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
-    command_console().print("Δ BLEU")
-    sys.stdout.flush()
-    assert written.getvalue() == b"? BLEU\n"
+def test_a_file_gets_utf_8_whatever_the_locale_and_a_terminal_what_it_can_show():
+    words = [sys.executable, "-m", "transformer_pl.sweep", "--list", "--runs", "Δ"]
+    options = {"cwd": ROOT, "env": os.environ | {"PYTHONIOENCODING": "ascii"}, "timeout": 60, "check": True}
+    assert subprocess.run(words, stdout=subprocess.PIPE, **options).stdout.decode().startswith("Δ: ")
+    ours, its = pty.openpty()
+    subprocess.run(words, stdout=its, **options)
+    assert b"?: " in os.read(ours, 1000)
+    os.close(its), os.close(ours)

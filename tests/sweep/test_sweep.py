@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,9 @@ import forked
 import pytest
 import yaml
 from grids import small_grid
-from helpers import ROOT, read_back
+from helpers import ROOT, command, read_back
+
+from transformer_pl.trials.trial import Trial
 
 FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.safetensors", "log.txt")
 FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")
@@ -29,6 +32,7 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
         assert {path.name for path in trial.iterdir()} >= {*FILES, "wandb"}
         assert not (trial / "checkpoints").exists()
         assert json.loads((trial / "status.json").read_text())["state"] == "done"
+        assert all(Trial(trial).machine().values())
     folder = runs / "sweeps" / "smoke@demo"
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
     assert {path.name for path in folder.iterdir()} == files | {"figures", "lock"}
@@ -63,7 +67,8 @@ def test_the_same_command_trains_nothing_again(smoke):
 def test_report_prints_the_table_the_sweep_wrote(smoke):
     runs, _ = smoke
     for form, name in (("md", "table.md"), ("csv", "results.csv")):
-        completed = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", form)
+        words = ["report", "sweeps/smoke.yaml", "--runs", runs, "--format", form]
+        completed = command(*words, PYTHONIOENCODING="latin-1")  # which has no Δ
         assert completed.returncode == 0 and completed.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
 
 
@@ -84,6 +89,18 @@ def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
         table = json.loads(table.read_text())
         assert table["columns"] == ["source", "reference", "translation"] and len(table["data"]) == 20
     assert len(rows) == 2 and rows < {"base", "h=4", "h=1 p_drop=0.0", "position=NoPosition"}
+
+
+@pytest.mark.parametrize("file", ["table3_A", "search_size"])
+def test_a_report_without_trials_names_the_command_that_trains_them(tmp_path, file):
+    words = [f"sweeps/{file}.yaml", "--runs", tmp_path / "my runs", "--set", "optim.warmup=7"]
+    words += ["--scale", "small", "--seeds", "5,3"] if file == "table3_A" else []
+    report = forked.command("report", *words)
+    assert report.returncode == 2 and not report.stdout
+    named = shlex.split(report.stderr.partition("-m transformer_pl.")[2])
+    plan = forked.command(*named, "--plan")
+    assert plan.returncode == 0 and plan.stdout == forked.command("sweep", *words, "--plan").stdout
+    assert not (tmp_path / "my runs").exists()
 
 
 def test_the_plan_starts_nothing_and_needs_no_torch(tmp_path):
@@ -133,7 +150,9 @@ def test_a_failed_trial_is_named_with_its_log_the_others_run_on_and_the_same_com
     assert completed.returncode == 1
     assert any("line 14" in line and "ZeroDivisionError" in line for line in completed.stdout.splitlines())
     assert sum(line.startswith("failed: ") and "log.txt" in line for line in completed.stdout.splitlines()) == 2
-    assert "failed" in (failing / "runs" / "sweeps" / "grid@demo" / "table.md").read_text()
+    with (failing / "runs" / "sweeps" / "grid@demo" / "results.csv").open() as file:
+        assert [row["failed"] for row in csv.DictReader(file)] == ["0", "1", "1"]
+    assert "1 done, 2 failed" in forked.command("sweep", "--list", "--runs", failing / "runs").stdout
     assert len(results(failing / "runs")) == 1
     again = forked.command(*words, PYTHONPATH=str(failing), WANDB_MODE="disabled", REPAIRED="yes")
     assert again.returncode == 0 and len(results(failing / "runs")) == 3, again.stdout

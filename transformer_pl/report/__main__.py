@@ -1,15 +1,16 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file, sweep_folder
+from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, other_table, sweep_file, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report.render import Table
-from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command
+from transformer_pl.runtime.command_line import DEFAULT_RUNS, CommandParser, refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console
@@ -52,8 +53,6 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table.add_argument("--trials", action="store_true", help=trials)
     options = parser.parse_args(argv)
     complete_sweep_options(options)
-    if not options.runs.is_dir():
-        raise InputError(f"--runs {options.runs}: must be a runs folder of the sweep, but there is no such folder")
     if options.format not in ("json", "csv"):
         refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
     elif len(options.files) > 1:
@@ -122,11 +121,24 @@ def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> t
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
-        sweep = _retuned(sweep, content, options)
-    return sweep, plan_trials(sweep, options.runs)
+        sweep = _retuned(file, sweep, content, options)
+    planned = plan_trials(sweep, options.runs)
+    if not any(one.trial.folder.exists() for one in planned):
+        raise InputError(f"{file}: must have trials in {options.runs}, but has none yet; {_remedy(file, options)}")
+    return sweep, planned
 
 
-def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
+def _remedy(file: Path, options: argparse.Namespace) -> str:
+    """The sweep command that trains what is missing."""
+    words = ["python", "-m", "transformer_pl.sweep", str(file)]
+    seeds = ",".join(map(str, options.seeds or ()))
+    runs = options.runs if options.runs != DEFAULT_RUNS else None
+    for name, value in (("scale", options.scale), ("seeds", seeds), ("storage", options.storage), ("runs", runs)):
+        words += [f"--{name}", str(value)] if value else []
+    return f"train it: {shlex.join(words)} {other_table(options)}".rstrip()
+
+
+def _retuned(file: Path, sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
     """The sweep with each row at the best of the points that --retune tried."""
     tuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
     planned = plan_trials(tuning.tries(sweep), options.runs)
@@ -135,7 +147,7 @@ def _retuned(sweep: Sweep, content: dict[str, Any], options: argparse.Namespace)
     if missing:
         raise InputError(
             f"--retune: every row must have been tried at every point, but {missing} of {len(planned)} trials "
-            "are missing; run the sweep with --retune first"
+            f"are missing; {_remedy(file, options)}"
         )
     return tuning.best(sweep, planned)
 
@@ -156,7 +168,7 @@ def _search(file: Path, content: dict[str, Any], options: argparse.Namespace) ->
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)
     if not results or not results.records:
-        raise InputError(f"{file}: must have trials, but none was drawn yet; run the search first")
+        raise InputError(f"{file}: must have trials, but none was drawn yet; {_remedy(file, options)}")
     return search, results
 
 

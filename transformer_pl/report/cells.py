@@ -23,8 +23,9 @@ def short(value: float | None) -> str:
 
 def score(row: TableRow) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    text, spread = number(mean(row.results.scores), ".1f"), standard_deviation(row.results.scores)
-    text += "" if spread is None else f" ± {spread:.1f}"
+    form = f".{_digits(row.score and row.score.row_mean)}f"
+    text, spread = number(mean(row.results.scores), form), standard_deviation(row.results.scores)
+    text += "" if spread is None else f" ± {spread:{form}}"
     return text + UNCONVERGED if text and row.results.still_falls else text
 
 
@@ -36,29 +37,29 @@ def perplexity(row: TableRow) -> str:
 
 
 def interval(estimate: Estimate | None, sign: str = "") -> str:
-    """Its ends, with enough digits not to look like zero. sign: `+z` writes one before positive numbers, too."""
+    """Its ends. sign: `+z` writes one before positive numbers, too."""
     if estimate is None:
         return ""
-    low, high = estimate.interval()
-    form = f"{sign}.{_digits(low, high)}f"
-    return f"{low:{form}} to {high:{form}}"
+    form = f"{sign}.{_digits(estimate)}f"
+    return " to ".join(f"{end:{form}}" for end in estimate.interval())
 
 
-def _digits(*values: float) -> int:
-    """How many digits behind the point it takes that no value but zero looks like zero, 1 to 4."""
-    return next((n for n in range(1, 4) if all(value == 0 or round(value, n) for value in values)), 4)
+def _digits(estimate: Estimate | None) -> int:
+    """How many digits behind the point a number and its interval have, 1 to 4: so many that no end looks like zero."""
+    ends = estimate.interval() if estimate else ()
+    return next((n for n in range(1, 4) if all(end == 0 or round(end, n) for end in ends)), 4)
 
 
 def score_difference(row: TableRow) -> str:
-    """The score minus base's, marked with `*` where significant; then it has enough digits not to look like zero.
+    """The score minus base's, marked with `*` where significant, and where the row or base had not converged.
 
-    Marked, too, where the row or base had not converged. `-` where it is not known; nothing of base itself.
+    `-` where it is not known; nothing of base itself.
     """
-    difference, mark = row.difference(), significance_mark(row.score)
+    difference = row.difference()
     if difference is None:
         return "" if row.is_base else "-"
-    form = f"+z.{_digits(difference) if mark else 1}f"
-    return f"{difference:{form}}{mark}{UNCONVERGED if row.is_provisional else ''}"
+    form = f"+z.{_digits(row.score and row.score.difference)}f"
+    return f"{difference:{form}}{significance_mark(row.score)}{UNCONVERGED if row.is_provisional else ''}"
 
 
 def significance_mark(comparison: RowComparison | None) -> str:

@@ -13,7 +13,7 @@ from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
-from transformer_pl.report.notes import table_notes
+from transformer_pl.report.notes import OF_COLUMNS, table_notes
 from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import (
@@ -67,7 +67,7 @@ def build_table(
     records = [
         {"name": name} | _record(row, keys, list(metrics), paper) for name, row in zip(names, table_rows, strict=True)
     ]
-    return Table(columns, records, table_notes(table_rows, base, paper), table_rows)
+    return Table(columns, records, table_notes(table_rows, base, paper), table_rows, OF_COLUMNS)
 
 
 def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
@@ -122,26 +122,27 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
     columns = [
         Column("row", [cells.marked(r.label or name, r.results.exempt) for r, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
-        Column("params", cells.params(rows), drop_rank=4, meaning="Trained weights of the model."),
+        Column("params", cells.params(rows), drop_rank=8, meaning="Trained weights of the model."),
         measured(
             "PPL",
             cells.perplexity,
             f"Perplexity per subword of the validation set; lower is better. {cells.SIGNIFICANT}: it differs "
             f"significantly from base's. {unconverged}, or a marked difference is from a base that had not.",
+            10,
         ),
-        *(mean_of(name, f"val/{key}", "Higher is better.", 2) for key, name in task.others.items()),
+        *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),
         measured(
             title,
             cells.score,
             f"{task.described} on the validation set ({signatures}), the mean over the seeds ± their standard "
             f"deviation; higher is better. {unconverged}.",
         ),
-        mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, 8),
-        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), of_cases, 3),
+        mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, 7),
+        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), of_cases, 9),
     ]
     if paper and paper.split == "test":
         columns.append(mean_of(f"test {title}", f"test/{measure.name}", "Of the test set."))
-        columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, 8))
+        columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, 7))
     if paper and any(row.flops for row in paper.rows):
         columns.append(
             measured(
@@ -162,19 +163,20 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
             "Δ 95 %",
             lambda row: cells.interval(row.score and row.score.difference, "+z"),
             "Where the interval has zero in it, the row may be better or worse than base.",
-            7,
+            13,
         ),
         column(
             "p",
             lambda row: cells.p_value(row.score and row.score.p_value),
             "The probability of a difference at least this large if the row were as good as base, after Holm's "
             f"correction for the number of tested rows, {tested}.",
-            6,
+            12,
         ),
         column(
             "seeds",
             lambda row: cells.seed_counts(row.results),
             "Finished trainings of the row, which differ in their random numbers alone; 2/3: two of three.",
+            11,
         ),
     ]
     if not paper:
@@ -184,16 +186,17 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
     of_score, difference = f"test {title}" if paper.split == "test" else title, paper.difference
     return [
         *columns,
-        printed("PPL", lambda row: number(row.ppl, ".2f"), f"{source} It is per wordpiece."),
+        printed("PPL", lambda row: number(row.ppl, ".2f"), f"{source} It is per wordpiece.", 3),
         printed(
             of_score,
             lambda row: number(row.score, ".1f"),
             f"{source} Also printed there: {others}." if others else source,
+            5,
         ),
-        printed(f"Δ {title}", lambda row: number(difference(row), "+z.1f"), "To the paper's base.", 5),
+        printed(f"Δ {title}", lambda row: number(difference(row), "+z.1f"), "To the paper's base.", 4),
         printed("params", lambda row: cells.short(row.params and row.params * 1e6), rank=1),
         printed(
-            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate."
+            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate.", 2
         ),
     ]
 

@@ -1,6 +1,7 @@
 """The notes under a table: at most five, what a reader must know to believe it, and where all else is explained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from scipy.stats import spearmanr
 
@@ -16,6 +17,8 @@ from transformer_pl.trials.metrics import exemptions
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 GAP = 1  # the difference from base of which the table says how many seeds show it
+# First words of the sentences that explain columns, and a word in the names of these columns
+OF_COLUMNS = {"Intervals are": "95 %", "The paper has": "paper", "Spearman's": "paper"}
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/report/README.md"
 
 
@@ -133,7 +136,18 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
         said.append("Rows on different datasets are not compared.")
     elif len({(row.config.data.vocab_size, row.config.data.tokenizer) for row in results}) > 1:
         said.append("Perplexities of different vocabularies cannot be compared.")
-    return " ".join(said)
+    said.append(machines_note([machine for row in results for machine in row.machines]))
+    return " ".join(filter(None, said))
+
+
+def machines_note(machines: Sequence[Mapping[str, Any]]) -> str:
+    """In what the trials of a table differ that is no part of their identity. machines: of the trials."""
+    differing = []
+    for key in machines[0] if machines else ():
+        values = dict.fromkeys(str(one[key]) for one in machines if one[key])
+        differing += [f"{key} ({' or '.join(values)})"] if len(values) > 1 else []
+    what = " and ".join(differing)
+    return f"Trials differ in {what}: they round differently, and so differ as with other seeds." if differing else ""
 
 
 def exemption_note(exempt: str) -> str:

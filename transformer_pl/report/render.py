@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
@@ -40,18 +40,25 @@ class Table(NamedTuple):
     records: list[dict[str, Any]]  # one per row, with the same keys; numbers at full precision
     notes: list[str]
     rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
+    of_columns: Mapping[str, str] = {}  # first words of sentences in notes; and a word in the names of their columns
 
     def terminal(self, width: int) -> Group:
         """The table for a terminal of this width.
 
         All columns are shown if they fit. Otherwise the settings are joined into one column, and columns are dropped by
-        their rank as needed.
+        their rank as needed. A note names these, and no note explains them.
         """
         joined, ranks = _join_settings(self.columns), {column.drop_rank or 0 for column in self.columns} | {0}
         fewer = [[one for one in joined if one.drop_rank is None or one.drop_rank > last] for last in sorted(ranks)]
-        grids, console = [_grid(columns) for columns in (self.columns, *fewer)], Console(width=UNBROKEN)
-        grid = next((grid for grid in grids if console.measure(grid).minimum <= width), grids[-1])
-        return Group(grid, *(Text(note, style="dim") for note in self.notes))
+        tries, console = [(columns, _grid(columns)) for columns in (self.columns, *fewer)], Console(width=UNBROKEN)
+        shown, grid = next((one for one in tries if console.measure(one[1]).minimum <= width), tries[-1])
+        hidden, notes = [one.name for one in self.columns if not one.setting and one not in shown], self.notes
+        for words, name in self.of_columns.items():
+            if not any(name in one.name for one in shown):
+                notes = [re.sub(rf"{words} .*?\.( |$)", "", note).rstrip() for note in notes]
+        if hidden:
+            notes = [f"Hidden, as the terminal is too narrow: {', '.join(hidden)}.", *notes]
+        return Group(grid, *(Text(note, style="dim") for note in notes))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -100,14 +107,14 @@ def _join_settings(columns: list[Column]) -> list[Column]:
 
 
 def _grid(columns: list[Column]) -> Grid:
-    """The columns as rich lays them out. A heading of several words has two lines; of cells, only JOINED wraps."""
+    """The columns as rich lays them out. A heading of several words has two lines; names of rows and JOINED wrap."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, column in enumerate(columns):
-        heading, wraps = column.name.replace(" ", "\n", 1), column.name == JOINED
+        heading, wraps = column.name.replace(" ", "\n", 1), column.name == JOINED or not place
         width = max(map(cell_len, [*heading.split("\n"), *column.cells]))
         grid.add_column(
             Text(heading),
-            justify="left" if wraps or not place else "right",
+            justify="left" if wraps else "right",
             no_wrap=not wraps,
             min_width=min(width, JOINED_WIDTH) if wraps else width,
             overflow="fold",

@@ -34,6 +34,7 @@ class RowResults(NamedTuple):
     states: list[str]  # by seed
     sentences: np.ndarray | None = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
     convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
+    machines: Sequence[dict[str, Any]] = ()  # of the finished seeds, see `Trial.machine`
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -132,7 +133,8 @@ def read_row(config: Config, trials: Sequence[Trial]) -> RowResults:
         of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
         sentences = np.stack(of_seeds) if of_seeds else None
     converged = convergence.of_seeds([convergence.of_trial(trial) for trial in trials])
-    return RowResults(config, results, [trial.state() for trial in trials], sentences, converged)
+    machines = [trial.machine() for trial, done in zip(trials, results, strict=True) if done]
+    return RowResults(config, results, [trial.state() for trial in trials], sentences, converged, machines)
 
 
 def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None) -> list[TableRow]:

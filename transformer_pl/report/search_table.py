@@ -5,12 +5,13 @@ from typing import Any
 
 from transformer_pl.config import without_section
 from transformer_pl.report.cells import marked
-from transformer_pl.report.notes import exemption_note
+from transformer_pl.report.notes import exemption_note, machines_note
 from transformer_pl.report.render import Column, Table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import OF_MODEL
 from transformer_pl.search.study import short_value
 from transformer_pl.trials.flops import short_number
+from transformer_pl.trials.trial import Trial
 
 
 def search_table(results: SearchResults) -> Table:
@@ -32,11 +33,14 @@ def _notes(results: SearchResults) -> list[str]:
     described = ", ".join(f"{count} {state}" for state, count in counts.items())
     total, cap = len(results.records), results.search.run_cap
     exempt = "; ".join(sorted({record["exempt"] for record in results.records} - {None}))
+    folders = [results.runs / "trials" / one["folder"] for one in results.records if one["params"]]
+    machines = [Trial(folder).machine() for folder in folders]
     notes = [
         f"{total} of {cap} trials: {described}. Scale {results.search.scale}.",
         f"All have seed {results.search.seed}. The best of many looks better than it is, because it was chosen: "
         "train it with other seeds to confirm it.",
         exemption_note(exempt),
+        machines_note(machines),
     ]
     return [*filter(None, notes)]
 

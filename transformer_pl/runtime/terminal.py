@@ -17,9 +17,6 @@ UNBROKEN = 1000  # columns of what is not a terminal: a name that a program look
 
 def command_console() -> Console:
     """The console of a command's standard output. COLUMNS, where it is set, is its width."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
-            sys.stdout.reconfigure(errors="replace")  # an output that has no Δ shows a question mark
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN
     return Console(width=width, highlight=False, markup=False, emoji=False)
 

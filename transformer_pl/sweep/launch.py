@@ -1,6 +1,7 @@
 """Trains what a queue gives out: several trials at once on this machine."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
@@ -101,6 +102,9 @@ class Launch:
             ask_to_end(process)
 
     def _ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
+        if ending == "failed" and planned.trial.state() not in ("failed", "running"):  # it could not say so
+            with suppress(OSError):  # a full disk
+                planned.trial.set_status("failed", why=description.partition(";")[0])
         self.queue.ended(planned, ending)
         self.view.ended(planned, ending, description)
 

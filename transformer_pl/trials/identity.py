@@ -76,7 +76,7 @@ class Identity:
 
     @cached_property
     def trial(self) -> str:
-        """Of everything that its result depends on."""
+        """Of everything that decides on its result; machines and versions of packages only round differently."""
         return _digest(self.inputs)
 
     @cached_property

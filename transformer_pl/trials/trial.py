@@ -102,6 +102,20 @@ class Trial:
         """The content of env.json; empty where the trial never ran."""
         return read_json(self.folder / "env.json")
 
+    def machine(self) -> dict[str, Any]:
+        """What the last bits of its numbers depend on beside its identity; None where it is not known.
+
+        On a GPU the threads are of no matter.
+        """
+        written, config = self.environment(), (self.result() or {}).get("config", {})
+        gpus = " and ".join(sorted(set(written.get("gpus", ()))))
+        return {
+            "torch": written.get("packages", {}).get("torch"),
+            "processor": gpus or written.get("cpu"),
+            "threads": None if gpus else written.get("threads"),
+            "processes": config.get("trainer.devices", 1) * config.get("trainer.num_nodes", 1),
+        }
+
     def identity_inputs(self) -> dict[str, Any]:
         """The content of identity.json: what the id was made from; empty where the trial never ran."""
         return read_json(self.folder / "identity.json")
