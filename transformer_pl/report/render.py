@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
@@ -40,6 +40,7 @@ class Table(NamedTuple):
     records: list[dict[str, Any]]  # one per row, with the same keys; numbers at full precision
     notes: list[str]
     rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
+    summary: str = ""  # what the table shows, in a sentence or two
 
     def terminal(self, width: int) -> Group:
         """The table for a terminal of this width.
@@ -51,7 +52,7 @@ class Table(NamedTuple):
         fewer = [[one for one in joined if one.drop_rank is None or one.drop_rank > last] for last in sorted(ranks)]
         grids, console = [_grid(columns) for columns in (self.columns, *fewer)], Console(width=UNBROKEN)
         grid = next((grid for grid in grids if console.measure(grid).minimum <= width), grids[-1])
-        return Group(grid, *(Text(note, style="dim") for note in self.notes))
+        return Group(*self._opening(Text), grid, *(Text(note, style="dim") for note in self.notes))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -60,7 +61,11 @@ class Table(NamedTuple):
             for place, column in enumerate(self.columns)
         ]
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
-        return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
+        return "\n".join([*self._opening(str), *table, "", *(f"- {note}" for note in self.notes)]) + "\n"
+
+    def _opening(self, kind: Callable[[str], Any]) -> list[Any]:
+        """The summary, and an empty line."""
+        return [kind(self.summary), kind("")] if self.summary else []
 
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
@@ -77,13 +82,14 @@ class Table(NamedTuple):
         begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}"
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]
         notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
-        return "\n".join(["% \\usepackage{booktabs}", *rows, *notes]) + "\n"
+        opening = [rf"\noindent {_latex(self.summary)}\par\medskip"] if self.summary else []
+        return "\n".join(["% \\usepackage{booktabs}", *opening, *rows, *notes]) + "\n"
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
         records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
         columns = {column.name: column.meaning for column in self.columns if column.meaning}
-        content = {"rows": records, "notes": self.notes, "columns": columns}
+        content = {"summary": self.summary, "rows": records, "notes": self.notes, "columns": columns}
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
