@@ -75,9 +75,9 @@ def read_csv(table):
 
 
 def said(table):
-    """The notes as one text. There are at most six, and where the rest is explained."""
+    """Summary and notes as one text. There are at most six notes, and where the rest is explained."""
     assert len(table.notes) <= 7
-    return "\n".join(table.notes)
+    return "\n".join([table.summary, *table.notes])
 
 
 # --- The published tables
@@ -407,7 +407,7 @@ def test_a_row_that_still_falls_is_marked_and_so_is_its_difference():
 
 
 def test_a_difference_settles_where_both_rows_fall_alike():
-    """By seed: the falls differ from seed to seed, and not from row to row. A loss that rises beside base's moves, too."""
+    """By seed: the falls differ from seed to seed, and not from row to row. A loss that rises beside base's moves."""
     rows, falls = measured([0.0, 0.0, 0.0, 0.3]), ([0.02, 0.05, 0.08], [0.022, 0.049, 0.081], [0.06, 0.09, 0.12])
     endings = [[Convergence(fall, 0.001, 9) for fall in of_row] for of_row in (*falls, [-0.04] * 3)]
     table = build_table([one._replace(endings=of) for one, of in zip(rows, endings, strict=True)], config())
@@ -424,16 +424,14 @@ def test_the_summary_says_which_rows_differ_and_what_the_others_could_have_shown
     line = read_csv(table)[1]
     low, high = float(line["val/bleu.difference.low"]), float(line["val/bleu.difference.high"])
     assert f"h=1 is {low / 2 + high / 2:.1f} BLEU higher than base (95 %: {low:.1f} to {high:.1f})" in table.summary
-    assert (
-        f"h=4 cannot be told apart from base with 3 seeds; a difference of {column(table, 'smallest Δ found')[2]}"
-        in table.summary
-    )
+    found = column(table, "smallest Δ found")[2]
+    assert f"h=4 cannot be told apart from base with 3 seeds; a difference of {found} BLEU" in table.summary
     console = Console(width=200, file=io.StringIO())
     console.print(table.terminal(200))
     for text in (table.markdown(), console.file.getvalue()):
         assert text.startswith("h=1 is")
     assert json.loads(table.json())["summary"] == table.summary and "h=1 is" in table.latex()
-    assert build_table(rows[1:], config()).summary == ""
+    assert "not a row" in build_table(rows[1:], config()).summary
 
 
 PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": "val/bleu"}

@@ -30,7 +30,7 @@ def summary(rows: Sequence[TableRow], names: Sequence[str]) -> str:
         if row.score and row.score.difference
     ]
     if not tested:
-        return ""
+        return _no_differences(rows)
     title, seeds = rows[0].results.measure.title, max(len(row.results.done) for row in rows)
     said: list[str] = []
     for name, one, _ in sorted((row for row in tested if row[2]), key=lambda row: row[1].value):
@@ -183,19 +183,23 @@ def _significance_note(rows: Sequence[TableRow], names: Sequence[str]) -> str:
     return note.rstrip()
 
 
+def _no_differences(rows: Sequence[TableRow]) -> str:
+    """Why no row is compared with base."""
+    results, base = [row.results for row in rows], next((row.results for row in rows if row.is_base), None)
+    if len(rows) == 1 or not any(row.done for row in results if row is not base) or (base and base.has_learned):
+        return ""
+    if base is None:
+        reason = "is not a row; add `base` to variant, or base's value to the values of a key"
+    elif base.done:
+        reason = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
+    else:
+        reason = "is not finished" if unmeasured(base) == "-" else unmeasured(base)
+    return f"There are no differences, because base {reason}."
+
+
 def _gaps_note(rows: Sequence[TableRow]) -> str:
     """What is missing or cannot be compared, and how to get it."""
-    results = [row.results for row in rows]
-    base = next((row.results for row in rows if row.is_base), None)
-    said = []
-    if len(rows) > 1 and any(row.done for row in results if row is not base) and not (base and base.has_learned):
-        if base is None:
-            reason = "is not a row; add `base` to variant, or base's value to the values of a key"
-        elif base.done:
-            reason = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
-        else:
-            reason = "is not finished" if unmeasured(base) == "-" else unmeasured(base)
-        said.append(f"There are no differences, because base {reason}.")
+    results, said = [row.results for row in rows], []
     if diverged := sum(row.states.count("diverged") for row in results):
         said.append(f"{counted(diverged, 'trial')} diverged: means are of the finished seeds, and so look too good.")
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
