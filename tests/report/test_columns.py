@@ -434,16 +434,16 @@ def test_the_summary_says_which_rows_differ_and_what_the_others_could_have_shown
     assert "not a row" in build_table(rows[1:], config()).summary
 
 
-PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": "val/bleu"}
+PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}
 
 
 @pytest.mark.parametrize(
     ("now", "words"),
     [
         (PLANNED, []),
-        (PLANNED | {"seeds": [1, 2, 3, 4]}, ["added: seeds 3, 4"]),
-        (PLANNED | {"rows": ["base", "h=4"]}, ["added: row h=4", "left out: row h=1"]),
-        (PLANNED | {"metric": "val/f1"}, ["val/f1 in place of val/bleu"]),
+        (PLANNED | {"seeds": [1, 2, 3, 4]}, ["added seeds: 3, 4"]),
+        (PLANNED | {"rows": ["base", "h=4"]}, ["added rows: h=4", "left out rows: h=1"]),
+        (PLANNED | {"metric": ["val/f1"]}, ["added metric: val/f1"]),
     ],
     ids=str,
 )

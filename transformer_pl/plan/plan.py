@@ -132,9 +132,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def tested_by(sweep: Sweep) -> dict[str, Any]:
     """What the table of a sweep tests: which rows, with which seeds, by which metric."""
-    seeds = sorted({config.seed for config in sweep.configs})
-    rows = [row.name for row in sweep.rows]
-    return {"rows": rows, "seeds": seeds, "metric": f"val/{task_of(sweep.base.data).measure.name}"}
+    seeds, metric = sorted({config.seed for config in sweep.configs}), f"val/{task_of(sweep.base.data).measure.name}"
+    return {"rows": [row.name for row in sweep.rows], "seeds": seeds, "metric": [metric]}
 
 
 def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:

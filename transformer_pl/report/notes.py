@@ -51,22 +51,15 @@ def summary(rows: Sequence[TableRow], names: Sequence[str]) -> str:
 
 
 def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
-    """What the table has, or lacks, beside what was planned when its training started."""
-    if not tested or tested == now:
-        return ""
-    said = []
-    for kind, word in (("seeds", "seed"), ("rows", "row")):
-        for verb, these, those in (("added", now, tested), ("left out", tested, now)):
-            if changed := [str(one) for one in these[kind] if one not in those[kind]]:
-                said.append(f"{verb}: {word if len(changed) == 1 else word + 's'} {', '.join(changed)}")
-    if tested["metric"] != now["metric"]:
-        said.append(f"compared by {now['metric']} in place of {tested['metric']}")
-    if not said:
-        return ""
-    return (
-        f"Changed after training had started: {'; '.join(said)}. Where the results decided on that, p is too small: "
-        "adding seeds until a row is significant finds differences that are not there."
-    )
+    """What the table has, or lacks, beside what was planned when its training started; by `plan.tested_by`."""
+    said = [
+        f"{verb} {kind}: {', '.join(map(str, changed))}"
+        for kind in (tested and now) or ()
+        for verb, these, those in (("added", now, tested or {}), ("left out", tested or {}, now))
+        if (changed := [one for one in these[kind] if one not in those[kind]])
+    ]
+    note = f"Changed after training had started: {'; '.join(said)}. Where the results decided on that, p is too small: "
+    return note + "adding seeds until a row is significant finds differences that are not there." if said else ""
 
 
 def table_notes(
@@ -171,8 +164,8 @@ def _significance_note(rows: Sequence[TableRow], names: Sequence[str]) -> str:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}"
-        pairs = [(row.score.difference, len(row.results.done)) for row in rows if row.score and row.score.difference]
-        if several:
+        seeds_of = [(row.score.difference, len(row.results.done)) for row in rows if row.score and row.score.difference]
+        if pairs := [(one, S) for one, S in seeds_of if S > 1]:
             needed = seeds_to_resolve(GAP, pairs) or f"more than {MOST_SEEDS}"
             note += f"; a difference of {GAP} {rows[0].results.measure.title} takes {needed} seeds a row"
         note += ". "

@@ -222,27 +222,26 @@ def compare_rows(
     most = metric.highest - metric.lowest
     means = [one and estimate(one, prior)._replace(lowest=metric.lowest, highest=metric.highest) for one in samples]
     of_base = None if base is None else samples[base]
-    compared = [
-        row is not None
-        and of_base is not None
-        and i != base
-        and (not same_dataset or same_dataset[i])
-        and _are_comparable(row, of_base)
+    tested = {
+        i: row
         for i, row in enumerate(samples)
+        if row and of_base and i != base and (not same_dataset or same_dataset[i]) and _are_comparable(row, of_base)
+    }
+    corrected = correct([*tested.values()], of_base, prior, most) if of_base and tested else []
+    differences = dict(zip(tested, corrected, strict=True))
+    aparts = [bool(prior and row and len(row.scores) > 1 and _own(row) in prior.apart) for row in samples]
+    return [
+        of_row and RowComparison(of_row, to_base, p_value, is_apart)
+        for i, (of_row, is_apart) in enumerate(zip(means, aparts, strict=True))
+        for to_base, p_value in [differences.get(i, (None, None))]
     ]
-    tested = [one for one, is_compared in zip(samples, compared, strict=True) if one and is_compared]
-    corrected = iter(correct(tested, of_base, prior) if of_base and tested else ())
-    comparisons: list[RowComparison | None] = []
-    for row, of_row, is_compared in zip(samples, means, compared, strict=True):
-        to_base, p = next(corrected) if is_compared else (None, None)
-        to_base = to_base and to_base._replace(lowest=max(-most, to_base.lowest), highest=min(most, to_base.highest))
-        apart = bool(prior and row and len(row.scores) > 1 and _own(row) in prior.apart)
-        comparisons.append(of_row and RowComparison(of_row, to_base, p, apart))
-    return comparisons
 
 
-def correct(rows: Sequence[Sample], base: Sample, prior: Prior | None = None) -> list[tuple[Estimate, float]]:
-    """The difference of each row to base, with its p-value, both corrected for the number of rows.
+def correct(
+    rows: Sequence[Sample], base: Sample, prior: Prior | None = None, most: float = math.inf
+) -> list[tuple[Estimate, float]]:
+    """The difference of each row to base, with its p-value, both corrected for the number of rows. most: that there can
+    be.
 
     The test steps down by the smallest p (Westfall and Young 1993, algorithm 2.8): the i-th smallest becomes the
     probability that any of the p-values from it on would be as small if no row differed, and at least that of the one
@@ -261,14 +260,11 @@ def correct(rows: Sequence[Sample], base: Sample, prior: Prior | None = None) ->
     level = 1 - np.sort(least[:, 0])[math.ceil((1 - LEVEL) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
     return [
         (
-            one._replace(
-                level=float(level),
-                lowest=0.0 if p < 1 - LEVEL and one.value > 0 else -math.inf,
-                highest=0.0 if p < 1 - LEVEL and one.value < 0 else math.inf,
-            ),
+            one._replace(level=float(level), lowest=0.0 if sign > 0 else -most, highest=0.0 if sign < 0 else most),
             float(p),
         )
         for one, p in zip(differences, corrected, strict=True)
+        for sign in [one.value * (p < 1 - LEVEL)]
     ]
 
 
@@ -307,8 +303,7 @@ def seeds_to_resolve(gap: float, compared: Sequence[tuple[Estimate, int]]) -> in
     compared: differences, and how many seeds both rows have. Their variances and the correction stay as they are.
     """
     for S in range(2, MOST_SEEDS + 1):
-        found = [of_seeds(one, seeds, S).found for one, seeds in compared]
-        if np.median(found) <= gap:
+        if np.median([of_seeds(one, seeds, S).found for one, seeds in compared]) <= gap:
             return S
     return None
 
@@ -319,12 +314,9 @@ def pooled_spread(scores: Sequence[Sequence[float]]) -> float | None:
     scores: of each row, by seed.
     """
     own = [Part(variance_of(row), len(row) - 1) for row in scores if len(row) > 1]
-    apart = moderation.set_apart(own)
-    known = [row for row in own if row not in apart]
-    if not known:
-        return None
-    variances, freedoms = np.array(known).T
-    return math.sqrt(np.average(variances, weights=freedoms))
+    known = [row for row in own if row not in moderation.set_apart(own)]
+    weight = sum(row.freedom for row in known)
+    return math.sqrt(sum(row.variance * row.freedom for row in known) / weight) if known else None
 
 
 def found_by_plan(spread: float, seeds: int, rows: int) -> float:
@@ -340,6 +332,6 @@ def found_by_plan(spread: float, seeds: int, rows: int) -> float:
 
 def of_seeds(one: Estimate, seeds: int, S: int) -> Estimate:
     """The estimate as it would be with S seeds in place of `seeds`."""
-    parts = tuple(Part(part.variance * seeds / S, part.freedom + S - seeds) for part in one.parts)
+    parts = tuple(Part(part.variance * seeds / S, max(S - 1, part.freedom + S - seeds)) for part in one.parts)
     freedom = one.degrees_of_freedom and one.degrees_of_freedom * (S - 1) / (seeds - 1)
     return one._replace(parts=parts, degrees_of_freedom=freedom)
