@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
@@ -42,6 +42,11 @@ class Table(NamedTuple):
     rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
 
+    @property
+    def opening(self) -> list[str]:
+        """The lines above the table."""
+        return [self.summary, ""] if self.summary else []
+
     def terminal(self, width: int) -> Group:
         """The table for a terminal of this width.
 
@@ -52,7 +57,7 @@ class Table(NamedTuple):
         fewer = [[one for one in joined if one.drop_rank is None or one.drop_rank > last] for last in sorted(ranks)]
         grids, console = [_grid(columns) for columns in (self.columns, *fewer)], Console(width=UNBROKEN)
         grid = next((grid for grid in grids if console.measure(grid).minimum <= width), grids[-1])
-        return Group(*self._opening(Text), grid, *(Text(note, style="dim") for note in self.notes))
+        return Group(*map(Text, self.opening), grid, *(Text(note, style="dim") for note in self.notes))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -61,11 +66,7 @@ class Table(NamedTuple):
             for place, column in enumerate(self.columns)
         ]
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
-        return "\n".join([*self._opening(str), *table, "", *(f"- {note}" for note in self.notes)]) + "\n"
-
-    def _opening(self, kind: Callable[[str], Any]) -> list[Any]:
-        """The summary, and an empty line."""
-        return [kind(self.summary), kind("")] if self.summary else []
+        return "\n".join([*self.opening, *table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
