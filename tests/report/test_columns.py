@@ -20,6 +20,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import cells
 from transformer_pl.report import columns as tables
 from transformer_pl.report import statistics as stats
+from transformer_pl.report.notes import change_note
 from transformer_pl.report.page import page_columns
 from transformer_pl.report.published import paper_table, read_published
 from transformer_pl.report.rows import RowResults, TableRow, mean, read_row
@@ -75,9 +76,9 @@ def read_csv(table):
 
 
 def said(table):
-    """The notes as one text. There are at most five, and where the rest is explained."""
-    assert len(table.notes) <= 6
-    return "\n".join(table.notes)
+    """Summary and notes as one text. There are at most six notes, and where the rest is explained."""
+    assert len(table.notes) <= 7
+    return "\n".join([table.summary, *table.notes])
 
 
 # --- The published tables
@@ -224,7 +225,7 @@ def test_rank_correlation_with_the_paper(sign):
     """Rows (A) with the paper's own differences, and with these reversed. h = 64 is not published."""
     heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
     own = row(config(model__h=64), 90.0)
-    assert f"{sign:+.2f} by BLEU (4 rows)" in said(build_table([row(config(), 60.0), own, *heads], config()))
+    assert f"{sign:+.2f} by BLEU (4 rows" in said(build_table([row(config(), 60.0), own, *heads], config()))
     assert "by BLEU" not in said(build_table(heads, config()))
 
 
@@ -251,7 +252,7 @@ def test_a_note_says_what_the_paper_has_otherwise(scale, keys, other):
     assert f"other {other}:" in note if other else "other" not in note
 
 
-def test_a_table_that_has_everything_to_say_says_it_in_five_notes():
+def test_a_table_that_has_everything_to_say_says_it_in_six_notes():
     """Rows that diverged, lack seeds, had not converged, on another dataset; a component that breaks a property."""
     rows = [
         *ended(measured([0.0, 0.3, 0.0]), FALLING, FLAT, None),
@@ -261,9 +262,9 @@ def test_a_table_that_has_everything_to_say_says_it_in_five_notes():
     ]
     rows[1].results[0]["exempt"] = {"mine.Attention": {"future_is_hidden": "it looks ahead on purpose"}}
     table = build_table(rows, config())
-    assert len(table.notes) == 6 and table.notes[-1].endswith("transformer_pl/report/README.md")
+    assert len(table.notes) == 7 and table.notes[-1].endswith("transformer_pl/report/README.md")
     assert all(len(note) < 600 for note in table.notes)
-    for word in ("mine.Attention", "future_is_hidden", "1 trial diverged", "trainer.val_every", "Holm"):
+    for word in ("mine.Attention", "future_is_hidden", "1 trial diverged", "trainer.val_every", "corrected"):
         assert word in said(table)
 
 
@@ -339,7 +340,8 @@ def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes(seeds):
     needed = re.search(r"difference of ([\d.]+) BLEU takes (?:more than )?(\d+) seeds", note)
     assert bool(needed) == (seeds > 1)
     if needed:
-        verdicts = [(one, 3) for one in compare_rows([row.sentences for row in rows], 0, BLEU)]
+        compared = compare_rows([row.sentences for row in rows], 0, BLEU)
+        verdicts = [(one.difference, 3) for one in compared if one.difference]
         assert int(needed[2]) == (stats.seeds_to_resolve(float(needed[1]), verdicts) or stats.MOST_SEEDS)
 
 
@@ -368,7 +370,7 @@ def test_a_row_with_one_seed_beside_several_cannot_be_tested():
 def estimate(value, low, high):
     """An estimate with this interval."""
     half = (high - low) / 2 / 1.959964
-    return stats.Estimate(value, None, half**2, float("inf"))
+    return stats.Estimate(value, (), half**2, float("inf"))
 
 
 @pytest.mark.parametrize(
@@ -412,7 +414,7 @@ FALLING, FLAT = Convergence(0.05, 0.004, 9), Convergence(0.003, 0.004, 9)
 
 
 def ended(rows, *convergences):
-    return [one._replace(convergence=how) for one, how in zip(rows, convergences, strict=True)]
+    return [one._replace(endings=[how] * 3) for one, how in zip(rows, convergences, strict=True)]
 
 
 def marked(table, name):
@@ -426,8 +428,55 @@ def test_a_row_that_still_falls_is_marked_and_so_is_its_difference():
     first, second, third = column(table, "Δ BLEU")[1:]
     assert first.endswith("*†") and second.endswith("*") and "†" not in third
     assert "4.9%" in said(table) and "trainer.val_every" in said(table)
-    assert float(read_csv(table)[1]["val/loss.fall"]) == 0.05 and read_csv(table)[3]["val/loss.fall"] == ""
-    assert float(read_csv(table)[1]["val/loss.fall.noise"]) == 0.004
+    assert float(read_csv(table)[1]["val/loss.fall"]) == pytest.approx(0.05)
+    assert read_csv(table)[3]["val/loss.fall"] == ""
+    assert float(read_csv(table)[1]["val/loss.fall.noise"]) == pytest.approx(0.004 / 3**0.5)
+
+
+def test_a_difference_settles_where_both_rows_fall_alike():
+    """By seed: the falls differ from seed to seed, and not from row to row. A loss that rises beside base's moves."""
+    rows, falls = measured([0.0, 0.0, 0.0, 0.3]), ([0.02, 0.05, 0.08], [0.022, 0.049, 0.081], [0.06, 0.09, 0.12])
+    endings = [[Convergence(fall, 0.001, 9) for fall in of_row] for of_row in (*falls, [-0.04] * 3)]
+    table = build_table([one._replace(endings=of) for one, of in zip(rows, endings, strict=True)], config())
+    assert marked(table, "BLEU") == [True, True, True, False]
+    assert marked(table, "Δ BLEU") == [False, False, True, True]
+
+
+# --- The summary and what was planned
+
+
+def test_the_summary_says_which_rows_differ_and_what_the_others_could_have_shown():
+    rows = measured([0.0, 0.3, 0.0])
+    table = build_table(rows, config(), names=["base", "h=1", "h=4"])
+    line = read_csv(table)[1]
+    low, high = float(line["val/bleu.difference.low"]), float(line["val/bleu.difference.high"])
+    assert f"h=1 is {low / 2 + high / 2:.1f} BLEU higher than base (95 %: {low:.1f} to {high:.1f})" in table.summary
+    found = column(table, "smallest Δ found")[2]
+    assert f"h=4 cannot be told apart from base with 3 seeds; a difference of {found} BLEU" in table.summary
+    console = Console(width=200, file=io.StringIO())
+    console.print(table.terminal(200))
+    for text in (table.markdown(), console.file.getvalue()):
+        assert text.startswith("h=1 is")
+    assert json.loads(table.json())["summary"] == table.summary and "h=1 is" in table.latex()
+    assert "not a row" in build_table(rows[1:], config()).summary
+
+
+PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (PLANNED, []),
+        (PLANNED | {"seeds": [1, 2, 3, 4]}, ["added seeds: 3, 4"]),
+        (PLANNED | {"rows": ["base", "h=4"]}, ["added rows: h=4", "left out rows: h=1"]),
+        (PLANNED | {"metric": ["val/f1"]}, ["added metric: val/f1"]),
+    ],
+    ids=str,
+)
+def test_a_table_says_what_was_changed_after_its_training_had_started(now, words):
+    note = change_note(PLANNED, now)
+    assert bool(note) == bool(words) and all(word in note for word in words) and change_note(None, now) == ""
 
 
 # --- Beside the paper
@@ -519,7 +568,9 @@ def test_terminal_output_fits_the_width_with_all_rows(width):
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 250])
 def test_what_a_terminal_hides_is_named_and_not_explained_and_the_paper_goes_first(width):
     table = build_table(measured([0.0, 0.3, 0.0, 0.1, 0.2]), config())
-    grid, *texts = table.terminal(width).renderables
+    lines = table.terminal(width).renderables
+    (place,) = [place for place, one in enumerate(lines) if hasattr(one, "columns")]
+    grid, texts = lines[place], lines[place + 1 :]
     shown, notes = [str(one.header).replace("\n", " ") for one in grid.columns], [one.plain for one in texts]
     hidden = [one.name for one in table.columns if not one.setting and one.name not in shown]
     assert all(name in notes[0] for name in hidden) and len(notes) == len(table.notes) + bool(hidden)

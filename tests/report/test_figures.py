@@ -39,7 +39,7 @@ def table_row(score, params=1e6, ppl=3.0):
     metrics = {"val/bleu": score, "val/ppl": ppl}
     result = {"metrics": metrics, "params": params, "flops": 1e9, "steps": 1000}
     base = RowResults(Config(), [{"metrics": {"val/bleu": 60.0}}], ["done"])
-    compared = RowComparison(Estimate(score, None, 1.0, 50), Estimate(score - 60, None, 1.0, 50), 0.5)
+    compared = RowComparison(Estimate(score, (), 1.0, 50), Estimate(score - 60, (), 1.0, 50), 0.5)
     return TableRow(RowResults(Config(), [result], ["done"]), {}, None, False, base, compared, None)
 
 

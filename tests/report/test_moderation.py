@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from transformer_pl.report import moderation
 from transformer_pl.report.moderation import (
     Part,
+    Prior,
     fit_prior,
+    holm,
     inverse_trigamma,
     moderate,
+    set_apart,
     upper_quantile,
     upper_tail,
     variance_of,
 )
-from transformer_pl.report.statistics import Sample, difference, estimate, holm, seed_prior
+from transformer_pl.report.statistics import Sample, correct, difference, estimate, seed_prior
 
 pytestmark = pytest.mark.core
 
@@ -70,8 +72,8 @@ def test_equal_scores_have_no_variance(value):
 
 def test_inverse_trigamma():
     for x in (0.01, 0.4, 1.0, 30.0):
-        assert inverse_trigamma(float(special.polygamma(1, x))) == pytest.approx(x)
-    assert inverse_trigamma(0.0) == inverse_trigamma(-1.0) == moderation.LARGEST_FREEDOM / 2
+        assert inverse_trigamma(float(special.polygamma(1, x)), 40) == pytest.approx(x)
+    assert inverse_trigamma(0.0, 40) == inverse_trigamma(-1.0, 40) == 40
 
 
 @pytest.mark.parametrize("freedom", [3.0, 10.0])
@@ -89,7 +91,9 @@ def test_the_prior_is_cautious_and_needs_rows():
     rng = np.random.default_rng(2)
     spreads = 2 ** rng.normal(size=20)
     rows = [Part(float(spread**2 * rng.chisquare(2) / 2), 2.0) for spread in spreads]
-    smyth = 2 * inverse_trigamma(np.log([row.variance for row in rows]).var(ddof=1) - float(special.polygamma(1, 1)))
+    smyth = 2 * inverse_trigamma(
+        np.log([row.variance for row in rows]).var(ddof=1) - float(special.polygamma(1, 1)), 500
+    )
     assert 0.5 < fit_prior(rows).freedom < smyth < 100
     assert fit_prior(rows[:5]) and fit_prior(rows[:4]) is fit_prior([*rows[:4], Part(0.0, 2.0)]) is None
     differing = [Part(part.variance * 10**i, 2.0) for i, part in enumerate(rows)]
@@ -110,9 +114,30 @@ def test_the_prior_is_a_bound_on_the_variance_of_the_logarithms():
 
 
 def test_no_row_gets_a_smaller_variance_than_its_own():
-    prior = Part(4.0, 6.0)
+    prior = Prior(4.0, 6.0)
     assert moderate(Part(1.0, 2.0), prior) == Part((6 * 4 + 2 * 1) / 8, 8.0)
     assert moderate(Part(9.0, 2.0), prior) == Part(9.0, 8.0)
+
+
+@pytest.mark.parametrize("wild", [(30.0,), (30.0, 20.0), (0.005,)], ids=str)
+def test_rows_far_from_the_others_are_set_apart(wild):
+    """They keep their own variance, and the others are as without them. A row like the others is not set apart."""
+    rng = np.random.default_rng(4)
+    ordinary = [Part(float(rng.chisquare(2)) / 2, 2.0) for _ in range(18)]
+    outliers = [Part(spread**2, 2.0) for spread in wild]
+    alone, together = fit_prior(ordinary), fit_prior([*ordinary, *outliers])
+    assert set_apart(ordinary) == alone.apart == frozenset() and together.apart == frozenset(outliers)
+    assert alone[:2] == together[:2] and 1 < alone.freedom <= 36
+    assert [moderate(one, together) for one in outliers] == outliers
+    assert set_apart([*ordinary[:3], *outliers[:1]]) == frozenset()  # four tell too little
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.5, 0.9], [1.0, 1.0]), ([0.02], [0.02]), ([], [])],
+)
+def test_holm_correction(given, expected):
+    assert holm(given) == pytest.approx(expected)
 
 
 @pytest.mark.slow
@@ -130,7 +155,7 @@ def test_false_alarms_coverage_and_power_of_a_table(seeds, factor):
         held += [np.prod(estimate(row, prior).interval()) < 0 for row in table]
         table[1:4] = [Sample(row.scores + 12, row.pseudo + 12) for row in table[1:4]]
         for name, of_table in (("own", None), ("moderated", prior)):
-            p_values = holm([difference(row, table[0], of_table).p_value for row in table[1:]])
+            p_values = [p for _, p in correct(table[1:], table[0], of_table)]
             stars[name] += sum(p < 0.05 for p in p_values[:3])
     print(f"{np.mean(alarms):.3f} {np.mean(held):.3f} {stars}")
     assert np.mean(alarms) <= 0.055 and np.mean(held) >= 0.945

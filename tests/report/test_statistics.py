@@ -12,12 +12,13 @@ from sacrebleu.significance import PairedTest
 
 from transformer_pl.config import Config
 from transformer_pl.report import statistics as stats
+from transformer_pl.report.moderation import Part
 from transformer_pl.report.statistics import (
     Sample,
     compare_rows,
+    correct,
     difference,
     estimate,
-    holm,
     loss,
     sample,
     seed_prior,
@@ -91,7 +92,7 @@ def test_an_interval_ends_where_the_score_does():
 
 def test_one_seed_has_no_variance_by_seeds():
     result = estimate(Sample(np.array([1.0]), np.array([[0.0, 1.0, 2.0]])))
-    assert result.variance_by_seeds is None and result.standard_error == pytest.approx(1 / math.sqrt(3))
+    assert not result.parts and result.standard_error == pytest.approx(1 / math.sqrt(3))
     assert result.degrees_of_freedom == 2  # of three sentences
     assert result.interval() == pytest.approx(scipy.stats.t.interval(0.95, 2, loc=1, scale=1 / math.sqrt(3)))
 
@@ -129,7 +130,7 @@ def test_variances_are_those_of_the_analysis_of_variance(seeds):
     by_sentences = ((means - means.mean()) ** 2).sum() / (n - 1) / n - sum(errors)
     result = estimate(*rows) if len(rows) == 1 else difference(*rows)
     assert result.value == pytest.approx(means.mean())
-    assert result.variance_by_seeds == pytest.approx(sum(v for v, _ in by_seeds))
+    assert sum(part.variance for part in result.parts) == pytest.approx(sum(v for v, _ in by_seeds))
     assert result.variance_by_sentences == pytest.approx(by_sentences) and by_sentences > 0.01
     squares = sum(v**2 / freedom for v, freedom in [*by_seeds, (by_sentences, n - 1)])
     assert result.degrees_of_freedom == pytest.approx((sum(v for v, _ in by_seeds) + by_sentences) ** 2 / squares)
@@ -145,22 +146,44 @@ def test_variance_components_are_never_negative():
         assert comparison.variance_by_sentences >= 0 and comparison.standard_error > 0 and 0 <= comparison.p_value <= 1
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.5, 0.9], [1.0, 1.0]), ([0.02], [0.02]), ([], [])],
-)
-def test_holm_correction(given, expected):
-    assert holm(given) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_p_values_are_corrected_for_the_rows_that_are_tested(seeds):
     """A row that is not tested does not count in the correction."""
     known = drawn(np.random.default_rng(1), 4, seeds, 80, 0.05, gap=0.3)
     base, *rows = np.concatenate([known, np.ones((4, seeds, 80, 2))], -1)
-    alone = [compare_rows([base, row], 0, METRIC)[1].p_value for row in rows]
+    samples = [sample(one[..., METRIC.columns], METRIC.score) for one in (base, *rows)]
+    expected = [p for _, p in correct(samples[1:], samples[0])]
     together = compare_rows([base, *rows, None], 0, METRIC)
-    assert [one.p_value for one in together[1:4]] == pytest.approx(holm(alone)) and holm(alone) != alone
+    assert [one.p_value for one in together[1:4]] == pytest.approx(expected)
+    for row, one in zip(rows, together[1:], strict=False):
+        alone = compare_rows([base, row], 0, METRIC)[1].p_value
+        assert alone == pytest.approx(one.difference.p_value, abs=1e-3) and alone <= one.p_value
+
+
+def test_the_correction_is_dunnett_s_where_the_variances_are_certain():
+    """With 1,000 seeds a row, against base: scipy's multivariate t."""
+    rng = np.random.default_rng(7)
+    scores = rng.normal(0, 1, (6, 1000)) + np.array([0, 0.12, -0.1, 0.06, 0.02, -0.03])[:, None]
+    base, *rows = (Sample(one, np.repeat(one[:, None], 2, 1)) for one in scores)
+    together = correct(rows, base)
+    dunnett = scipy.stats.dunnett(*scores[1:], control=scores[0], random_state=rng)
+    assert min(p for _, p in together) == pytest.approx(min(dunnett.pvalue), abs=0.004)
+    ends = np.array([one._replace(lowest=-9, highest=9).interval() for one, _ in together]).T
+    expected = dunnett.confidence_interval()
+    assert ends[0] == pytest.approx(expected.low, abs=0.004) and ends[1] == pytest.approx(expected.high, abs=0.004)
+    assert all(p <= of_all + 0.004 for (_, p), of_all in zip(together, dunnett.pvalue, strict=True))  # steps find more
+
+
+def test_an_interval_excludes_zero_where_there_is_a_star():
+    rng, stars = np.random.default_rng(8), []
+    for _ in range(40):
+        scores = rng.normal(0, 0.5, (8, 3)) + np.linspace(0, 2.5, 8)[:, None]
+        base, *rows = (Sample(one, np.repeat(one[:, None], 2, 1)) for one in scores)
+        for one, p in correct(rows, base, seed_prior([base, *rows])):
+            low, high = one.interval()
+            assert (p < 0.05) == (low >= 0 or high <= 0) and low <= one.value <= high
+            stars.append(p < 0.05)
+    assert 0.1 < np.mean(stars) < 0.9
 
 
 def a_table(rows, seeds, n=40):
@@ -177,7 +200,7 @@ def test_every_row_but_base_is_compared_wherever_base_stands():
         for i, one in enumerate(compared):
             if i != base:
                 apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
-                assert one.difference == difference(*apart)._replace(lowest=-100, highest=100)
+                assert one.difference[:4] == difference(*apart)[:4]
     of_other_text = compare_rows(table, 0, METRIC, same_dataset=[True, False, False])
     for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:], of_other_text):
         assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
@@ -204,13 +227,13 @@ def test_rows_of_a_table_moderate_each_other_s_variance():
     samples = [sample(one[..., METRIC.columns], METRIC.score) for one in table]
     prior = seed_prior(samples)
     compared = compare_rows(table, 0, METRIC)
-    alone = [difference(row, samples[0], prior).p_value for row in samples[1:]]
-    assert [one.p_value for one in compared[1:]] == pytest.approx(holm(alone))
+    together = correct(samples[1:], samples[0], prior)
+    assert [one.p_value for one in compared[1:]] == pytest.approx([p for _, p in together])
     assert [one.row_mean for one in compared] == [
         estimate(row, prior)._replace(lowest=0, highest=100) for row in samples
     ]
     fewer = compare_rows([*table[:4], table[4][:1]], 0, METRIC)  # one seed tells nothing
-    assert not any(one.row_mean.parts for one in fewer)
+    assert all(one.row_mean.degrees_of_freedom for one in fewer)  # of t
 
 
 @pytest.mark.parametrize(("seed_sd", "gap"), [(1.0, 2.0), (2.0, 2.5)])
@@ -222,8 +245,10 @@ def test_the_seeds_that_a_difference_takes_find_it_in_80_of_100_cases(seed_sd, g
         scores = mean + seed_sd * rng.normal(size=S)
         return Sample(scores, scores[:, None] + np.array([-0.1, 0.1]))
 
-    comparison = stats.RowComparison(stats.Estimate(0, seed_sd**2 / 3, 0, 2), stats.Estimate(gap, 0.1, 0, 4), 0.5)
-    needed = stats.seeds_to_resolve(gap, [(comparison, 3)])
+    one = stats.Estimate(gap, (Part(seed_sd**2 / 3, 2),) * 2, 0, 4)
+    needed = stats.seeds_to_resolve(gap, [(one, 3)])
+    assert stats.found_by_plan(seed_sd, needed, 1) <= gap < stats.found_by_plan(seed_sd, needed - 1, 1)
+    assert stats.of_seeds(one, 3, needed).found == pytest.approx(stats.found_by_plan(seed_sd, needed, 1))
     for S, low, high in ((needed, 0.77, 0.92), (needed - 2, 0.3, 0.79)):
         found = [difference(of_seeds(S, gap), of_seeds(S, 0)).p_value < 0.05 for _ in range(500)]
         assert low < np.mean(found) < high, S

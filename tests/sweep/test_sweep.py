@@ -3,7 +3,9 @@
 import csv
 import json
 import math
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -54,6 +56,34 @@ def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):
             assert math.exp(nll / pieces) == pytest.approx(result["metrics"][f"{split}/ppl"])
             assert len(rows) == len((trial / f"hyp.{split}.txt").read_text().splitlines()) == 500
             assert all(len(row["bleu"]) == 10 for row in rows)
+
+
+def test_what_is_tested_is_fixed_when_training_starts(smoke, tmp_path):
+    """A later command with other rows or seeds does not change it, and the table says what was changed."""
+    runs = shutil.copytree(smoke[0], tmp_path / "runs")
+    text, file = (ROOT / "sweeps" / "smoke.yaml").read_text(), tmp_path / "smoke.yaml"
+    file.write_text(text.replace("model.h=4, ", ""))
+    before = json.loads((runs / "sweeps" / "smoke@demo" / "plan.json").read_text())
+    fewer = forked.command("sweep", file, "--runs", runs)
+    assert fewer.returncode == 0 and "left out rows: h=4" in fewer.stdout and "Changed" not in smoke[1].stdout
+    after = json.loads((runs / "sweeps" / "smoke@demo" / "plan.json").read_text())
+    assert len(after["trials"]) == 3 and before["tested"] == after["tested"] == {
+        "rows": ["base", "h=4", "h=1 p_drop=0.0", "position=NoPosition"],
+        "seeds": [1],
+        "metric": ["val/bleu"],
+    }
+    more = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--seeds", "1,2", "--format", "md")
+    assert "added seeds: 2" in more.stdout and "left out" not in more.stdout
+
+
+def test_a_plan_says_which_difference_so_many_seeds_would_find(tmp_path):
+    """More seeds find a smaller one."""
+    printed = [
+        forked.command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", tmp_path, "--seeds", seeds).stdout
+        for seeds in ("1,2,3", "1,2,3,4,5,6", "1")
+    ]
+    few, many = (float(re.search(r"a difference of ([\d.]+) BLEU", one)[1]) for one in printed[:2])
+    assert 0.9 < many < few < 4 and "a difference of" not in printed[2]
 
 
 def test_the_same_command_trains_nothing_again(smoke):

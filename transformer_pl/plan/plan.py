@@ -21,7 +21,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors, shown
 from transformer_pl.runtime.terminal import counted, format_duration, say
-from transformer_pl.task import Corpus, open_corpus
+from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.trial import Trial
@@ -144,6 +144,12 @@ def as_json(plan: Plan) -> dict[str, Any]:
         for planned in plan.trials
     ]
     return {"name": plan.sweep.name, "scale": plan.sweep.scale, "trials": trials}
+
+
+def tested_by(sweep: Sweep) -> dict[str, Any]:
+    """What the table of a sweep tests: which rows, with which seeds, by which metric."""
+    seeds, metric = sorted({config.seed for config in sweep.configs}), f"val/{task_of(sweep.base.data).measure.name}"
+    return {"rows": [row.name for row in sweep.rows], "seeds": seeds, "metric": [metric]}
 
 
 def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:

@@ -114,7 +114,7 @@ def _grid_table(file: Path, content: dict[str, Any], options: argparse.Namespace
     from transformer_pl.report.columns import table_of
 
     sweep, planned = _grid(file, content, options)
-    return sweep, planned, table_of(sweep, planned, options.paper)
+    return sweep, planned, table_of(sweep, planned, options.paper, sweep_folder(sweep, options))
 
 
 def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Sweep, list[PlannedTrial]]:

@@ -6,14 +6,15 @@ never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row t
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Config
 from transformer_pl.data.selection import leaks
-from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
-from transformer_pl.report.notes import OF_COLUMNS, table_notes
+from transformer_pl.report.notes import OF_COLUMNS, change_note, summary, table_notes
 from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import (
@@ -27,26 +28,33 @@ from transformer_pl.report.rows import (
     standard_deviation,
 )
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import read_json
 from transformer_pl.task import task_of
 
 
-def table_of(sweep: Sweep, planned: Sequence[PlannedTrial], with_paper: bool | None = None) -> Table:
-    """The table of a sweep from the results that are there, beside the paper's (see `paper_table`)."""
+def table_of(
+    sweep: Sweep, planned: Sequence[PlannedTrial], with_paper: bool | None = None, folder: Path | None = None
+) -> Table:
+    """The table of a sweep from the results that are there, beside the paper's (see `paper_table`).
+
+    folder: the sweep's, which knows what was planned when its training started.
+    """
     trials = [[one.trial for one in planned if one.row == place] for place in range(len(sweep.rows))]
     rows = [read_row(row.configs[0], of_row) for row, of_row in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     table = build_table(rows, sweep.base, paper, [row.name for row in sweep.rows])
+    added = change_note(read_json(folder / "plan.json").get("tested"), tested_by(sweep)) if folder else ""
     training, *others, link = table.notes
-    return table._replace(notes=[" ".join([training, *_leaks(planned)]), *others, *sweep.notes, link])
+    return table._replace(notes=[*filter(None, [training, *others, *sweep.notes, _leaks_note(planned), added]), link])
 
 
-def _leaks(planned: Sequence[PlannedTrial]) -> list[str]:
+def _leaks_note(planned: Sequence[PlannedTrial]) -> str:
     """What the prepared datasets tell of evaluation pairs that make a score look too good, in a sentence for each."""
     found: dict[str, None] = {}
     for prepared in dict.fromkeys(one.prepared for one in planned):
         with suppress(InputError):  # it is not here
             found |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"]))
-    return list(found)
+    return " ".join(found)
 
 
 def build_table(
@@ -67,7 +75,8 @@ def build_table(
     records = [
         {"name": name} | _record(row, keys, list(metrics), paper) for name, row in zip(names, table_rows, strict=True)
     ]
-    return Table(columns, records, table_notes(table_rows, base, paper), table_rows, OF_COLUMNS)
+    notes = table_notes(table_rows, base, paper, names)
+    return Table(columns, records, notes, table_rows, summary(table_rows, names), OF_COLUMNS)
 
 
 def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
@@ -127,7 +136,7 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
             "PPL",
             cells.perplexity,
             f"Perplexity per subword of the validation set; lower is better. {cells.SIGNIFICANT}: it differs "
-            f"significantly from base's. {unconverged}, or a marked difference is from a base that had not.",
+            f"significantly from base's. {unconverged}, or its difference had not settled.",
             10,
         ),
         *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),
@@ -156,21 +165,28 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
             f"Δ {title}",
             lambda row: cells.score_difference(row) if compares else "",
             f"{title} minus base's, on the same sentences. {cells.SIGNIFICANT} is a significant difference: "
-            f"p < {ALPHA:g}. {cells.UNCONVERGED}: the row or base had not converged, and more steps may change the "
-            "difference.",
+            f"p < {ALPHA:g}. {cells.UNCONVERGED}: it had not settled; of the same seed, row and base still fell at "
+            "different rates.",
         ),
         column(
             "Δ 95 %",
             lambda row: cells.interval(row.score and row.score.difference, "+z"),
-            "Where the interval has zero in it, the row may be better or worse than base.",
+            "Of all rows together: in 95 % of tables all of them have the true value. Where zero is in it, the row may "
+            "be better or worse than base.",
             13,
         ),
         column(
             "p",
             lambda row: cells.p_value(row.score and row.score.p_value),
-            "The probability of a difference at least this large if the row were as good as base, after Holm's "
-            f"correction for the number of tested rows, {tested}.",
+            "The probability that any of the tested rows not yet found different would stand out as much if none were "
+            f"different from base; {tested} are tested.",
             12,
+        ),
+        column(
+            "smallest Δ found",
+            lambda row: cells.number(row.score.difference.found, ".1f") if row.score and row.score.difference else "",
+            "The true difference from base that this test finds in 80 % of cases, with this row's seeds.",
+            6,
         ),
         column(
             "seeds",
@@ -227,6 +243,7 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
         ends = difference.interval() if difference else (None, None)
         record[f"{metric}.difference.low"], record[f"{metric}.difference.high"] = ends
         record[f"{metric}.difference.p"] = comparison and comparison.p_value
+        record[f"{metric}.difference.found"] = difference and difference.found
     printed_score = f"paper/test/{score}" if paper and paper.split == "test" else f"paper/{score}"
     return record | {
         "paper/ppl": published and published.ppl,

@@ -7,10 +7,11 @@ from one law, a scaled inverse chi-square with d0 degrees of freedom around s0^2
     (d0 s0^2 + d s^2) / (d0 + d),     with d0 + d degrees of freedom.
 
 Taken as it is, this finds differences that are not there where spreads differ (report/README.md has the figures). So
-three things are more cautious here. The rows' spreads are taken to differ as much as is likely at most: d0 comes from
-the upper 60 % bound of the variance of log s^2, not from its estimate. No row gets a smaller variance than its own. And
-a difference follows the Behrens-Fisher distribution, in which the variances of the two rows are uncertain each on its
-own, in place of a t law with the degrees of freedom of Satterthwaite.
+some things are more cautious here. The rows' spreads are taken to differ as much as is likely at most: d0 comes from
+the upper 60 % bound of the variance of log s^2, not from its estimate, and is at most the sum of all d. No row gets a
+smaller variance than its own. A difference follows the Behrens-Fisher distribution, in which the variances of the two
+rows are uncertain each on its own, in place of a t law with the degrees of freedom of Satterthwaite. And a row whose
+variance is far from those of the others is set apart (see `set_apart`): it keeps its own, and tells nothing of them.
 """
 
 import math
@@ -23,7 +24,9 @@ from scipy import optimize, special, stats
 
 CAUTION = 0.6  # the confidence of the bound on how much the rows' variances differ
 FEWEST_ROWS = 5  # with several seeds: fewer tell too little of how much rows differ
-LARGEST_FREEDOM = 1000.0  # of the prior; it stands for rows that do not differ in their spread
+MIDDLE = (0.2, 0.5, 0.8)  # the quantiles of the rows' variances that outliers do not move
+LEAST_FREEDOM, MOST_FREEDOM = 0.2, 20.0  # of the law that outliers are told by
+APART = 0.05  # the level of that test
 NODES = 32  # of the quadrature over an uncertain variance; its error is below 1e-3 of a p-value
 
 
@@ -34,8 +37,18 @@ class Part(NamedTuple):
     freedom: float
 
 
-def moderate(own: Part, prior: Part) -> Part:
-    """The variance of a row, by its own seeds and by the other rows. prior: s0^2 with d0 degrees of freedom."""
+class Prior(NamedTuple):
+    """What the rows of a table tell of each other's variance: s0^2 with d0 degrees of freedom."""
+
+    variance: float
+    freedom: float
+    apart: frozenset[Part] = frozenset()  # the variances that are far from the others
+
+
+def moderate(own: Part, prior: Prior) -> Part:
+    """The variance of a row, by its own seeds and by the other rows."""
+    if own in prior.apart:
+        return own
     freedom = prior.freedom + own.freedom
     variance = (prior.freedom * prior.variance + own.freedom * own.variance) / freedom
     return Part(max(variance, own.variance), freedom)
@@ -46,13 +59,15 @@ def variance_of(values: Sequence[float] | np.ndarray) -> float:
     return float(np.var(np.asarray(values) - values[0], ddof=1))
 
 
-def fit_prior(rows: Sequence[Part]) -> Part | None:
+def fit_prior(rows: Sequence[Part]) -> Prior | None:
     """The law of the rows' variances from seed to seed; None of fewer than FEWEST_ROWS.
 
     log s^2 has the mean log sigma^2 + digamma(d/2) - log(d/2), and trigamma(d/2) of its variance is of chance. The rest
-    of its variance over the rows is that of log sigma^2, trigamma(d0/2). Rows that do not vary at all are left out.
+    of its variance over the rows is that of log sigma^2, trigamma(d0/2). Rows that do not vary at all are left out, and
+    so are those that are set apart.
     """
-    varying = [row for row in rows if row.variance > 0]
+    apart = set_apart(rows)
+    varying = [row for row in rows if row.variance > 0 and row not in apart]
     if len(varying) < FEWEST_ROWS:
         return None
     variances, freedoms = np.array(varying).T
@@ -61,13 +76,45 @@ def fit_prior(rows: Sequence[Part]) -> Part | None:
     kurtosis = special.polygamma(3, freedoms / 2).mean() / by_chance**2  # of log chi-square, beyond the normal law's
     informative = 2 * len(varying) / (2 + kurtosis)  # the degrees of freedom of the variance over the rows
     most = centred.var(ddof=1) * informative / stats.chi2.ppf(1 - CAUTION, informative)
-    freedom = 2 * inverse_trigamma(most - by_chance)
-    return Part(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom)
+    freedom = 2 * inverse_trigamma(most - by_chance, freedoms.sum() / 2)
+    return Prior(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom, apart)
 
 
-def inverse_trigamma(variance: float) -> float:
-    """The x with trigamma(x) = variance; half of LARGEST_FREEDOM where x is larger, or there is no variance."""
-    most = LARGEST_FREEDOM / 2
+def set_apart(rows: Sequence[Part]) -> frozenset[Part]:
+    """The variances, of FEWEST_ROWS or more, that are too far from the others for one law.
+
+    s^2 / s0^2 has the law F(d, d0). Its median and its 20 to 80 % range, which a few outliers do not move, are fitted
+    to those of the rows. Then each row is tested, on both sides, with Holm's correction.
+    """
+    varying = [row for row in rows if row.variance > 0]
+    if len(varying) < FEWEST_ROWS:
+        return frozenset()
+    variances, freedoms = np.array(varying).T
+    low, middle, high = np.quantile(variances, MIDDLE)
+
+    def wider(freedom: float) -> float:
+        """By how much the law's range of log s^2 is wider than that of the rows."""
+        ends = stats.f.ppf((MIDDLE[0], MIDDLE[-1]), np.median(freedoms), freedom)
+        return float(np.log(ends[1] / ends[0]) - np.log(high / low))
+
+    freedom = LEAST_FREEDOM if wider(LEAST_FREEDOM) <= 0 else MOST_FREEDOM
+    if wider(LEAST_FREEDOM) > 0 > wider(MOST_FREEDOM):
+        freedom = optimize.brentq(wider, LEAST_FREEDOM, MOST_FREEDOM)
+    law = stats.f(freedoms, freedom, scale=middle / stats.f.median(np.median(freedoms), freedom))
+    p_values = holm(2 * np.minimum(law.cdf(variances), law.sf(variances)))
+    return frozenset(row for row, p in zip(varying, p_values, strict=True) if p < APART)
+
+
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """p-values corrected for their number m (Holm 1979): the i-th smallest becomes max over j <= i of (m - j + 1) p_j,
+    at most 1. The probability of any false positive among them then stays below the level."""
+    order = np.argsort(p_values)
+    corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * np.arange(len(order), 0, -1)))
+    return corrected[np.argsort(order)]
+
+
+def inverse_trigamma(variance: float, most: float) -> float:
+    """The x with trigamma(x) = variance; `most` where x is larger, or there is no variance."""
     if variance <= special.polygamma(1, most):
         return most
     return math.exp(

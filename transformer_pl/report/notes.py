@@ -1,37 +1,83 @@
-"""The notes under a table: at most five, what a reader must know to believe it, and where all else is explained."""
+"""The notes under a table: at most six, what a reader must know to believe it, and where all else is explained."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.stats import spearmanr
+import numpy as np
+from scipy.stats import norm, spearmanr
 
 from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
-from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, unmeasured
+from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
-from transformer_pl.report.statistics import MOST_SEEDS, seeds_to_resolve
+from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.metrics import exemptions
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
+PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
 GAP = 1  # the difference from base of which the table says how many seeds show it
 # First words of the sentences that explain columns, and a word in the names of these columns
 OF_COLUMNS = {"Intervals are": "95 %", "The paper has": "paper", "Spearman's": "paper"}
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/report/README.md"
 
 
-def table_notes(rows: Sequence[TableRow], base: Config | None, paper: PublishedTable | None) -> list[str]:
+def summary(rows: Sequence[TableRow], names: Sequence[str]) -> str:
+    """What the table shows: the rows that differ from base, and what the others could have shown."""
+    tested = [
+        (name or row.label, row.score.difference, bool(significance_mark(row.score)))
+        for row, name in zip(rows, names, strict=True)
+        if row.score and row.score.difference
+    ]
+    if not tested:
+        return _no_differences(rows)
+    title, seeds = rows[0].results.measure.title, max(len(row.results.done) for row in rows)
+    said: list[str] = []
+    for name, one, _ in sorted((row for row in tested if row[2]), key=lambda row: row[1].value):
+        low, high = sorted(abs(end) for end in one.interval())
+        how = "lower" if one.value < 0 else "higher"
+        if said:
+            said.append(f"{name} {abs(one.value):.1f} {how} ({low:.1f} to {high:.1f})")
+        else:
+            said.append(f"{name} is {abs(one.value):.1f} {title} {how} than base (95 %: {low:.1f} to {high:.1f})")
+    text = f"{', '.join(said)}. " if said else ""
+    if others := [(name, one.found) for name, one, is_found in tested if not is_found]:
+        which = others[0][0] if len(others) == 1 else f"{'The other' if said else 'All'} {len(others)} rows"
+        text += f"{which} cannot be told apart from base with {counted(seeds, 'seed')}; a difference of "
+        text += (
+            f"{np.median([found for _, found in others]):.1f} {title} would have been found in {POWER:.0%} of cases."
+        )
+    return text.rstrip()
+
+
+def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
+    """What the table has, or lacks, beside what was planned when its training started; by `plan.tested_by`."""
+    said = [
+        f"{verb} {kind}: {', '.join(map(str, changed))}"
+        for kind in (tested and now) or ()
+        for verb, these, those in (("added", now, tested or {}), ("left out", tested or {}, now))
+        if (changed := [one for one in these[kind] if one not in those[kind]])
+    ]
+    note = f"Changed after training had started: {'; '.join(said)}. Where the results decided on that, p is too small: "
+    return note + "adding seeds until a row is significant finds differences that are not there." if said else ""
+
+
+def table_notes(
+    rows: Sequence[TableRow], base: Config | None, paper: PublishedTable | None, names: Sequence[str] = ()
+) -> list[str]:
     """All notes of a table, with the link last; the arguments are those of `build_table`."""
     training = _training_note(rows, base or rows[0].results.config, paper)
+    order = _order_note(rows, paper) if paper else ""
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
-    notes = [training, _convergence_note(rows), _significance_note(rows), _gaps_note(rows), _stopped_note(rows), exempt]
+    gaps, stopped = _gaps_note(rows), _stopped_note(rows)
+    notes = [training, order, _convergence_note(rows), _significance_note(rows, names), gaps, stopped, exempt]
     return [*filter(None, notes), LEGEND]
 
 
 def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTable | None) -> str:
-    """How the rows were trained, how far that is from the paper, and whether the order of rows agrees with it."""
+    """How the rows were trained, and how far that is from the paper."""
     model, data = config.model, config.data
     papers = nominal_sizes(paper.rows[0].config.model if paper else Config().model)
     ours = nominal_sizes(model)
@@ -47,7 +93,7 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     other = (["data"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."
-    return f"{note} {_order_note(rows, paper)}".rstrip()
+    return note
 
 
 def _stopped_note(rows: Sequence[TableRow]) -> str:
@@ -62,17 +108,46 @@ def _stopped_note(rows: Sequence[TableRow]) -> str:
 
 
 def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
-    """How far our differences from base stand in the paper's order. Nothing of few rows, nor of equal values."""
+    """How far our differences from base stand in the paper's order, beside that of the parameters, and how many agree
+    with the paper's. Nothing of few rows, nor of equal values."""
     known = [
-        (ours, printed)
+        (ours, printed, row.results.params or 0, row.score and row.score.difference)
         for row in rows
         if row.published and (ours := row.difference()) is not None
         if (printed := paper.difference(row.published)) is not None
     ]
-    if len(known) < FEWEST_ORDERED or any(len(set(values)) == 1 for values in zip(*known, strict=True)):
+    if len(known) < FEWEST_ORDERED:
         return ""
-    by = f"{spearmanr(*zip(*known, strict=True)).statistic:+.2f} by {rows[0].results.measure.title}"
-    return f"Spearman's rank correlation of our differences with the paper's: {by} ({len(known)} rows)."
+    *numbers, estimates = zip(*known, strict=True)
+    if min(len(set(values)) for values in numbers[:2]) == 1:
+        return ""
+    ours = spearmanr(*numbers[:2]).statistic
+    note = f"Spearman's rank correlation of our differences with the paper's: {ours:+.2f} by "
+    note += f"{rows[0].results.measure.title} ({len(known)} rows"
+    if len(known) > FEWEST_ORDERED:  # Bonett and Wright 2000, "Sample size requirements for ... correlations"
+        half_width = norm.ppf(0.975) * np.sqrt((1 + ours**2 / 2) / (len(known) - 3))
+        low, high = np.tanh(np.arctanh(np.clip(ours, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
+        note += f"; over other rows {low:+.2f} to {high:+.2f} in 95 %"
+    note += "). "
+    if len(set(numbers[2])) > 1:
+        of_size, between = (spearmanr(numbers[2], one).statistic for one in (numbers[1], numbers[0]))
+        note += f"That of the number of parameters alone: {of_size:+.2f}"
+        if (rest := (1 - of_size**2) * (1 - between**2)) > 1e-9:
+            note += f"; ours, given the parameters: {(ours - of_size * between) / np.sqrt(rest):+.2f}"
+        note += ". "
+    compared = [(one, printed) for one, printed in zip(estimates, numbers[1], strict=True) if one]
+    if compared:
+        agree, none = (sum(_agree(one, sign * printed) for one, printed in compared) for sign in (1, 0))
+        note += f"The paper's difference is inside our own 95 % interval, widened by its one seed, in {agree} of "
+        note += f"{len(compared)} rows; zero in {none}."
+    return note.rstrip()
+
+
+def _agree(ours: Estimate, printed: float) -> bool:
+    """Whether the paper's difference is inside our interval of this row alone, widened by the error of two trainings
+    with one seed."""
+    wider = ours._replace(variance_by_sentences=ours.variance_by_sentences + 2 * PAPER_SPREAD**2)
+    return abs(ours.value - printed) <= wider.half_width(LEVEL)
 
 
 def _convergence_note(rows: Sequence[TableRow]) -> str:
@@ -84,13 +159,14 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     if falls:
         fell = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (min(falls), max(falls))))
         note += f"{UNCONVERGED}: {counted(len(falls), 'row')} had not converged; the perplexity still fell by {fell} "
-        note += f"over the last {FALLEN:.0%} of the steps. More steps may change every number so marked."
+        note += f"over the last {FALLEN:.0%} of the steps. A difference so marked had not settled: of the same seed, "
+        note += "row and base fell at different rates."
     elif known:
         note += f"{counted(len(known), 'row')} had converged."
     return note.rstrip()
 
 
-def _significance_note(rows: Sequence[TableRow]) -> str:
+def _significance_note(rows: Sequence[TableRow], names: Sequence[str]) -> str:
     """What the mark, the p-values and the intervals are of."""
     compared = [row.score for row in rows if row.score]
     seeds = sorted({len(row.results.done) for row in rows if row.results.done})
@@ -101,30 +177,36 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     if seeds[0] == 1:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
-        note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, with Holm's correction for {counted(tested, 'row')}"
-        if several:
-            pairs = [(one, S) for row in rows if (one := row.score) and (S := len(row.results.done)) > 1]
+        note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}"
+        seeds_of = [(row.score.difference, len(row.results.done)) for row in rows if row.score and row.score.difference]
+        if pairs := [(one, S) for one, S in seeds_of if S > 1]:
             needed = seeds_to_resolve(GAP, pairs) or f"more than {MOST_SEEDS}"
             note += f"; a difference of {GAP} {rows[0].results.measure.title} takes {needed} seeds a row"
         note += ". "
     if compared:
-        note += f"Intervals are for other sentences{' and other seeds' if several else ''}."
+        note += f"Intervals are for other sentences{' and other seeds' if several else ''}. "
+    if apart := [name or row.label for row, name in zip(rows, names, strict=False) if row.score and row.score.is_apart]:
+        note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows, so it has a variance of its own."
     return note.rstrip()
+
+
+def _no_differences(rows: Sequence[TableRow]) -> str:
+    """Why no row is compared with base."""
+    results, base = [row.results for row in rows], next((row.results for row in rows if row.is_base), None)
+    if len(rows) == 1 or not any(row.done for row in results if row is not base) or (base and base.has_learned):
+        return ""
+    if base is None:
+        reason = "is not a row; add `base` to variant, or base's value to the values of a key"
+    elif base.done:
+        reason = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
+    else:
+        reason = "is not finished" if unmeasured(base) == "-" else unmeasured(base)
+    return f"There are no differences, because base {reason}."
 
 
 def _gaps_note(rows: Sequence[TableRow]) -> str:
     """What is missing or cannot be compared, and how to get it."""
-    results = [row.results for row in rows]
-    base = next((row.results for row in rows if row.is_base), None)
-    said = []
-    if len(rows) > 1 and any(row.done for row in results if row is not base) and not (base and base.has_learned):
-        if base is None:
-            reason = "is not a row; add `base` to variant, or base's value to the values of a key"
-        elif base.done:
-            reason = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
-        else:
-            reason = "is not finished" if unmeasured(base) == "-" else unmeasured(base)
-        said.append(f"There are no differences, because base {reason}.")
+    results, said = [row.results for row in rows], []
     if diverged := sum(row.states.count("diverged") for row in results):
         said.append(f"{counted(diverged, 'trial')} diverged: means are of the finished seeds, and so look too good.")
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]

@@ -40,7 +40,13 @@ class Table(NamedTuple):
     records: list[dict[str, Any]]  # one per row, with the same keys; numbers at full precision
     notes: list[str]
     rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
+    summary: str = ""  # what the table shows, in a sentence or two
     of_columns: Mapping[str, str] = {}  # first words of sentences in notes; and a word in the names of their columns
+
+    @property
+    def opening(self) -> list[str]:
+        """The lines above the table."""
+        return [self.summary, ""] if self.summary else []
 
     def terminal(self, width: int) -> Group:
         """The table for a terminal of this width.
@@ -58,7 +64,7 @@ class Table(NamedTuple):
                 notes = [re.sub(rf"{words} .*?\.( |$)", "", note).rstrip() for note in notes]
         if hidden:
             notes = [f"Hidden, as the terminal is too narrow: {', '.join(hidden)}.", *notes]
-        return Group(grid, *(Text(note, style="dim") for note in notes))
+        return Group(*map(Text, self.opening), grid, *(Text(note, style="dim") for note in notes))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -67,7 +73,7 @@ class Table(NamedTuple):
             for place, column in enumerate(self.columns)
         ]
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
-        return "\n".join([*table, "", *(f"- {note}" for note in self.notes)]) + "\n"
+        return "\n".join([*self.opening, *table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
@@ -84,13 +90,14 @@ class Table(NamedTuple):
         begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}"
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]
         notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
-        return "\n".join(["% \\usepackage{booktabs}", *rows, *notes]) + "\n"
+        opening = [rf"\noindent {_latex(self.summary)}\par\medskip"] if self.summary else []
+        return "\n".join(["% \\usepackage{booktabs}", *opening, *rows, *notes]) + "\n"
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
         records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
         columns = {column.name: column.meaning for column in self.columns if column.meaning}
-        content = {"rows": records, "notes": self.notes, "columns": columns}
+        content = {"summary": self.summary, "rows": records, "notes": self.notes, "columns": columns}
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -33,7 +33,7 @@ class RowResults(NamedTuple):
     results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
     states: list[str]  # by seed
     sentences: np.ndarray | None = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
-    convergence: Convergence | None = None  # the mean over the finished seeds; None where it is not known
+    endings: Sequence[Convergence | None] = ()  # by seed; None where it is not known
     machines: Sequence[dict[str, Any]] = ()  # of the finished seeds, see `Trial.machine`
 
     @property
@@ -71,6 +71,11 @@ class RowResults(NamedTuple):
         return (mean(self.scores) or 0.0) >= LEARNED
 
     @property
+    def convergence(self) -> Convergence | None:
+        """The mean over the seeds; None where it is not known."""
+        return convergence.of_seeds(self.endings)
+
+    @property
     def still_falls(self) -> bool:
         """Whether it is known that the row had not converged."""
         return self.convergence is not None and self.convergence.still_falls
@@ -94,8 +99,9 @@ class TableRow:
 
     @property
     def is_provisional(self) -> bool:
-        """Whether more steps may change the difference, as the row or base had not converged."""
-        return self.results.still_falls or (self.base is not None and self.base.still_falls)
+        """Whether the difference from base had not settled: of the same seed, one loss fell faster than the other."""
+        ended = convergence.of_difference(self.results.endings, self.base.endings) if self.base else None
+        return ended is not None and ended.still_moves
 
     @property
     def label(self) -> str:
@@ -132,9 +138,9 @@ def read_row(config: Config, trials: Sequence[Trial]) -> RowResults:
     with suppress(InputError):  # the scores of the sentences are not here
         of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
         sentences = np.stack(of_seeds) if of_seeds else None
-    converged = convergence.of_seeds([convergence.of_trial(trial) for trial in trials])
+    endings = [convergence.of_trial(trial) for trial in trials]
     machines = [trial.machine() for trial, done in zip(trials, results, strict=True) if done]
-    return RowResults(config, results, [trial.state() for trial in trials], sentences, converged, machines)
+    return RowResults(config, results, [trial.state() for trial in trials], sentences, endings, machines)
 
 
 def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None) -> list[TableRow]:

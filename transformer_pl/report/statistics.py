@@ -24,13 +24,14 @@ import numpy as np
 from scipy import stats
 
 from transformer_pl.report import moderation
-from transformer_pl.report.moderation import Part, variance_of
+from transformer_pl.report.moderation import Part, Prior, variance_of
 from transformer_pl.task import HIGHEST, LOWEST, Measure
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
-POWER, MOST_SEEDS = 0.8, 50  # of `seeds_to_resolve`
+POWER, MOST_SEEDS = 0.8, 50  # of `Estimate.found` and `seeds_to_resolve`
+DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a standard error of 0.002
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -76,39 +77,48 @@ class Estimate(NamedTuple):
     """A score, or a difference of two scores, with its uncertainty."""
 
     value: float
-    variance_by_seeds: float | None  # None with one seed, which tells nothing about others
+    parts: tuple[Part, ...]  # the variance by the seeds of each row; none with one seed, which tells nothing of others
     variance_by_sentences: float
-    degrees_of_freedom: float  # of t; without meaning where there are parts
-    parts: tuple[Part, ...] = ()  # of variance_by_seeds, where it is moderated: then the law is not that of t
+    degrees_of_freedom: float | None = None  # of t; None: the variances are moderated, and the law is not that of t
+    level: float = LEVEL  # of its interval
     lowest: float = -math.inf  # of all values that it can have: the interval ends there
     highest: float = math.inf
 
     @property
     def standard_error(self) -> float:
-        """SE = sqrt(variance_by_seeds + variance_by_sentences)."""
-        return math.sqrt((self.variance_by_seeds or 0.0) + self.variance_by_sentences)
+        """The root of the variance by seeds and by sentences."""
+        return math.sqrt(sum(part.variance for part in self.parts) + self.variance_by_sentences)
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval value -+ t SE, where t is the 97.5 % quantile of Student's t.
+        """The confidence interval value -+ `half_width`.
 
-        With moderated variances t SE is the quantile of the law in `moderation.upper_tail`. The interval is cut where
-        no value can be, such as BLEU above 100: what is cut off has no true value in it.
+        It is cut where no value can be, such as BLEU above 100: what is cut off has no true value in it.
         """
-        if self.parts:
-            half_width = moderation.upper_quantile(LEVEL, self.parts, self.variance_by_sentences)
-        else:
-            half_width = self.standard_error * stats.t.ppf((1 + LEVEL) / 2, self.degrees_of_freedom)
+        half_width = self.half_width(self.level)
         return max(self.lowest, float(self.value - half_width)), min(self.highest, float(self.value + half_width))
+
+    def half_width(self, level: float) -> float:
+        """t SE, where t is a quantile of Student's t. With moderated variances it is the quantile of the law in
+        `moderation.upper_tail`."""
+        if self.degrees_of_freedom is None:
+            return moderation.upper_quantile(level, self.parts, self.variance_by_sentences)
+        return float(self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom))
 
     @property
     def p_value(self) -> float:
         """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero. With moderated variances
         the tail is that of `moderation.upper_tail`."""
-        if self.parts:
+        if self.degrees_of_freedom is None:
             return 2 * moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
         if not self.standard_error:
             return float(self.value == 0)
         return 2 * float(stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
+
+    @property
+    def found(self) -> float:
+        """The true value that is told from zero in 80 % of cases: as far above the interval's half width as 80 % of
+        the errors reach."""
+        return self.half_width(self.level) + self.half_width(2 * POWER - 1)
 
 
 def sample(sentences: np.ndarray, score: Score) -> Sample:
@@ -118,17 +128,17 @@ def sample(sentences: np.ndarray, score: Score) -> Sample:
     return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences))
 
 
-def estimate(row: Sample, prior: Part | None = None) -> Estimate:
+def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
     """The mean of a row over its seeds. prior: of the rows of its table; None: its own variance counts alone."""
     return _combine([(1, row)], prior)
 
 
-def difference(row: Sample, base: Sample, prior: Part | None = None) -> Estimate:
+def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimate:
     """The mean of a row minus that of base, which was measured on the same sentences. prior: as for `estimate`."""
     return _combine([(1, row), (-1, base)], prior)
 
 
-def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Part | None) -> Estimate:
+def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -> Estimate:
     """The sum over rows r of w_r times the mean score of the row's S_r seeds. Its variance is the sum of
 
         V_r = Var_s(theta_rs) / S_r                                     for each row, with S_r - 1 degrees of freedom,
@@ -149,20 +159,19 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Part | None) ->
     by_sentences = float(sentence_means.var(ddof=1)) / n
     rows = [row for _, row in weighted_rows]
     if any(len(row.scores) == 1 for row in rows):
-        return Estimate(value, None, by_sentences, n - 1)
+        return Estimate(value, (), by_sentences, n - 1)
     interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
     by_sentences = max(0.0, by_sentences - interaction)
     of_rows = [(moderation.moderate(_own(row), prior) if prior else _own(row), len(row.scores)) for row in rows]
     parts = tuple(Part(part.variance / S, part.freedom) for part, S in of_rows)
-    by_seeds = sum(part.variance for part in parts)
     if prior:
-        return Estimate(value, by_seeds, by_sentences, math.nan, parts)
-    variance = by_seeds + by_sentences
+        return Estimate(value, parts, by_sentences)
+    variance = sum(part.variance for part in parts) + by_sentences
     squares = sum(part.variance**2 / part.freedom for part in parts) + by_sentences**2 / (n - 1)
-    return Estimate(value, by_seeds, by_sentences, variance**2 / squares if variance else math.inf)
+    return Estimate(value, parts, by_sentences, variance**2 / squares if variance else math.inf)
 
 
-def seed_prior(rows: Sequence[Sample]) -> Part | None:
+def seed_prior(rows: Sequence[Sample]) -> Prior | None:
     """What the rows of a table with several seeds tell of each other's variance from seed to seed."""
     return moderation.fit_prior([_own(row) for row in rows if len(row.scores) > 1])
 
@@ -188,7 +197,8 @@ class RowComparison(NamedTuple):
 
     row_mean: Estimate
     difference: Estimate | None  # to base; None for base itself, and where the two cannot be compared
-    p_value: float | None  # of the difference, corrected for the number of tested rows
+    p_value: float | None  # of the difference, corrected for the tested rows
+    is_apart: bool = False  # its variance from seed to seed is far from those of the other rows
 
 
 def compare_rows(
@@ -201,7 +211,8 @@ def compare_rows(
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
     variances that are moderated over the rows where there are enough (see moderation.py). Of rows with one
-    seed each, these very seeds are tested, on other sentences. p-values have Holm's correction.
+    seed each, these very seeds are tested, on other sentences. p-values and intervals are of all rows together (see
+    `correct`).
 
     There is no difference from base where the row was measured on other sentences, or `same_dataset` says so. Nor is
     there one where one row has one seed and the other several: nothing is known of the variation of that one.
@@ -210,16 +221,67 @@ def compare_rows(
     prior = seed_prior([one for one in samples if one is not None])
     most = metric.highest - metric.lowest
     means = [one and estimate(one, prior)._replace(lowest=metric.lowest, highest=metric.highest) for one in samples]
-    differences: list[Estimate | None] = [None] * len(rows)
-    for i, row in enumerate(samples):
-        of_base = None if base in (None, i) else samples[base]
-        if row and of_base and (not same_dataset or same_dataset[i]) and _are_comparable(row, of_base):
-            differences[i] = difference(row, of_base, prior)._replace(lowest=-most, highest=most)
-    corrected = iter(holm([one.p_value for one in differences if one]))
+    of_base = None if base is None else samples[base]
+    tested = {
+        i: row
+        for i, row in enumerate(samples)
+        if row and of_base and i != base and (not same_dataset or same_dataset[i]) and _are_comparable(row, of_base)
+    }
+    corrected = correct([*tested.values()], of_base, prior, most) if of_base and tested else []
+    differences = dict(zip(tested, corrected, strict=True))
+    aparts = [bool(prior and row and len(row.scores) > 1 and _own(row) in prior.apart) for row in samples]
     return [
-        of_row and RowComparison(of_row, to_base, next(corrected) if to_base else None)
-        for of_row, to_base in zip(means, differences, strict=True)
+        of_row and RowComparison(of_row, to_base, p_value, is_apart)
+        for i, (of_row, is_apart) in enumerate(zip(means, aparts, strict=True))
+        for to_base, p_value in [differences.get(i, (None, None))]
     ]
+
+
+def correct(
+    rows: Sequence[Sample], base: Sample, prior: Prior | None = None, most: float = math.inf
+) -> list[tuple[Estimate, float]]:
+    """The difference of each row to base, with its p-value, both corrected for the number of rows. most: that there can
+    be.
+
+    The test steps down by the smallest p (Westfall and Young 1993, algorithm 2.8): the i-th smallest becomes the
+    probability that any of the p-values from it on would be as small if no row differed, and at least that of the one
+    before it. The probability of any false positive among them then stays below the level. The intervals are those of
+    the first step: in 95 % of tables all of them hold the true values. A row that a later step finds has an interval
+    that ends at zero.
+    """
+    differences = [difference(row, base, prior) for row in rows]
+    p_values = np.array([one.p_value for one in differences])
+    order = np.argsort(p_values)
+    by_chance = _levels_by_chance(rows, base, differences)[:, order]
+    least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # of this row and those with a larger p
+    steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
+    steps = np.minimum(steps, p_values[order] * np.arange(len(rows), 0, -1))  # Holm's, which is exact where p is tiny
+    corrected = np.minimum(1, np.maximum.accumulate(steps))[np.argsort(order)]
+    level = 1 - np.sort(least[:, 0])[math.ceil((1 - LEVEL) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
+    return [
+        (
+            one._replace(level=float(level), lowest=0.0 if sign > 0 else -most, highest=0.0 if sign < 0 else most),
+            float(p),
+        )
+        for one, p in zip(differences, corrected, strict=True)
+        for sign in [one.value * (p < 1 - LEVEL)]
+    ]
+
+
+def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequence[Estimate]) -> np.ndarray:
+    """p-values (DRAWS, rows) where no row differs: the errors of base are drawn once for all rows, and sentences vary
+    together as they do here."""
+    rng = np.random.default_rng(1)
+    sentence_means = np.array([row.pseudo.mean(0) - base.pseudo.mean(0) for row in rows])
+    covariance = np.cov(sentence_means).reshape(len(rows), len(rows))
+    by_sentences = np.array([one.variance_by_sentences for one in differences])
+    scale = np.sqrt(by_sentences / np.maximum(np.diag(covariance), np.finfo(float).tiny))
+    errors = scale * rng.multivariate_normal(np.zeros(len(rows)), covariance, DRAWS, method="svd")
+    if parts := [one.parts for one in differences if one.parts]:
+        own, of_base = np.array(parts).transpose(1, 2, 0)  # each: variances and freedoms of the rows
+        errors += np.sqrt(own[0]) * rng.standard_t(own[1], errors.shape)
+        errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1][0], (DRAWS, 1))
+    return stats.rankdata(-abs(errors), axis=0) / DRAWS
 
 
 def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
@@ -234,31 +296,42 @@ def _are_comparable(row: Sample, base: Sample) -> bool:
     return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number m (Holm 1979): the i-th smallest becomes max over j <= i of (m - j + 1) p_j,
-    at most 1. The probability of any false positive among them then stays below the level."""
-    order = np.argsort(p_values)
-    factors = np.arange(len(order), 0, -1)
-    corrected = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
-    return corrected[np.argsort(order)].tolist()
+def seeds_to_resolve(gap: float, compared: Sequence[tuple[Estimate, int]]) -> int | None:
+    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases, in the median of the rows;
+    None: over MOST_SEEDS.
 
-
-def seeds_to_resolve(gap: float, compared: Sequence[tuple[RowComparison, int]]) -> int | None:
-    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases; None: over MOST_SEEDS.
-
-    compared: rows with several seeds, and how many each has. With S seeds in both rows, value / SE has the noncentral t
-    distribution with noncentrality gap / SE, where SE^2 = 2 sigma^2 / S + V_b. sigma^2, the variance of a row from seed
-    to seed, its degrees of freedom but for S - 1, and V_b are the mean ones of these rows. Holm's correction asks the
-    first of m rows for a p-value of 5 % / m.
+    compared: differences, and how many seeds both rows have. Their variances and the correction stay as they are.
     """
-    sigma2 = np.mean([(one.row_mean.variance_by_seeds or 0) * S for one, S in compared])
-    prior = np.mean([one.row_mean.parts[0].freedom - (S - 1) if one.row_mean.parts else 0 for one, S in compared])
-    by_sentences = np.mean([one.difference.variance_by_sentences for one, _ in compared if one.difference])
-    tested = sum(one.p_value is not None for one, _ in compared)
-    S = np.arange(2, MOST_SEEDS + 1)
-    by_seeds = np.maximum(2 * sigma2 / S, 1e-12)
-    variance = by_seeds + by_sentences
-    freedom = np.minimum(variance**2 / (by_seeds**2 / (2 * (S - 1 + prior))), 1e6)
-    critical = stats.t.isf((1 - LEVEL) / 2 / tested, freedom)
-    enough = stats.nct.sf(critical, freedom, gap / np.sqrt(variance)) >= POWER
-    return int(S[enough.argmax()]) if enough.any() else None
+    for S in range(2, MOST_SEEDS + 1):
+        if np.median([of_seeds(one, seeds, S).found for one, seeds in compared]) <= gap:
+            return S
+    return None
+
+
+def pooled_spread(scores: Sequence[Sequence[float]]) -> float | None:
+    """The standard deviation from seed to seed, of all rows but those that are set apart; None where it is not known.
+
+    scores: of each row, by seed.
+    """
+    own = [Part(variance_of(row), len(row) - 1) for row in scores if len(row) > 1]
+    known = [row for row in own if row not in moderation.set_apart(own)]
+    weight = sum(row.freedom for row in known)
+    return math.sqrt(sum(row.variance * row.freedom for row in known) / weight) if known else None
+
+
+def found_by_plan(spread: float, seeds: int, rows: int) -> float:
+    """The true difference from base that a table finds in 80 % of cases, before it is trained.
+
+    spread: the standard deviation of all rows from seed to seed. rows: that are tested. Seeds alone vary; where there
+    are enough rows, they tell of each other's spread.
+    """
+    freedom = (rows + 1) * (seeds - 1) if rows + 1 >= moderation.FEWEST_ROWS else 2 * (seeds - 1)
+    own = Part(spread**2 / seeds, freedom)
+    return Estimate(0, (own, own), 0, freedom, 1 - (1 - LEVEL) / rows).found
+
+
+def of_seeds(one: Estimate, seeds: int, S: int) -> Estimate:
+    """The estimate as it would be with S seeds in place of `seeds`."""
+    parts = tuple(Part(part.variance * seeds / S, max(S - 1, part.freedom + S - seeds)) for part in one.parts)
+    freedom = one.degrees_of_freedom and one.degrees_of_freedom * (S - 1) / (seeds - 1)
+    return one._replace(parts=parts, degrees_of_freedom=freedom)

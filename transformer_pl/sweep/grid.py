@@ -8,19 +8,22 @@ from rich.console import Console
 
 from transformer_pl.check.run import check_models
 from transformer_pl.plan.options import sweep_folder
-from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan
+from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan, tested_by
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
-from transformer_pl.runtime.files import check_writable
+from transformer_pl.runtime.files import check_writable, read_json
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.measure import measured
+from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import finished_results
+
+SPREADS = {"demo": 0.9, "small": 0.3, "multi30k": 0.5}  # BLEU from seed to seed: sweeps/README.md
 
 
 def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
@@ -79,6 +82,8 @@ class GridCommand(SweepCommand):
         print_plan(plan, missing, self.console, workers.count if workers else 1)
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))
+        if options.plan and (found := difference_found(plan)):
+            lines.append(found)
         for line in lines:
             say(self.console, line)
         return plan
@@ -98,7 +103,7 @@ class GridCommand(SweepCommand):
         queue, configs = GridQueue(missing, plan.estimates), [planned.config for planned in missing]
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
-        self.write_plan(as_json(plan))
+        self.write_plan(as_json(plan) | ({} if self.options.retune else {"tested": self.tested(plan)}))
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         if stopped := self.launch(queue, configs, len(plan.trials) - len(missing)):
             return stopped
@@ -110,12 +115,18 @@ class GridCommand(SweepCommand):
                 say(self.console, f"diverged: {planned.name} {where}; --rerun trains it again")
         return 1 if queue.failed else 0
 
+    def tested(self, plan: Plan) -> dict[str, Any]:
+        """What the table tests: fixed by the first command of this sweep that trained something."""
+        first, trials = read_json(self.folder / "plan.json"), self.options.runs / "trials"
+        has_begun = any((trials / one["folder"]).exists() for one in first.get("trials", ()))
+        return first["tested"] if has_begun and "tested" in first else tested_by(plan.sweep)
+
     def print_table(self, plan: Plan, exit_code: int) -> int:
         """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged."""
         from transformer_pl.report.columns import table_of  # scipy takes half a second
 
         sweep, trials, _ = plan
-        table = table_of(sweep, trials, self.options.paper)
+        table = table_of(sweep, trials, self.options.paper, self.folder)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second
@@ -124,3 +135,24 @@ class GridCommand(SweepCommand):
 
         exit_code = exit_code or int(any(planned.trial.diverged_at() is not None for planned in trials))
         return self.publish(table, draw_page, [planned.trial.folder for planned in trials], exit_code)
+
+
+def difference_found(plan: Plan) -> str:
+    """Which difference from base so many seeds would find: by the spread of finished trials, or the scale's record."""
+    from transformer_pl.report.statistics import found_by_plan, pooled_spread  # scipy takes half a second
+
+    sweep, measure = plan.sweep, task_of(plan.sweep.base.data).measure
+    rows, seeds = len(sweep.rows) - (sweep.base_row is not None), max(len(row.configs) for row in sweep.rows)
+    scores: dict[int, list[float]] = {}
+    for one in plan.trials:
+        if result := one.trial.result():
+            scores.setdefault(one.row, []).append(result["metrics"][f"val/{measure.name}"])
+    spread, source = pooled_spread(list(scores.values())), "as in the finished trials"
+    if spread is None:
+        spread, source = SPREADS.get(sweep.scale), "as measured at this scale"
+    if spread is None or (measure.name != "bleu" and not scores) or seeds < 2 or not rows:
+        return ""
+    return (
+        f"with {counted(seeds, 'seed')} a difference of {found_by_plan(spread, seeds, rows):.2g} {measure.title} from "
+        f"base is found in 80 % of cases, if seeds spread by {spread:.2g}, {source}"
+    )
