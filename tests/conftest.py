@@ -4,10 +4,13 @@ import fcntl
 import os
 import pickle
 import shutil
+import signal
 import sys
 
 import pytest
 from forked import command
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which is ignored where `nohup` runs the tests
 
 
 @pytest.fixture(scope="module")

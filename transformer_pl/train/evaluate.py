@@ -26,6 +26,7 @@ from transformer_pl.task import checked_scores, task_of
 from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
 
+POSITIONS = 2**17  # of all hypotheses of a batch, at their greatest length: their keys and values are kept
 EXAMPLES = 20  # validation sentences whose translations W&B shows
 
 
@@ -60,12 +61,14 @@ def translate(
     """Return the n_best translations of every sentence (Section 6.1).
 
     A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
-    nearly as much as the first ones.
+    nearly as much as the first ones. But its hypotheses have at most POSITIONS tokens in all, if none ends early.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
-    for indexes in eval_batches(source.lengths_with_special, None, tokens):
+    longest = source.lengths + decode.extra
+    share = -(-longest * decode.beam * tokens // POSITIONS)  # of the budget of `tokens`
+    for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
         rows = torch.from_numpy(padded(source, indexes))
-        limits = torch.from_numpy(source.lengths[indexes] + decode.extra)
+        limits = torch.from_numpy(longest[indexes])
         with _evaluating(model) as device:
             step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
             outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha, n_best=n_best)
