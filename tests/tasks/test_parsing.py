@@ -208,6 +208,6 @@ def test_a_trial_on_trees_is_scored_by_f1(tmp_path):
 
 def test_the_sweep_is_that_of_section_6_3_at_its_scale():
     base, decode = resolve([scale_level("demo")]), SWEEP.base.decode
-    assert (decode.beam, decode.alpha, decode.extra) == (21, 0.3, 300)
+    assert (decode.beam, decode.alpha, decode.extra) == (21, 0.3, 100)
     assert (SWEEP.base.model.N, SWEEP.base.model.d_model) == (4, 1024)
     assert SWEEP.base.optim == base.optim and SWEEP.base.model.p_drop == base.model.p_drop == 0.1
