@@ -151,8 +151,8 @@ def compiles(config: Config) -> bool:
 def use_threads(config: Config, trial: Trial) -> int:
     """Set torch's number of threads to the trial's, and return it."""
     chosen = os.environ.get("OMP_NUM_THREADS", "")  # torch has read it only if this process was not forked
-    is_number = chosen.isdecimal() and int(chosen)
-    share = int(chosen) if is_number else max(1, torch.get_num_threads() // config.trainer.devices)
+    cores = min(torch.get_num_threads(), len(machine.cpu_cores()))
+    share = (chosen.isdecimal() and int(chosen)) or max(1, cores // config.trainer.devices)
     threads = trial.threads(config.trainer.threads, share)
     torch.set_num_threads(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # without it Lightning chooses a number for the processes it starts
