@@ -85,10 +85,14 @@ class LogStream(io.TextIOBase):
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Append standard output and standard error to a log file, unless standard output is that file already."""
-    with path.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
+    log = path.open("a", encoding="utf-8", errors="replace", buffering=1)
+    try:
         if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
             yield
         else:
             out, err = LogStream(sys.stdout, log), LogStream(sys.stderr, log)
             with redirect_stdout(out), redirect_stderr(err):
                 yield
+    finally:
+        with suppress(OSError):  # a full disk
+            log.close()

@@ -1,5 +1,6 @@
 """Trains what a queue gives out: several trials at once on this machine."""
 
+import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -130,4 +131,6 @@ def _describe(ending: Ending, planned: PlannedTrial, exit_code: int | None = Non
         return f"val/ppl {result['metrics']['val/ppl']:.2f}  {name} {score:.2f}"
     lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parent)])]
     how = "" if exit_code is None else f" with exit code {exit_code}"
+    if exit_code == -signal.SIGKILL:
+        how += " (SIGKILL, mostly as memory runs out: lower --parallel, or increase trainer.accumulate)"
     return f"failed{how}; the end of {trial.log}:\n" + "\n".join(f"    | {line}" for line in lines)
