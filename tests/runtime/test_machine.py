@@ -18,24 +18,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import devices, fit
 
-NAMES = [
-    None,
-    "",
-    "0",
-    "1",
-    "0,1",
-    "1,0",
-    "3,0",
-    "-1",
-    "0,-1,1",
-    "1,2,7",
-    "GPU-8d2a,GPU-11aa",
-    "MIG-1",
-    "none",
-    "0, 1",
-    " 1 ",
-    "0,0",
-]
+NAMES = [None, "", "0", "1", "0,1", "1,0", "3,0", "-1", "0,-1,1", "1,2,7", "GPU-8d2a,GPU-11aa", "MIG-1", "none"]
+NAMES += ["0, 1", " 1 "]
 
 
 def config(**keys):

@@ -26,9 +26,7 @@ def visible(count: int, names: str | None) -> list[str]:
     numbers = [str(number) for number in range(count)]
     if names is None or not count:
         return numbers
-    listed = map(str.strip, names.split(","))
-    shown = list(takewhile(lambda name: name in numbers or name.startswith(("GPU-", "MIG-")), listed))
-    return shown if len(set(shown)) == len(shown) else []  # CUDA shows none where one is named twice
+    return list(takewhile(lambda n: n in numbers or n.startswith(("GPU-", "MIG-")), map(str.strip, names.split(","))))
 
 
 def cpu_cores() -> list[int]:
@@ -43,9 +41,8 @@ def cpu_limit(root: Path = Path("/")) -> int | None:
     with suppress(OSError):  # not on Linux
         groups = (root / "proc/self/cgroup").read_text()
         for controllers, group in re.findall(r"^\d+:([^:]*\bcpu\b[^:]*|):/(.*)$", groups, re.M):  # version 2 names none
-            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            names = ["cpu.cfs_quota_us", "cpu.cfs_period_us"] if controllers else ["cpu.max"]
-            for folder in (inner := top / group, *inner.parents):
+            top, *names = ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("", "cpu.max")
+            for folder in (inner := root / "sys/fs/cgroup" / top / group, *inner.parents):
                 with suppress(OSError, ValueError):  # none here, or `max`
                     quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
                     limits += [math.ceil(quota / period)] if quota > 0 else []

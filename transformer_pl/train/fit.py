@@ -20,7 +20,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.train import devices
-from transformer_pl.train.checkpoint import Checkpoints
+from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.precision import MasterWeights
@@ -82,7 +82,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         ranks = config.trainer.devices * config.trainer.num_nodes
         strategy = ModelParallelStrategy(ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
     return L.Trainer(
-        plugins=plugins,
+        plugins=[*plugins, CheckpointFiles()],
         accelerator=accelerator(config),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,

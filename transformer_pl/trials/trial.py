@@ -159,12 +159,11 @@ class Trial:
     # Files that the result is made from
 
     def save_weights(self, state: "Mapping[str, Tensor]") -> None:
-        """Write a state dict to WEIGHTS, on the CPU, atomically. Tensors that share memory become several."""
+        """Write a state dict to WEIGHTS, atomically, as the umask lets. Tensors that share memory become several."""
         from safetensors.torch import save
 
         self.check_lock()
         with unfinished(self.folder / WEIGHTS) as part:
-            # Its save_file would let nobody else read them, whatever the umask says.
             part.write_bytes(save({name: value.cpu().contiguous().clone() for name, value in state.items()}))
 
     def weights(self) -> "dict[str, Tensor]":
