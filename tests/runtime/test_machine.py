@@ -19,6 +19,7 @@ from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import devices, fit
 
 NAMES = [None, "", "0", "1", "0,1", "1,0", "3,0", "-1", "0,-1,1", "1,2,7", "GPU-8d2a,GPU-11aa", "MIG-1", "none"]
+NAMES += ["0, 1", " 1 "]
 
 
 def config(**keys):
@@ -39,6 +40,26 @@ def test_the_gpus_that_are_visible_are_those_that_torch_sees(monkeypatch, names,
 def test_gpus_are_counted_as_torch_counts_them():
     """Of the machine that runs the tests: mostly none."""
     assert len(machine.gpus()) == torch.cuda.device_count()
+
+
+LIMITS = [  # what the control groups of both versions say, and how many cores that is
+    ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+    ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+    ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 1),
+    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "350000 100000", "sys/fs/cgroup/cpu.max": "max 9"}, 4),
+    ({"sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "150000\n", "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n"}, 2),
+    ({"sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n"}, None),
+    ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 1),
+]
+
+
+@pytest.mark.parametrize(("files", "cores"), LIMITS)
+def test_a_container_has_as_many_cores_as_it_has_time_for(tmp_path, files, cores):
+    for name, content in ({"proc/self/cgroup": "3:cpuset:/x\n2:cpuacct,cpu:/a\n0::/\n"} | files).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert machine.cpu_limit(tmp_path) == cores
+    assert machine.cpu_limit(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 from helpers import ROOT
+
+from transformer_pl.runtime.terminal import logged
 
 
 def test_a_file_gets_utf_8_whatever_the_locale_and_a_terminal_what_it_can_show():
@@ -16,3 +19,9 @@ def test_a_file_gets_utf_8_whatever_the_locale_and_a_terminal_what_it_can_show()
     subprocess.run(words, stdout=its, **options)
     assert b"?: " in os.read(ours, 1000)
     os.close(its), os.close(ours)
+
+
+def test_a_log_on_a_full_disk_ends_nothing(capsys):
+    with logged(Path("/dev/full")):
+        print("one")
+    assert capsys.readouterr().out == "one\n"

@@ -73,6 +73,16 @@ def test_a_stopped_sweep_leaves_nothing_running_and_the_same_command_continues(u
     assert finish(grid, runs) == expected
 
 
+def test_of_a_trial_that_the_system_kills_the_message_names_an_option(undisturbed, tmp_path):
+    runs = tmp_path / "runs"
+    with sweeping(undisturbed[0], runs) as sweep:
+        wait_for(lambda: logged(runs))
+        holder = next(runs.glob("trials/*/lock.holder"))
+        os.kill(int(holder.read_text().split()[-1]), signal.SIGKILL)
+        assert sweep.wait(60) == 1
+        assert "--parallel" in sweep.printed()
+
+
 def test_two_commands_share_a_grid(undisturbed, tmp_path):
     """Every trial is trained once, and both print the same table."""
     grid, expected = undisturbed

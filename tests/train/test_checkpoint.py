@@ -2,6 +2,7 @@
 
 import random
 import signal
+import tempfile
 
 import lightning as L
 import numpy as np
@@ -123,6 +124,12 @@ def test_a_checkpoint_that_cannot_be_loaded_is_put_aside(prepared, tmp_path, cap
     assert str(tmp_path / "last.ckpt") in capsys.readouterr().err and (tmp_path / "last.ckpt.damaged").exists()
     (tmp_path / "previous.ckpt").write_bytes(b"")
     assert checkpoints.newest() == Checkpoints(tmp_path / "none").newest() == (None, 0)
+
+
+def test_no_checkpoint_passes_through_the_folder_of_temporary_files(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    fit(prepared, config(), Checkpoints(tmp_path / "checkpoints"))
+    assert (tmp_path / "checkpoints" / "last.ckpt").exists()
 
 
 def test_a_checkpoint_counts_the_parts_of_a_batch(prepared, tmp_path):

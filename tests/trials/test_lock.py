@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from helpers import ROOT, wait_for
@@ -64,6 +66,22 @@ def test_a_process_number_means_nothing_on_another_machine(tmp_path):
     with lock.hold():
         (tmp_path / "lock.holder").write_text(f"elsewhere {2**22 + 1}\n")
         assert TrialLock(tmp_path).is_held()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+def test_another_user_s_lock_is_left_alone():
+    """It is readable for that user only."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        with TrialLock(Path(folder)).hold():
+            os.seteuid(65534)
+            try:
+                lock = TrialLock(Path(folder))
+                assert lock.is_held()
+                with pytest.raises(InputError), lock.hold():
+                    pass
+            finally:
+                os.seteuid(0)
 
 
 @pytest.mark.slow

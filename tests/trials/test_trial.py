@@ -44,6 +44,13 @@ def test_weights_are_read_as_they_were_saved(tmp_path):
     assert {name: value.dtype for name, value in weights.items()} == {n: v.dtype for n, v in state.items()}
 
 
+def test_whoever_may_read_a_result_may_read_its_weights(tmp_path):
+    trial = Trial(tmp_path)
+    trial.save_weights({"a": torch.zeros(1)})
+    trial.finish(a_result())
+    assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "result.json").stat().st_mode
+
+
 def test_weights_that_cannot_be_read_are_named(tmp_path):
     for content in (b"", b"no weights", None):
         path = tmp_path / "weights.safetensors"

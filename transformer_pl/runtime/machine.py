@@ -1,6 +1,7 @@
 """This machine: its GPUs, its cores, its memory. Needs no torch."""
 
 import ctypes
+import math
 import os
 import re
 from contextlib import suppress
@@ -25,14 +26,27 @@ def visible(count: int, names: str | None) -> list[str]:
     numbers = [str(number) for number in range(count)]
     if names is None or not count:
         return numbers
-    return list(takewhile(lambda name: name in numbers or name.startswith(("GPU-", "MIG-")), names.split(",")))
+    return list(takewhile(lambda n: n in numbers or n.startswith(("GPU-", "MIG-")), map(str.strip, names.split(","))))
 
 
 def cpu_cores() -> list[int]:
-    """The CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    """The CPU cores that this process may use; no more than its container has time for."""
+    known = hasattr(os, "sched_getaffinity")  # Linux alone has it
+    return sorted(os.sched_getaffinity(0) if known else range(os.cpu_count() or 1))[: cpu_limit()]
+
+
+def cpu_limit(root: Path = Path("/")) -> int | None:
+    """For how many cores' time a container has, rounded up, though it shows all of its machine; None for all."""
+    limits = []
+    with suppress(OSError):  # not on Linux
+        groups = (root / "proc/self/cgroup").read_text()
+        for controllers, group in re.findall(r"^\d+:([^:]*\bcpu\b[^:]*|):/(.*)$", groups, re.M):  # version 2 names none
+            top, *names = ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("", "cpu.max")
+            for folder in (inner := root / "sys/fs/cgroup" / top / group, *inner.parents):
+                with suppress(OSError, ValueError):  # none here, or `max`
+                    quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
+                    limits += [math.ceil(quota / period)] if quota > 0 else []
+    return min(limits, default=None)
 
 
 def has_wide_amd_cores() -> bool:

@@ -68,13 +68,14 @@ def shown_stages(console: Console) -> Iterator[Callable[[str, int, int | None], 
 class LogStream(io.TextIOBase):
     """A text stream that writes to another stream and to a log file."""
 
-    def __init__(self, stream: TextIO, log: TextIO):
+    def __init__(self, stream: TextIO, log: io.FileIO):
         self._stream, self._log = stream, log
 
     def write(self, text: str) -> int:
-        for file in (self._log, self._stream):
-            with suppress(OSError):  # a full disk, or an output that nobody reads any more: the other still gets it
-                file.write(text)
+        with suppress(OSError):  # a full disk
+            self._log.write(text.encode("utf-8", "replace"))
+        with suppress(OSError):  # an output that nobody reads any more
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
@@ -85,7 +86,7 @@ class LogStream(io.TextIOBase):
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Append standard output and standard error to a log file, unless standard output is that file already."""
-    with path.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
+    with path.open("ab", buffering=0) as log:  # on a full disk, closing it cannot fail
         if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
             yield
         else:

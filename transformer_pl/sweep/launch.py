@@ -15,6 +15,7 @@ from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all
 from transformer_pl.sweep.progress import ProgressView
 from transformer_pl.trials.metrics import main_score
 
+KILLED = " (SIGKILL, mostly as memory runs out: lower --parallel, or increase trainer.accumulate)"
 POLL_S = 0.2  # between two looks at the running trials
 
 
@@ -129,5 +130,5 @@ def _describe(ending: Ending, planned: PlannedTrial, exit_code: int | None = Non
         name, score = main_score(result)
         return f"val/ppl {result['metrics']['val/ppl']:.2f}  {name} {score:.2f}"
     lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parent)])]
-    how = "" if exit_code is None else f" with exit code {exit_code}"
+    how = "" if exit_code is None else f" with exit code {exit_code}{KILLED * (exit_code == -9)}"
     return f"failed{how}; the end of {trial.log}:\n" + "\n".join(f"    | {line}" for line in lines)

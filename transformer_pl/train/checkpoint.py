@@ -15,6 +15,7 @@ from typing import Any, cast
 import lightning as L
 import numpy as np
 import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.runtime import machine
@@ -22,6 +23,16 @@ from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import put_in_place
 from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
 from transformer_pl.train.module import TransformerModule
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """Writes a checkpoint beside its place first. Lightning writes it to the folder of temporary files, often small."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        part = Path(f"{path}.part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(checkpoint, part)
+        put_in_place(part, Path(path))
 
 
 class Checkpoints(L.Callback):

@@ -20,7 +20,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.train import devices
-from transformer_pl.train.checkpoint import Checkpoints
+from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.precision import MasterWeights
@@ -82,7 +82,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         ranks = config.trainer.devices * config.trainer.num_nodes
         strategy = ModelParallelStrategy(ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
     return L.Trainer(
-        plugins=plugins,
+        plugins=[*plugins, CheckpointFiles()],
         accelerator=accelerator(config),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
@@ -151,8 +151,8 @@ def compiles(config: Config) -> bool:
 def use_threads(config: Config, trial: Trial) -> int:
     """Set torch's number of threads to the trial's, and return it."""
     chosen = os.environ.get("OMP_NUM_THREADS", "")  # torch has read it only if this process was not forked
-    is_number = chosen.isdecimal() and int(chosen)
-    share = int(chosen) if is_number else max(1, torch.get_num_threads() // config.trainer.devices)
+    cores = min(torch.get_num_threads(), len(machine.cpu_cores()))
+    share = (chosen.isdecimal() and int(chosen)) or max(1, cores // config.trainer.devices)
     threads = trial.threads(config.trainer.threads, share)
     torch.set_num_threads(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # without it Lightning chooses a number for the processes it starts

@@ -55,7 +55,7 @@ class TrialLock:
             try:
                 with self._looking.read_lock(blocking=False):
                     return False
-            except Timeout:
+            except (Timeout, PermissionError):  # a lock is one user's: that of another cannot be looked at
                 self._looked_at = time.monotonic()
         return True
 
@@ -75,6 +75,9 @@ class TrialLock:
             raise InputError(
                 f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
             ) from None
+        except PermissionError:
+            mine = "continue it as that user, or choose a folder of your own with --runs"
+            raise InputError(f"{self.folder}: must be yours, but its lock is of another user; {mine}") from None
         self._own = own
         self._holder.write_text(f"{_this_machine()} {os.getpid()}\n", encoding="utf-8")
         try:

@@ -159,12 +159,12 @@ class Trial:
     # Files that the result is made from
 
     def save_weights(self, state: "Mapping[str, Tensor]") -> None:
-        """Write a state dict to WEIGHTS, on the CPU, atomically. Tensors that share memory become several."""
-        from safetensors.torch import save_file
+        """Write a state dict to WEIGHTS, atomically, as the umask lets. Tensors that share memory become several."""
+        from safetensors.torch import save
 
         self.check_lock()
         with unfinished(self.folder / WEIGHTS) as part:
-            save_file({name: value.cpu().contiguous().clone() for name, value in state.items()}, part)
+            part.write_bytes(save({name: value.cpu().contiguous().clone() for name, value in state.items()}))
 
     def weights(self) -> "dict[str, Tensor]":
         """The state dict that `save_weights` has written. Raises an InputError that names the file."""
