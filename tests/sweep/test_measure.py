@@ -1,6 +1,7 @@
 """Measuring the time of a sweep: what ends it early. tests/test_every_key_binds.py measures a real one."""
 
 import io
+import signal
 
 import pytest
 from helpers import ROOT
@@ -24,6 +25,7 @@ def test_a_row_that_ends_before_its_last_step_is_named(tmp_path):
         measured(estimates, [one._replace(argv=["--version"]) for one in trials[2:]], WORKERS, console)
     (said,) = console.file.getvalue().splitlines()
     assert "h=4 s1" in said
+    assert signal.getsignal(signal.SIGHUP) != signal.SIG_IGN  # a closed terminal still ends the command
 
 
 def test_a_row_that_is_too_short_to_be_timed_is_left_out(tmp_path):

@@ -129,7 +129,7 @@ def end_all(processes: Sequence[BaseProcess]) -> None:
     with suppress(Stopped):
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
-    install_handler(signal.SIG_IGN)
+    install_handler(lambda *_: None)  # not SIG_IGN, by which SIGHUP would stay ignored
     for process in processes:
         end(process)
     install_handler(raise_stopped)
