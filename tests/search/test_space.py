@@ -122,6 +122,12 @@ def test_options_and_widths_of_heads_can_be_drawn(window, tmp_path):
     assert drawn[0].identity == drawn[1].identity
 
 
+def test_a_search_may_have_callbacks():
+    early = {"lightning.pytorch.callbacks.EarlyStopping": {"monitor": "val/loss", "patience": 2}}
+    (callback,) = search_of(fixed={"trainer.callbacks": [early]}).base.trainer.callbacks
+    assert {callback.path: callback.options} == early
+
+
 @pytest.mark.parametrize(
     ("parameter", "low", "high", "step"),
     [

@@ -1,5 +1,6 @@
 """The sweep file of a search: its fixed keys, its space, its goals."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
@@ -11,7 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, Field, ValidationError
 
-from transformer_pl.config import Config, is_known_key, nominal_sizes, not_papers, unknown_key
+from transformer_pl.config import PLUGINS, Config, is_known_key, nominal_sizes, not_papers, unknown_key
 from transformer_pl.config.components import default_options
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
@@ -170,6 +171,8 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         raise ValueError(unknown_key(str(key)))
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
+    if key in PLUGINS and isinstance(parameter.get("value"), list | dict):  # Optuna has no such choices, but text
+        parameter = parameter | {"value": json.dumps(parameter["value"])}
     values = distribution(parameter)
     choices = _choices_or_ends(values)
     is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
