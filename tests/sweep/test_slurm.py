@@ -27,7 +27,7 @@ def environment(monkeypatch):
 
 def sweep(grid, runs, *words):
     """Run the sweep command on the login node, in an environment that SLURM's programs know."""
-    (grid.parent / "slurm.yaml").write_text("partition: low\ntime: 0:10\n")
+    (grid.parent / "slurm.yaml").write_text("partition: low\ntime: 10\n")
     options = ["--launcher", "slurm", "--slurm", grid.parent / "slurm.yaml", "--runs", runs, *words]
     done = command("sweep", grid, *options)
     assert done.returncode == 0, done.stdout + done.stderr
