@@ -16,7 +16,9 @@ from transformer_pl.config.types import constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
-BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0}  # by section: the arguments of a constructor before its options
+BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}  # of Lightning, by name: it is not imported here
+# By section: the arguments of a constructor before its options.
+BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0, "trainer": 0}
 READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
@@ -59,23 +61,18 @@ def import_component(path: str) -> type:
 
 def check_components(config: Config) -> list[str]:
     """The mistakes of components that are not the default: import, signature, options. The others are not imported."""
-    messages = []
-    for key, component in replaced(config).items():
+    messages, plugins = [], [(key, one) for key, listed in config.trainer.plugins.items() for one in listed]
+    for key, component in [*replaced(config).items(), *plugins]:
         try:
-            _options(component, import_component(component.path), BEFORE_OPTIONS[key.partition(".")[0]])
+            component_class, base = import_component(component.path), BASES.get(key)
+            given = {"save_dir": "."} if base else None  # a logger gets it where it takes one
+            _options(component, component_class, BEFORE_OPTIONS[key.partition(".")[0]], given)
+            if base and base not in [one.__name__ for one in component_class.__mro__]:
+                messages.append(f"{key} = {component.path}: must be derived from Lightning's {base}")
         except InputError as error:
             messages += [f"{key} = {message}" for message in error.messages]
         except Exception as error:  # the signature cannot be read
             messages.append(f"{key} = {component.path}: {described(error)}")
-    for key, plugins in config.trainer.plugins.items():
-        for plugin in plugins:
-            try:
-                plugin_class, base = import_component(plugin.path), key.rpartition(".")[2][:-1].capitalize()
-                _options(plugin, plugin_class, 0, {"save_dir": "."})
-                if base not in [one.__name__ for one in plugin_class.__mro__]:
-                    messages.append(f"{key} = {plugin.path}: must be derived from Lightning's {base}")
-            except InputError as error:
-                messages += [f"{key} = {message}" for message in error.messages]
     return messages
 
 

@@ -9,7 +9,7 @@ from transformer_pl.trials.flops import short_number, short_numbers
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 EXEMPT = "‡"  # marks the name of a row whose components break a property on purpose
-UNCONVERGED = "†"  # marks a row that had not converged, and each difference from or to it
+UNCONVERGED = "†"  # marks a row that had not converged, and a difference that had not settled
 
 
 def number(value: float | None, form: str) -> str:
@@ -30,7 +30,7 @@ def score(row: TableRow) -> str:
 
 
 def perplexity(row: TableRow) -> str:
-    """PPL, marked with `*` where it differs from base's, and where the row, or base, had not converged."""
+    """PPL, marked with `*` where it differs from base's, and where the row, or that difference, had not settled."""
     text, star = number(mean(row.results.values("val/ppl")), ".2f"), significance_mark(row.loss)
     provisional = row.results.still_falls or (star and row.is_provisional)
     return text + star + UNCONVERGED if text and provisional else text + star
@@ -51,7 +51,7 @@ def _digits(estimate: Estimate | None) -> int:
 
 
 def score_difference(row: TableRow) -> str:
-    """The score minus base's, marked with `*` where significant, and where the row or base had not converged.
+    """The score minus base's, marked with `*` where significant, and where it had not settled.
 
     `-` where it is not known; nothing of base itself.
     """
