@@ -1,4 +1,4 @@
-"""How many small errors the tests notice: mutation testing, by hand. MUTATIONS.md has the figures.
+"""How many small errors the tests notice: fault-injection tests, by hand. README.md has the figures.
 
     python tests/mutation.py                        25 mutants of each module in TESTS
     python tests/mutation.py model/loss.py --mutants 60   of some modules

@@ -21,7 +21,7 @@ PAGE = ROOT / "transformer_pl" / "FIDELITY.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").splitlines()
-    if line.startswith("| ") and not line.startswith("| decision ")
+    if re.match(r"\| ?\w", line) and not line.startswith("|decision|")
 ]
 
 

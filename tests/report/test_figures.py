@@ -111,6 +111,6 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
             planned.trial.finish(a_result(id=planned.identity.trial, steps=700, params=params))
     planned = plan_trials(sweep, tmp_path)
     figures = draw_sweep_plots(sweep, planned, table_of(sweep, planned))
-    assert set(figures) == {"differences", "curves_steps", "curves_flops", "front_params"}  # FLOPs are equal
-    assert written(drawn(figures["differences"].figure)) == ["h=1", "h=4", "h=32"]
+    assert set(figures) == {"differences", "curves_steps", "front_params"}  # FLOPs are equal
+    assert written(drawn(figures["differences"].figure)) == ["(A)h=1", "(A)h=4", "(A)h=32"]
     assert written(drawn(figures["curves_steps"].figure)) == [f"{row.name}:2.00" for row in sweep.rows]

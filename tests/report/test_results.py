@@ -36,11 +36,12 @@ def chosen(config):
 
 
 def tables():
-    """Of each table of the section: the sweep file and the seeds of the command above it, and its lines."""
+    """Of each table of the section: the sweep file and the seeds of the command above it, and its cells by heading."""
     section = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
     _, *parts = COMMAND.split(section)
     for file, seeds, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        yield file, seeds, [line for line in text.splitlines() if line.startswith("| ")]
+        lines = [line[1:-1].split("|") for line in text.splitlines() if line.startswith("|")]
+        yield file, seeds, {heading: [cell.strip() for cell in cells] for heading, _, *cells in zip(*lines, strict=True)}
 
 
 @pytest.mark.parametrize(("file", "seeds", "printed"), [pytest.param(*table, id=table[1]) for table in tables()])
@@ -52,8 +53,11 @@ def test_a_table_is_that_of_the_trials(results, tmp_path, file, seeds, printed):
             folders = [one["folder"] for one in results if chosen(config) <= one["config"].items()]
             (folder,) = folders or [tmp_path / "not trained"]
             planned.append(PlannedTrial(number, "", config, Identity({}), Trial(folder), [], no_text))
-    assert printed == [line for line in table_of(sweep, planned).markdown().splitlines() if line.startswith("| ")]
-    assert len(printed) == len(sweep.rows) + 2
+    table, names = table_of(sweep, planned), printed.pop("row")
+    columns = {column.name: column.cells for column in table.columns}
+    assert "Δ BLEU" in printed and {name: columns[name] for name in printed} == printed
+    for name, row, label in zip(names, sweep.rows, columns["row"], strict=True):
+        assert name.startswith(label) and name.removeprefix(label).strip() in row.name
 
 
 def test_each_trial_is_one_of_table_3(results):

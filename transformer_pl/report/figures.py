@@ -30,7 +30,7 @@ LOOKS: list[dict[str, Any]] = [
     for line in ("-", "--", ":", "-.")
     for colour, marker in zip(COLOURS, "osD^vPX", strict=True)
 ]
-NAME_WIDTH = 24  # characters in a line of a row's name
+NAME_WIDTH = 28  # characters in a line of a row's name
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # the axes
 matplotlib.use("agg")  # no window, also where Optuna draws
 matplotlib.rcParams.update(
@@ -102,15 +102,15 @@ def _perplexities(trial: Trial) -> dict[int, float]:
 def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) -> Drawing | None:
     """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
     known = [
-        (break_name(name), value, row.score.difference.interval(), significance_mark(row.score), printed[name])
+        (_labelled(name, row), value, row.score.difference.interval(), significance_mark(row.score), printed[name])
         for name, row in rows.items()
         if (value := row.difference()) is not None and row.score and row.score.difference
     ]
     if not known:
         return None
     names, values, intervals, significant, of_paper = zip(*known, strict=True)
-    heights = np.array([0.28 + 0.14 * name.count("\n") for name in names])  # inches
-    figure = Figure(figsize=(5, 0.9 + heights.sum()), layout="constrained")
+    heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
+    figure = Figure(figsize=(5.5, 0.6 + heights.sum()), layout="constrained")
     axes = figure.subplots()
     centres, measure = heights.cumsum() - heights / 2, next(iter(rows.values())).results.measure.title
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
@@ -118,11 +118,16 @@ def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) ->
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set_xlabel(f"{measure}, difference from base (95 %; filled: significant; cross: the paper's)")
+    axes.set_xlabel(f"{measure}, difference from base, 95 % interval (filled: p < 0.05; cross: the paper's)", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
     return Drawing("Differences from base", figure, DIFFERENCES.format(measure))
+
+
+def _labelled(name: str, row: TableRow) -> str:
+    """The paper's letter before the name: `(A) h=1`."""
+    return break_name(name if row.label == name else f"{row.label} {name}".strip())
 
 
 def curves(
@@ -130,10 +135,11 @@ def curves(
 ) -> Drawing | None:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    perplexities: of every row for each finished seed, by step. unit: of the x axis. The final value is a star.
+    perplexities: of every row for each finished seed, by step. unit: of the x axis. The final value is a star. None
+    where nothing is known, and of FLOPs where the rows' costs are about equal.
     """
     drawn = [name for name in rows if any(perplexities[name])]
-    if not drawn:
+    if not drawn or (unit != "steps" and not _differ([rows[name].results.flops or 0.0 for name in drawn])):
         return None
     figure, axes = _axes_beside_names(drawn)
     for name, look in zip(drawn, itertools.cycle(LOOKS), strict=False):
@@ -164,8 +170,7 @@ def front(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:
         for name, row in rows.items()
         if row.score
     }
-    costs = [cost for cost, _, _ in points.values()]
-    if not points or max(costs) < DIFFERS * min(costs):
+    if not _differ([cost for cost, _, _ in points.values()]):
         return None
     best: list[tuple[float, float]] = []
     for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -point[1])):
@@ -182,6 +187,11 @@ def front(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     axes.legend(**BESIDE)
     return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
+
+
+def _differ(costs: Sequence[float]) -> bool:
+    """Whether a figure over these costs shows anything."""
+    return bool(costs) and max(costs) >= DIFFERS * min(costs)
 
 
 def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:
