@@ -33,11 +33,6 @@ def main(words: list[str]) -> int:
     options = read_options(words)
     hide_ranks()
     console = command_console()
-    if options.schema:
-        from transformer_pl.plan.schema import schema_text  # only this option needs it
-
-        print(schema_text(options.schema))
-        return 0
     if options.list:
         cleaning.list_runs(options.runs, console)
         return 0
@@ -55,7 +50,7 @@ def main(words: list[str]) -> int:
 def read_options(words: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m transformer_pl.sweep",
-        usage="%(prog)s FILE [options]\n       %(prog)s --list | --clean | --schema sweep|scale",
+        usage="%(prog)s FILE [options]\n       %(prog)s --list | --clean",
         description="Train the trials of a sweep file that are not finished, and print their table. The same command\n"
         "again continues where it was stopped. Defaults are in parentheses.",
         epilog=EXAMPLES,
@@ -91,13 +86,12 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder = parser.add_argument_group("without a FILE")
     folder.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
-    folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
     complete_sweep_options(options)
     if not options.plan:
         refuse_options(options, ["measure"], "is for --plan, which is not given")
-    if sum(map(bool, (options.file, options.list, options.clean, options.schema))) != 1:
-        parser.error("give one of FILE, --list, --clean and --schema")
+    if sum(map(bool, (options.file, options.list, options.clean))) != 1:
+        parser.error("give one of FILE, --list and --clean")
     if options.launcher == "slurm" and options.worker:  # one that was submitted
         options.launcher, options.parallel, options.slurm, options.wait = "local", None, None, False
     elif options.launcher == "slurm":
