@@ -48,7 +48,7 @@ class CostEstimate(NamedTuple):
 
     cost: Cost
     assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the dataset is not prepared yet
-    seconds: float | None  # by finished trials, or by --measure; None: not known
+    seconds: float | None  # by finished trials; None: not known
 
 
 class Plan(NamedTuple):
@@ -169,7 +169,7 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the dataset is prepared")
     seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
     if missing and math.isnan(sum(seconds)):
-        say(console, "training time: unknown, as no finished trial is comparable; --plan --measure measures it")
+        say(console, "training time: unknown, as no finished trial is comparable; the sweep tells it as it trains")
     elif missing:
         left = max(sum(seconds) / at_once, *seconds)
         say(console, f"about {format_duration(left)} of training left to do, {at_once} at a time")

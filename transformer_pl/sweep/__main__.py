@@ -60,8 +60,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
-    measure = "for --plan: prepare the dataset, and train 50 steps of each row to estimate its time"
-    run.add_argument("--measure", action="store_true", help=measure)
     parallel = "trials at once (as cores or GPUs allow); with --launcher slurm: workers"
     run.add_argument("--parallel", type=whole_number(), metavar="N", help=parallel)
     rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
@@ -88,14 +86,12 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
     options = parser.parse_args(words)
     complete_sweep_options(options)
-    if not options.plan:
-        refuse_options(options, ["measure"], "is for --plan, which is not given")
     if sum(map(bool, (options.file, options.list, options.clean))) != 1:
         parser.error("give one of FILE, --list and --clean")
     if options.launcher == "slurm" and options.worker:  # one that was submitted
         options.launcher, options.parallel, options.slurm, options.wait = "local", None, None, False
     elif options.launcher == "slurm":
-        here = ["devices", "per_device", "measure", "rerun"]
+        here = ["devices", "per_device", "rerun"]
         refuse_options(options, here, "is for the machine that trains, but --launcher slurm only submits workers")
     else:
         refuse_options(options, ["slurm", "wait"], "is for --launcher slurm")

@@ -44,11 +44,8 @@ class Workers:
             each = counted(max(1, share), "CPU core")
         return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {each}"
 
-    def start(self, planned: PlannedTrial, worker: int, **variables: str) -> BaseProcess:
-        """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log.
-
-        variables: more environment variables of it.
-        """
+    def start(self, planned: PlannedTrial, worker: int) -> BaseProcess:
+        """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log."""
         planned.trial.make()
         environment = os.environ | {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
@@ -56,7 +53,6 @@ class Workers:
             "WANDB_NAME": planned.name,
             ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
             TRIAL: planned.identity.trial,
-            **variables,
         }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
