@@ -66,8 +66,8 @@ def divide_machine(
     """Divide this machine among `parallel` trials, or all if they are fewer.
 
     trainers: of all trials. Every worker gets as many devices as the trial with the most `trainer.devices` needs.
-    parallel: None for as many as there are GPUs, or cores where none is used. Of more than there are GPUs, several share
-    one, each pinned to cores of its own.
+    parallel: None for as many as there are GPUs, or cores where none is used. Where they are more than the GPUs, they
+    share these, each pinned to cores of its own.
     devices: how many GPUs are divided; or how many cores where no GPU is used, to which trials are pinned then. None:
     all, and none is pinned.
 
