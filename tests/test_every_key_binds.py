@@ -452,17 +452,6 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
         tell(report.main, *elsewhere)
 
 
-@pytest.mark.slow  # a process for each row, each with its imports
-def test_a_plan_that_measures_tells_the_time_and_leaves_the_text_alone(rows, tmp_path, tell):
-    words = [rows[0], "--runs", tmp_path / "runs", "--set", "optim.max_steps=60"]
-    assert "unknown" in tell(sweep.main, *words, "--plan")[1]
-    code, said = tell(sweep.main, *words, "--plan", "--measure")
-    assert code == 0 and said.count("measuring ") == 2 and "unknown" not in said
-    assert not list((tmp_path / "runs").glob("trials/*"))
-    with pytest.raises(InputError, match=r"--measure"):
-        sweep.main([str(word) for word in [*words, "--measure"]])
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # All of them
 

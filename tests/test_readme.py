@@ -171,11 +171,10 @@ def with_tiny_scale(words, default="--scale demo.yaml"):
 
 
 def run_sweep(words):
-    if words[0].startswith("--"):  # --list, --clean (which is answered with no), --schema
+    if words[0].startswith("--"):  # --list, --clean (which is answered with no)
         return sweep.main(words)
     if words == ["sweeps/table3_A.yaml"]:  # every trial is there
         return sweep.main([*words, "--scale", "demo.yaml", "--seeds", "1"])
-    words = [word for word in words if word != "--measure"]  # which trains; test_every_key_binds.py has it
     if words[-2:] == ["--sampler", "gp"]:
         words = [*words, "n_startup_trials=20"]  # else it fits Gaussian processes, which takes seconds
     with pytest.MonkeyPatch.context() as patch:

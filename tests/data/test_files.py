@@ -151,17 +151,6 @@ def test_a_file_that_cannot_be_read(folder, content):
     assert str(folder / "val.en.gz") in mistake(folder)
 
 
-@pytest.mark.parametrize("ending", ["json.gz", "parquet"])
-def test_a_small_file_of_endless_empty_rows_is_not_read_to_its_end(tables, ending):
-    """This one would take seconds, and a hundred kilobytes can hold a hundred million."""
-    path = tables(ending) / f"test.{ending}"
-    if ending == "parquet":
-        write_table(path, [{"en": "", "de": ""}] * 1_500_000)
-    else:
-        path.write_bytes(gzip.compress(b"\n" * 1_500_000))
-    assert path.stat().st_size < 1_000_000 and str(path) in mistake(path.parent)
-
-
 @pytest.mark.parametrize("ending", ["json", "jsonl", "jsonl.gz", "parquet"])
 @pytest.mark.parametrize("content", [b'{"en": 1,\n{', b"[{]"])
 def test_a_broken_table(tables, ending, content, capfd):

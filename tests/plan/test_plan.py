@@ -17,6 +17,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_cost
+from transformer_pl.trials.trial import trial_folder
 
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")
@@ -175,7 +176,7 @@ def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     one.trial.make()
     one.trial.finish(a_result(id=one.identity.trial))
     (one.trial.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
-    one.trial.folder.rename(one.trial.folder.with_name("renamed-s1-0123456789ab"))
+    one.trial.folder.rename(one.trial.folder.with_name(trial_folder("h=1", 1, "0123456789ab")))
     (reason,) = [line for line in printed(tmp_path, 200) if "core revision 1" in line]
     assert reason.endswith(": h=1 s1")
     one.trial.make()

@@ -1,6 +1,7 @@
 """How a sweep trains its trials: together, stopped, killed, and shared with other commands."""
 
 import os
+import re
 import signal
 from contextlib import ExitStack, contextmanager
 
@@ -77,8 +78,8 @@ def test_of_a_trial_that_the_system_kills_the_message_names_an_option(undisturbe
     runs = tmp_path / "runs"
     with sweeping(undisturbed[0], runs) as sweep:
         wait_for(lambda: logged(runs))
-        holder = next(runs.glob("trials/*/lock.holder"))
-        os.kill(int(holder.read_text().split()[-1]), signal.SIGKILL)
+        (pid,) = re.findall(r"pid=(\d+)", next(runs.glob("trials/*/lock")).read_text())
+        os.kill(int(pid), signal.SIGKILL)
         assert sweep.wait(60) == 1
         assert "--parallel" in sweep.printed()
 

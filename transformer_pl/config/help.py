@@ -32,17 +32,11 @@ SYNONYMS = {  # what other projects call a key
 
 @cache
 def key_schemas() -> dict[str, dict[str, Any]]:
-    """The JSON schema of every dotted key, from the declared types; a component is the text of its import path."""
-    schema = Config.model_json_schema()
-    definitions = schema["$defs"]
-    schemas = {}
+    """The JSON schema of every dotted key, from the declared types."""
+    schema, schemas = Config.model_json_schema(), {}
     for key in KEYS:
         section, _, name = key.rpartition(".")
-        properties = definitions[section.capitalize()]["properties"] if section else schema["properties"]
-        key_schema = {field: value for field, value in properties[name].items() if field not in ("title", "$ref")}
-        if key in COMPONENTS:
-            key_schema |= {"type": "string", "pattern": definitions["Component"]["properties"]["path"]["pattern"]}
-        schemas[key] = key_schema | {"default": KEYS[key]}
+        schemas[key] = (schema["$defs"][section.capitalize()] if section else schema)["properties"][name]
     return schemas
 
 
@@ -69,7 +63,7 @@ def type_in_words(key: str, schema: Mapping[str, Any]) -> str:
         return " | ".join(schema["enum"])
     limits = (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("exclusiveMaximum", "below"))
     words = [f"{word} {schema[limit]}" for limit, word in limits if schema.get(limit, LARGEST) != LARGEST]
-    name = {"string": "text", "null": "None"}.get(schema["type"], schema["type"])
+    name = {"string": "text", "null": "None", "array": "list"}.get(schema["type"], schema["type"])
     return " ".join([name, *words])
 
 

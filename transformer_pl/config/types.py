@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _number(value: object) -> object:
@@ -136,11 +136,7 @@ def _plugins(value: object) -> tuple[Plugin, ...]:
         raise ValueError("must be import paths, such as [my_log.Logger, {my_callback.Stop: {patience: 3}}]") from None
 
 
-Plugins = Annotated[
-    tuple[Plugin, ...],
-    BeforeValidator(_plugins),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]}),
-]
+Plugins = Annotated[tuple[Plugin, ...], BeforeValidator(_plugins)]
 
 
 def multiplied(size: int, multiplier: float) -> int:

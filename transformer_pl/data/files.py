@@ -25,7 +25,6 @@ TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languag
 REMEDY = "fix the file or its permissions"
 Files = dict[str, dict[str, list[Path]]]  # by split and ending
 ROWS = 1000  # of a table that are in memory at a time
-MANY = 1_000_000  # lines or rows: a file that has more of them than bytes holds no text
 
 
 def folder_corpus(folder: str | Path, data: Data) -> Corpus:
@@ -100,19 +99,12 @@ def _digest(path: Path) -> str:
 def lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, gzip or plain. Only \\n ends a line, not the other separators of Python."""
     with reading(path, REMEDY), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        most = max(MANY, path.stat().st_size)
         for number, line in enumerate(file, start=1):
-            if number > most:
-                raise _empty(path)
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(f"{path} line {number}: must be UTF-8, but: {error}; convert the file") from None
             yield text.removesuffix("\n").removesuffix("\r")
-
-
-def _empty(path: Path) -> InputError:
-    return InputError(f"{path}: must hold text, but has more lines than bytes, so most are empty; give another file")
 
 
 def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -131,8 +123,6 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path, pre_buffer=False) as file:
-        if file.metadata.num_rows > max(MANY, path.stat().st_size):
-            raise _empty(path)
         batches = (batch.to_pylist() for batch in file.iter_batches(ROWS))
         yield from ((f"row {i}", row) for i, row in enumerate(itertools.chain.from_iterable(batches), start=1))
 

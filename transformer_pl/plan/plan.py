@@ -26,7 +26,7 @@ from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, shor
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import code_digests, identify
-from transformer_pl.trials.why_new import reasons_by_names
+from transformer_pl.trials.why_new import why_new
 
 SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of others
 
@@ -48,7 +48,7 @@ class CostEstimate(NamedTuple):
 
     cost: Cost
     assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the dataset is not prepared yet
-    seconds: float | None  # by finished trials, or by --measure; None: not known
+    seconds: float | None  # by finished trials; None: not known
 
 
 class Plan(NamedTuple):
@@ -169,13 +169,15 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the dataset is prepared")
     seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
     if missing and math.isnan(sum(seconds)):
-        say(console, "training time: unknown, as no finished trial is comparable; --plan --measure measures it")
+        say(console, "training time: unknown, as no finished trial is comparable; the sweep tells it as it trains")
     elif missing:
         left = max(sum(seconds) / at_once, *seconds)
         say(console, f"about {format_duration(left)} of training left to do, {at_once} at a time")
-    new = {one.name: one.identity.inputs for one, state in zip(trials, states, strict=True) if state == "new"}
-    runs = trials[0].trial.folder.parents[1]
-    for reason, names in reasons_by_names(new, [planned.identity.inputs for planned in trials], runs).items():
+    reasons: dict[str, list[str]] = {}
+    for one in (planned for planned, state in zip(trials, states, strict=True) if state == "new"):
+        if reason := why_new(one.identity.inputs, one.trial):
+            reasons.setdefault(reason, []).append(one.name)
+    for reason, names in reasons.items():
         say(console, f"to be trained, because a finished trial differs ({reason}): {shown(', '.join(names))}")
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")

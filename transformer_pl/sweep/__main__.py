@@ -33,11 +33,6 @@ def main(words: list[str]) -> int:
     options = read_options(words)
     hide_ranks()
     console = command_console()
-    if options.schema:
-        from transformer_pl.plan.schema import schema_text  # only this option needs it
-
-        print(schema_text(options.schema))
-        return 0
     if options.list:
         cleaning.list_runs(options.runs, console)
         return 0
@@ -55,7 +50,7 @@ def main(words: list[str]) -> int:
 def read_options(words: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m transformer_pl.sweep",
-        usage="%(prog)s FILE [options]\n       %(prog)s --list | --clean | --schema sweep|scale",
+        usage="%(prog)s FILE [options]\n       %(prog)s --list | --clean",
         description="Train the trials of a sweep file that are not finished, and print their table. The same command\n"
         "again continues where it was stopped. Defaults are in parentheses.",
         epilog=EXAMPLES,
@@ -65,9 +60,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
-    measure = "for --plan: prepare the dataset, and train 50 steps of each row to estimate its time"
-    run.add_argument("--measure", action="store_true", help=measure)
-    parallel = "trials at once (as cores or GPUs allow); with --launcher slurm: workers"
+    parallel = "trials at once (one for each GPU or core; more share them); with --launcher slurm: workers"
     run.add_argument("--parallel", type=whole_number(), metavar="N", help=parallel)
     rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
     run.add_argument("--rerun", action="store_true", help=rerun)
@@ -75,8 +68,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
     run.add_argument("--launcher", choices=launchers, default="local", help="where trials are trained (%(default)s)")
     devices = "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)"
     run.add_argument("--devices", type=whole_number(), metavar="N", help=devices)
-    per_device = "run K trials on each GPU, each pinned to its own CPU cores"
-    run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
     sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
     run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
     run.add_argument("--wait", action="store_true", help="for --launcher slurm: wait for the job, print the table")
@@ -91,17 +82,14 @@ def read_options(words: list[str]) -> argparse.Namespace:
     folder = parser.add_argument_group("without a FILE")
     folder.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
     folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
-    folder.add_argument("--schema", choices=("sweep", "scale"), help="print the JSON schema of these files")
     options = parser.parse_args(words)
     complete_sweep_options(options)
-    if not options.plan:
-        refuse_options(options, ["measure"], "is for --plan, which is not given")
-    if sum(map(bool, (options.file, options.list, options.clean, options.schema))) != 1:
-        parser.error("give one of FILE, --list, --clean and --schema")
+    if sum(map(bool, (options.file, options.list, options.clean))) != 1:
+        parser.error("give one of FILE, --list and --clean")
     if options.launcher == "slurm" and options.worker:  # one that was submitted
         options.launcher, options.parallel, options.slurm, options.wait = "local", None, None, False
     elif options.launcher == "slurm":
-        here = ["devices", "per_device", "measure", "rerun"]
+        here = ["devices", "rerun"]
         refuse_options(options, here, "is for the machine that trains, but --launcher slurm only submits workers")
     else:
         refuse_options(options, ["slurm", "wait"], "is for --launcher slurm")

@@ -19,7 +19,6 @@ from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
-from transformer_pl.sweep.measure import measured
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import finished_results
 
@@ -71,14 +70,9 @@ class GridCommand(SweepCommand):
             workers = self.workers([planned.config for planned in missing], len(missing))
         check_models((row.configs[0] for row in sweep.rows), options.runs)
         lines: list[str] = []  # of datasets that are not prepared here; else `train` prepares them
-        if options.measure:
-            prepare_datasets([planned.config.data for planned in missing], options.runs, self.console)
-        elif options.plan:
+        if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
-        estimates = estimate_costs(trials, finished_results(options.runs))
-        if options.measure and workers:
-            estimates = measured(estimates, missing, workers, self.console)
-        plan = Plan(sweep, trials, estimates)
+        plan = Plan(sweep, trials, estimate_costs(trials, finished_results(options.runs)))
         print_plan(plan, missing, self.console, workers.count if workers else 1)
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))

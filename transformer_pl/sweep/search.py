@@ -35,7 +35,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = studies.search_from_options(options.file, content, options)
-    grids = ["paper", "measure", "rerun"]
+    grids = ["paper", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     by_method = ["random" if search.method == "random" else "tpe"]
     sampler = studies.construct(studies.SAMPLERS, options.sampler or by_method, "--sampler")

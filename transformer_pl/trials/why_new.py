@@ -1,10 +1,9 @@
-"""Why a trial is new: how it differs from a finished trial that resembles it."""
+"""Why a trial is new: how it differs from a finished trial of the same row and seed."""
 
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from transformer_pl.config import COMPONENTS, KEYS
+from transformer_pl.config import KEYS
 from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.trial import Trial
 
@@ -12,60 +11,31 @@ MOST_DIFFERENCES = 3  # between trials that resemble each other
 Inputs = Mapping[str, Any]  # of `Identity.inputs`; keys at their default are left out
 
 
-def reasons_by_names(new: Mapping[str, Inputs], planned: Collection[Inputs], runs: Path) -> dict[str, list[str]]:
-    """Why the new trials of a plan are new: the names of the trials by their reason.
+def why_new(inputs: Inputs, trial: Trial) -> str | None:
+    """How a new trial differs from the most similar finished one whose folder is named alike, before the id.
 
-    They are compared with finished trials of the same seed that agree in all that the rows of the plan vary. new: the
-    inputs of new trials by name. planned: the inputs of all trials of the plan.
+    inputs: of its identity. Such as `the code of ffn changed; optim.warmup 400 -> 800`. None where there is none with
+    at most MOST_DIFFERENCES.
     """
-    keys = dict.fromkeys(key for inputs in planned for key in inputs if key not in ("parts", "data"))
-    varied = [key for key in keys if len({repr(_value(inputs, key)) for inputs in planned}) > 1]
-    finished: dict[str, list[tuple[Trial, Inputs]]] = {}  # by row and seed
-
-    def row_and_seed(inputs: Inputs) -> str:
-        return repr([_value(inputs, key) for key in ("seed", *varied)])
-
-    for path in sorted((runs / "trials").glob("*/identity.json")) if new else ():
-        trial = Trial(path.parent)
-        if trial.result() and (others := trial.identity_inputs()):
-            finished.setdefault(row_and_seed(others), []).append((trial, others))
-    reasons: dict[str, list[str]] = {}
-    for name, inputs in new.items():
-        if reason := why_new(inputs, finished.get(row_and_seed(inputs), ())):
-            reasons.setdefault(reason, []).append(name)
-    return reasons
-
-
-def why_new(inputs: Inputs, finished: Iterable[tuple[Trial, Inputs]]) -> str | None:
-    """How a new trial differs from the most similar finished one; None where each has more than MOST_DIFFERENCES.
-
-    finished: trials, each with the inputs of its identity. Such as
-    `the code of ffn changed since demo-ffn-GatedFeedForward-s1-0123456789ab; optim.warmup 400 -> 800`.
-    """
-    told = sorted((_differences(inputs, others, trial) for trial, others in finished), key=len)
-    similar = next((one for one in told if one), [])
+    name = trial.folder.name.rpartition("-")[0]
+    others = [Trial(path.parent) for path in trial.folder.parent.glob(f"{name}-*/identity.json")]
+    told = [differences(inputs, other.identity_inputs()) for other in others if other.result()]
+    similar = min(filter(None, told), key=len, default=[])
     return "; ".join(similar) if 0 < len(similar) <= MOST_DIFFERENCES else None
 
 
-def _differences(inputs: Inputs, others: Inputs, trial: Trial) -> list[str]:
-    """How inputs differ from those of a finished trial (`others`)."""
-    told = []
-
-    def same_class(part: str) -> bool:
-        (key,) = [key for key in (*COMPONENTS, "data.task") if key.endswith(f".{part}")]
-        return inputs[key] == others[key]
-
-    for key, (new, old) in mapping_difference(inputs, others).items():
+def differences(inputs: Inputs, others: Inputs) -> list[str]:
+    """How the inputs of an identity differ from those of another."""
+    different, told = mapping_difference(inputs, others), []
+    replaced = {key.rpartition(".")[2] for key in different}  # by another class, which is told itself
+    for key, (new, old) in different.items():
         if key == "core":
             told.append(f"core revision {old} -> {new}")
         elif key == "data":
             told.append("the dataset or its preparation changed")
         elif key != "parts":
-            told.append(f"{key.removeprefix('effective.')} {_value(others, key)} -> {_value(inputs, key)}")
-        elif parts := [part for part in new if part in old and new[part] != old[part] and same_class(part)]:
-            told.append(f"the code of {', '.join(parts)} changed since {trial.folder.name}")
+            shown = [KEYS.get(key) if value is None else value for value in (old, new)]
+            told.append(f"{key.removeprefix('effective.')} {shown[0]} -> {shown[1]}")
+        elif parts := [part for part in new if part in old and new[part] != old[part] and part not in replaced]:
+            told.append(f"the code of {', '.join(parts)} changed")
     return told
-
-
-def _value(inputs: Inputs, key: str) -> Any:
-    return KEYS.get(key) if inputs.get(key) is None else inputs[key]
