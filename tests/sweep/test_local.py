@@ -56,18 +56,18 @@ def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
 
 
 @pytest.mark.parametrize(
-    ("devices", "parallel", "each", "gpus", "cores"),
+    ("devices", "per_device", "parallel", "each", "gpus", "cores"),
     [
-        (2, None, 1, ["0", "1"], []),
-        (2, None, 2, ["0,1"], []),
-        (None, 8, 1, ["0", "1", "2", "3"] * 2, [[core] for core in range(8)]),
-        (1, 2, 1, ["0", "0"], [[0, 1, 2, 3], [4, 5, 6, 7]]),
-        (None, 4, 2, ["0,1", "2,3", "0,1", "2,3"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        (2, None, None, 1, ["0", "1"], []),
+        (2, None, None, 2, ["0,1"], []),
+        (None, 2, None, 1, ["0", "1", "2", "3"] * 2, [[core] for core in range(8)]),
+        (1, 4, 2, 1, ["0", "0"], [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (None, 2, None, 2, ["0,1", "2,3", "0,1", "2,3"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
     ],
 )
-def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, parallel, each, gpus, cores):
+def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, per_device, parallel, each, gpus, cores):
     machine(4)
-    found = divide_machine([trainer(devices=each)], 9, parallel, devices)
+    found = divide_machine([trainer(devices=each)], 9, parallel, devices, per_device)
     assert (found.gpus, found.cores, found.count) == (gpus, cores, len(gpus))
     assert found.threads == max(1, 8 // (len(gpus) * each))
 
@@ -80,18 +80,19 @@ def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
 
 
 @pytest.mark.parametrize(
-    ("gpu_count", "devices", "keys", "place"),
+    ("gpu_count", "devices", "per_device", "keys", "place"),
     [
-        (2, 3, {}, "--devices 3"),
-        (2, 9, {"accelerator": "cpu"}, "--devices 9"),
-        (4, 1, {"devices": 2}, "trainer.devices = 2"),
-        (0, None, {"num_nodes": 2, "strategy": "ddp"}, "trainer.num_nodes = 2"),
+        (2, 3, None, {}, "--devices 3"),
+        (2, 9, None, {"accelerator": "cpu"}, "--devices 9"),
+        (4, 1, None, {"devices": 2}, "trainer.devices = 2"),
+        (0, None, 2, {}, "--per-device 2"),
+        (0, None, None, {"num_nodes": 2, "strategy": "ddp"}, "trainer.num_nodes = 2"),
     ],
 )
-def test_what_a_machine_lacks_is_refused(machine, gpu_count, devices, keys, place):
+def test_what_a_machine_lacks_is_refused(machine, gpu_count, devices, per_device, keys, place):
     machine(gpu_count)
     with pytest.raises(InputError) as refused:
-        divide_machine([trainer(**keys)], 9, None, devices)
+        divide_machine([trainer(**keys)], 9, None, devices, per_device)
     assert place in str(refused.value)
 
 

@@ -61,15 +61,18 @@ class Workers:
 
 
 def divide_machine(
-    trainers: Iterable[Trainer], trial_count: int, parallel: int | None = None, devices: int | None = None
+    trainers: Iterable[Trainer],
+    trial_count: int,
+    parallel: int | None = None,
+    devices: int | None = None,
+    per_device: int | None = None,
 ) -> Workers:
     """Divide this machine among `parallel` trials, or all if they are fewer.
 
     trainers: of all trials. Every worker gets as many devices as the trial with the most `trainer.devices` needs.
-    parallel: None for as many as there are GPUs, or cores where none is used. Where they are more than the GPUs, they
-    share these, each pinned to cores of its own.
+    parallel: None for as many as there are GPUs, or cores where none is used.
     devices: how many GPUs are divided; or how many cores where no GPU is used, to which trials are pinned then. None:
-    all, and none is pinned.
+    all, and none is pinned. per_device: how many trials share a GPU, each pinned to cores of its own.
 
     Raises one InputError for everything that these trainer sections ask for and this machine lacks.
     """
@@ -83,14 +86,19 @@ def divide_machine(
             f"--devices {devices}: must be at least what one trial needs, trainer.devices = {each}, and at most what "
             f"this machine has, {there}; change one of them"
         )
+    if trainers and per_device and not gpu_ids:
+        raise InputError(
+            f"--per-device {per_device}: shares a GPU among trials, but these are trained on CPU cores here; use "
+            "--parallel"
+        )
     gpu_ids, cores = gpu_ids[:devices], all_cores[: None if gpu_ids else devices]
-    count = min(parallel or max(1, len(gpu_ids or cores) // each), max(1, trial_count))
+    count = min(parallel or max(1, len(gpu_ids or cores) // each) * (per_device or 1), max(1, trial_count))
 
     def shares(ids: list[Any], size: int) -> list[list[Any]]:
         return [[ids[(worker * size + i) % len(ids)] for i in range(size)] for worker in range(count)]
 
     gpus_by_worker = [",".join(share) for share in shares(gpu_ids, each)] if gpu_ids else []
-    is_pinned = count * each > len(gpu_ids) if gpu_ids else devices
+    is_pinned = per_device or (devices and not gpu_ids)
     cores_by_worker = shares(cores, max(1, len(cores) // count)) if is_pinned else []
     return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
 
