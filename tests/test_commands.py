@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import tiny_trials
-from helpers import ROOT, SHIPPED
+from helpers import ROOT, SHIPPED, shared_text
 
 from transformer_pl import __main__ as console
 from transformer_pl import complexity, translate
 from transformer_pl.check import __main__ as check
 from transformer_pl.plan.options import sweep_file
 from transformer_pl.report import __main__ as report
+from transformer_pl.runtime import children
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import __main__ as train
@@ -41,6 +42,27 @@ def test_the_help_imports_nothing_slow():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "imported:", done.stderr
+
+
+TRIAL = f"""
+import sys
+before = set(sys.modules)
+from transformer_pl.train.__main__ import main
+code = main(sys.argv[1:])
+print("imported:", *[name for name in {SLOW} if name in set(sys.modules) - before])
+sys.exit(code)
+"""
+
+
+def test_the_trials_of_a_sweep_import_nothing_slow(tmp_path, monkeypatch):
+    """They are forked from a process that has imported it once."""
+    (tmp_path / "trial.py").write_text(TRIAL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keys = tiny_trials.TINY | {"data.path": shared_text(), "runs": tmp_path / "runs"}
+    argv, log = [f"--{key}={value}" for key, value in keys.items()], tmp_path / "log"
+    child = children.start_module("trial", argv, os.environ | {"WANDB_MODE": "disabled"}, log)
+    child.join(120)
+    assert child.exitcode == 0 and log.read_text().splitlines()[-1] == "imported:", log.read_text()
 
 
 @pytest.mark.parametrize("name", MODULES)

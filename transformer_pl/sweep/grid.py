@@ -133,10 +133,12 @@ class GridCommand(SweepCommand):
 
 def difference_found(plan: Plan) -> str:
     """Which difference from base so many seeds would find: by the spread of finished trials, or the scale's record."""
-    from transformer_pl.report.statistics import found_by_plan, pooled_spread  # scipy takes half a second
-
     sweep, measure = plan.sweep, task_of(plan.sweep.base.data).measure
     rows, seeds = len(sweep.rows) - (sweep.base_row is not None), max(len(row.configs) for row in sweep.rows)
+    if seeds < 2 or not rows:
+        return ""
+    from transformer_pl.report.statistics import found_by_plan, pooled_spread  # scipy takes half a second
+
     scores: dict[int, list[float]] = {}
     for one in plan.trials:
         if result := one.trial.result():
@@ -144,7 +146,7 @@ def difference_found(plan: Plan) -> str:
     spread, source = pooled_spread(list(scores.values())), "as in the finished trials"
     if spread is None:
         spread, source = SPREADS.get(sweep.scale), "as measured at this scale"
-    if spread is None or (measure.name != "bleu" and not scores) or seeds < 2 or not rows:
+    if spread is None or (measure.name != "bleu" and not scores):
         return ""
     return (
         f"with {counted(seeds, 'seed')} a difference of {found_by_plan(spread, seeds, rows):.2g} {measure.title} from "

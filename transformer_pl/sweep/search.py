@@ -14,7 +14,6 @@ from transformer_pl.check.run import check_models
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.options import sweep_folder
-from transformer_pl.report.search_table import search_table
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.files import check_writable
@@ -64,7 +63,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     results = SearchResults(search, study, options.runs)
     if not results.records or options.worker:
         return exit_code
-    from transformer_pl.report.search_page import write_search_page  # matplotlib takes a second
+    from transformer_pl.report.search_page import write_search_page  # matplotlib takes a second, scipy a half
+    from transformer_pl.report.search_table import search_table
 
     table, trained = search_table(results), [one for one in results.records if one["folder"]]  # has a valid config
     command.write_plan({"name": search.name, "scale": search.scale, "trials": trained})
