@@ -78,7 +78,9 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
     from torch.utils.benchmark import Timer
 
     from transformer_pl.model import Mask
+    from transformer_pl.model.kernels import set_up_gpu
 
+    set_up_gpu()
     model, seconds = sizes(config.model, 1), {}
     layer = build(model.self_attention, model, Site.of_layer("encoder", 0)).to(device)
     for n in lengths:

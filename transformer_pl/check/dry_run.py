@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformer_pl.check.small_model import small_model
 from transformer_pl.config import Model, Sizes, not_papers
 from transformer_pl.config.components import component_names, import_component, named
+from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.runtime.errors import InputError, described
 
 CALLS = {  # every argument is passed by its place, so that names are free
@@ -53,6 +54,7 @@ def _device(config: Sizes) -> str:
     except Exception:
         if not torch.cuda.is_available():
             raise
+    set_up_gpu()
     _run(config, "cuda")
     return "cuda"
 

@@ -215,7 +215,7 @@ class Trainer(Section):
     )
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
         default="off",
-        description="compile the layers with torch.compile for training; auto: on a GPU, "
+        description="compile model and loss with torch.compile for training; auto: on a GPU, "
         "but not with fsdp2 or bf16-master",
     )
     threads: Annotated[Processes | None, OrNone] = Field(
@@ -227,7 +227,11 @@ class Trainer(Section):
         default=10,
         description="minutes between checkpoints, where no validation comes first; 0: at every step",
     )
-    log_every: Count = Field(default=50, description="steps between logged values of the training loss")
+    log_every: Count = Field(
+        default=50,
+        description="steps between logged values of the training loss; "
+        "several processes ask each other at these alone whether to save or to stop",
+    )
     eval_tokens: Count = Field(
         default=4096, description="source tokens, and as many target tokens, in an evaluation batch, padding included"
     )

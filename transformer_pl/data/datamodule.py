@@ -4,7 +4,7 @@ import lightning as L
 from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
-from transformer_pl.data.batches import TrainStream, collate, eval_batches, nothing_to_predict
+from transformer_pl.data.batches import Batch, TrainStream, collate, eval_batches, nothing_to_predict
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.task import checked_scores
 
@@ -33,6 +33,13 @@ class DataModule(L.LightningDataModule):
         if len(share) < -(-len(batches) // world):
             share.append(nothing_to_predict(split, batches[0]))
         return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
+
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """In pinned memory, from which a copy to a GPU need not be waited for."""
+        if self.trainer is None or self.trainer.strategy.root_device.type == "cpu":
+            return batch
+        source, target_in, target_out, tokens = batch
+        return Batch(source.pin_memory(), target_in.pin_memory(), target_out.pin_memory(), tokens)
 
     @property
     def _rank_and_world(self) -> tuple[int, int]:

@@ -23,6 +23,16 @@ LARGE = 2**20  # multiplications: with fewer of them oneDNN spends more time on 
 ONEDNN = has_wide_amd_cores() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # by processor, so that resumes agree
 
 
+def set_up_gpu() -> None:
+    """Let a GPU compute float32 in float32, also in an image that has chosen TF32; and attention without cuDNN.
+
+    Since 2.11 torch prefers cuDNN's attention on an H100, but that takes a second to plan each new pair of lengths.
+    """
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False  # of convolutions and LSTMs
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def rows_at_once(matrix: Tensor) -> int:
     """How many rows of a matrix to work on at once: as many as a CPU's cache holds; on a GPU all."""
     return len(matrix) if matrix.is_cuda else max(1, CACHED // matrix.shape[1])
@@ -42,9 +52,7 @@ def fused_where_faster(equation: Callable[..., Tensor]) -> Callable[..., Tensor]
         causal = mask.causal if Lq > 1 else False  # one query alone is the last position, and sees the whole prefix
         if mask.keys is None and (not causal or Lq == Lk):  # without a mask tensor it is the fastest
             return F.scaled_dot_product_attention(Q, K, V, is_causal=causal)
-        seen = mask.dense(Q, K, start)
-        heads = F.scaled_dot_product_attention(Q, K, V, seen)
-        return heads.masked_fill(~seen.any(-1, keepdim=True), 0) if Q.is_cuda else heads  # a CPU's yields zeros itself
+        return F.scaled_dot_product_attention(Q, K, V, mask.dense(Q, K, start))  # zeros for a query that sees nothing
 
     return attention
 

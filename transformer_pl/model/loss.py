@@ -23,9 +23,14 @@ class SmoothedCrossEntropy:
 
     def __init__(self, config: Sizes, optim: Optim):
         self.eps_ls = optim.eps_ls
+        self._compiled: Any = None
+
+    def compile(self) -> None:
+        """Let torch make few passes over the logits from the formula; `_loss_and_gradient` makes nine."""
+        self._compiled = torch.compile(_formula, dynamic=True)
 
     def of_states(self, embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-        return smoothed_loss(embedding, x, target, self.eps_ls)
+        return smoothed_loss(embedding, x, target, self.eps_ls, self._compiled)
 
 
 def training_loss(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tensor:
@@ -37,27 +42,29 @@ def training_loss(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tenso
     return loss.of_states(embedding, x, target) if hasattr(loss, "of_states") else loss(embedding.logits(x), target)
 
 
-def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float) -> Tensor:
+def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, compiled: Any = None) -> Tensor:
     """The sum over tokens of the label-smoothed cross-entropy, in nats; padding is left out.
 
     x (B, L, d_model), target (B, L). eps_ls is spread evenly over all V subwords (Szegedy et al. 2016; torch's
-    variant). The gradient of a chunk is computed while its logits exist.
+    variant). The gradient of a chunk is computed while its logits exist. compiled: `_formula`, where it is.
     """
     weights = [weight for weight in embedding.parameters() if weight.requires_grad]
-    return _SmoothedLoss.apply(embedding.logits, x, target, eps_ls, *weights)
+    return _SmoothedLoss.apply(embedding.logits, compiled or _loss_and_gradient, x, target, eps_ls, *weights)
 
 
 class _SmoothedLoss(torch.autograd.Function):
     """The gradients are computed in the forward pass. The backward pass multiplies them by the gradient of the loss."""
 
     @staticmethod
-    def forward(ctx: Any, project: Any, x: Tensor, target: Tensor, eps_ls: float, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, project: Any, compute: Any, x: Tensor, target: Tensor, eps_ls: float, *weights: Tensor
+    ) -> Tensor:
         losses, of_x = [], []
         of_weights: list[Tensor | None] = [None for _ in weights]
         for part, wanted in _chunks(x.detach(), target):
             with torch.enable_grad():
                 logits = project(part.requires_grad_())
-            loss, slope = _loss_and_gradient(logits.detach(), wanted, eps_ls)
+            loss, slope = compute(logits.detach(), wanted, eps_ls)
             gradient, *gradients = torch.autograd.grad(logits, [part, *weights], slope, allow_unused=True)
             losses.append(loss)
             of_x.append(gradient)
@@ -69,7 +76,7 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of_x, *of_weights = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
-        return None, of_x, None, None, *of_weights
+        return None, None, of_x, None, None, *of_weights
 
 
 def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
@@ -87,6 +94,16 @@ def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[T
         losses.append(((total.log() - expected) * weight).sum())
         out.mul_(weight / total).sub_(eps_ls / V * weight).scatter_add_(-1, true, (eps_ls - 1) * weight)
     return torch.stack(losses).sum(), gradient.view_as(logits).type_as(logits)
+
+
+def _formula(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
+    """The same without changes in place, which a compiler can fuse."""
+    scores, index, V = logits.float(), target.unsqueeze(-1), logits.shape[-1]  # (B, L, V), (B, L, 1)
+    real, is_true = (index != PAD).float(), torch.arange(V, device=logits.device) == index
+    total = scores.logsumexp(-1, keepdim=True)
+    losses = total - (1 - eps_ls) * scores.gather(-1, index) - eps_ls / V * scores.sum(-1, keepdim=True)
+    gradient = (scores - total).exp() - eps_ls / V - (1 - eps_ls) * is_true
+    return (losses * real).sum(), (gradient * real).type_as(logits)
 
 
 def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:

@@ -38,8 +38,12 @@ def sweep_of_this_process() -> str:
 
 def project_version() -> str:
     """Such as `0.1.0`; `not installed` where the project runs from its folder and pip has not installed it."""
+    return _installed(NAME)
+
+
+def _installed(package: str) -> str:
     try:
-        return version(NAME)
+        return version(package)
     except PackageNotFoundError:
         return "not installed"
 
@@ -70,7 +74,7 @@ def describe_environment(packages: Iterable[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "cpu": cpu,
         "cores": os.cpu_count(),
-        "packages": {name: version(name) for name in packages},
+        "packages": {name: _installed(name) for name in packages},
     }
 
 

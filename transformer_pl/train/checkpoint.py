@@ -104,6 +104,9 @@ class Checkpoints(L.Callback):
     ) -> None:
         if (batch_idx + 1) % trainer.accumulate_grad_batches:  # a checkpoint holds no gradients of part of a batch
             return
+        log_every = cast(TransformerModule, module).config.trainer.log_every
+        if trainer.world_size > 1 and trainer.global_step % log_every:
+            return  # asking the other processes waits for the device, as a log line does
         if trainer.global_step < trainer.max_steps and not _validates_now(trainer):  # else save after the validation
             is_due = time.monotonic() >= self._saved + 60 * self.minutes
             if trainer.strategy.reduce_boolean_decision(is_due or self._signal is not None, all=False):
@@ -179,7 +182,7 @@ def _random_state() -> dict[str, Any]:
     """The state of every random number generator, in plain types, which checkpoints can load."""
     name, keys, *rest = np.random.get_state(legacy=True)
     numbers = (name, np.asarray(keys).tolist(), *rest)
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # a training on a CPU takes no GPU
     return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": numbers, "cuda": cuda}
 
 
@@ -187,5 +190,5 @@ def _restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
-    if state["cuda"] is not None and torch.cuda.is_available():  # a trial may continue on another device
+    if state["cuda"] is not None and torch.cuda.is_initialized():  # a trial may continue on another device
         torch.cuda.set_rng_state(state["cuda"])

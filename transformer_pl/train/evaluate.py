@@ -20,6 +20,7 @@ from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import Transformer
 from transformer_pl.model.beam_search import CachedSteps, Hypothesis, beam_search
+from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import checked_scores, task_of
@@ -103,6 +104,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
 
 
 def _load_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
+    set_up_gpu()  # a trial is translated as it was evaluated
     model = Transformer(sizes(config.model, len(prepared.tokenizer)))
     try:
         model.load_state_dict(trial.weights())

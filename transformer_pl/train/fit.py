@@ -17,6 +17,7 @@ from transformer_pl.config import Config
 from transformer_pl.config.components import build
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.train import devices
@@ -45,7 +46,7 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     L.seed_everything(config.seed, verbose=False)
     module = TransformerModule(config, len(prepared.tokenizer))
     if compiles(config):
-        module.compile_layers()
+        module.compile_model()
     data = DataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
     checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
@@ -81,7 +82,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     if strategy == "fsdp2":
         ranks = config.trainer.devices * config.trainer.num_nodes
         strategy = ModelParallelStrategy(ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
-    return L.Trainer(
+    trainer = L.Trainer(
         plugins=[*plugins, CheckpointFiles()],
         accelerator=accelerator(config),
         devices=config.trainer.devices,
@@ -102,6 +103,9 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    # Several processes would ask each other at each part of a batch whether SIGTERM has come, and wait for their GPUs.
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    return trainer
 
 
 def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
@@ -141,7 +145,7 @@ def gpu_names(config: Config) -> list[str]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether the layers are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
+    """Whether model and loss are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
     if config.trainer.compile == "auto":
         whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
         return whole and accelerator(config) == "cuda"
@@ -161,7 +165,7 @@ def use_threads(config: Config, trial: Trial) -> int:
 
 def start_libraries() -> None:
     """Set what torch and Lightning do by default: fp32 stays fp32, memory and code are kept, and noise is silenced."""
-    torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions and LSTMs would not be computed in fp32
+    set_up_gpu()
     machine.keep_freed_memory()
     # oneDNN compiles a product of bfloat16 matrices for each shape. A training at scale multi30k has 3,000 shapes, and
     # by default oneDNN keeps 1,024 of them. With all of them a training of base takes 2.7 GB and not 2.3.

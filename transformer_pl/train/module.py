@@ -17,7 +17,7 @@ from transformer_pl.data.batches import Batch
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import DecoderLayer, Transformer
-from transformer_pl.model.loss import negative_log_likelihood, training_loss
+from transformer_pl.model.loss import SmoothedCrossEntropy, negative_log_likelihood, training_loss
 from transformer_pl.model.optimizer import build_optimizer
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
@@ -61,14 +61,19 @@ class TransformerModule(L.LightningModule):
             fully_shard(self.model, **shards)
             register_fsdp_forward_method(self.model, "states")
 
-    def compile_layers(self) -> None:
-        """Let the layers compile themselves when training calls them: once, for all lengths.
+    def compile_model(self) -> None:
+        """Compile the model's states and the loss when training computes them: once, for all lengths.
 
-        Dropout draws the same masks as without compiling, so that numbers differ in their last digits only.
+        A component that cannot be compiled, such as an LSTM, runs as it is between compiled parts. Dropout stays
+        torch's own operation (`fallback_random`): on a CPU it draws the same masks as without compiling, so that
+        numbers differ in their last digits only. Compiled dropout would be fused, but torch 2.13 repeats parts of its
+        masks on a GPU (pytorch issue 198333).
         """
         self._compiled = True
-        for layer in (*self.model.encoder, *self.model.decoder):
-            layer.compile(dynamic=True, options={"fallback_random": True})
+        states = torch.compile(self.model.states, dynamic=True, options={"fallback_random": True})
+        self.model.states = states  # type: ignore[method-assign]
+        if isinstance(self.loss, SmoothedCrossEntropy):
+            self.loss.compile()
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
