@@ -118,7 +118,8 @@ def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) ->
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    axes.set_xlabel(f"{measure}, difference from base, 95 % interval (filled: p < 0.05; cross: the paper's)", fontsize=8)
+    label = f"{measure}, difference from base, 95 % interval (filled: p < 0.05; cross: the paper's)"
+    axes.set_xlabel(label, fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
