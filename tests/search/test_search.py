@@ -19,7 +19,7 @@ from sqlalchemy import NullPool
 from tests.search.searches import DROPOUT, SMALL, SPACE, search_file, study_folder, study_of
 from transformer_pl.search.study import counted_trials, shown_number
 from transformer_pl.trials.runs_folder import finished_results
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import Trial, trial_id
 
 SMALLER = {"model.N": 2}  # where nothing has to happen while a trial runs
 SECRET = "s3cret"
@@ -115,7 +115,7 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(tmp_path, devices)
     rows = command("report", *words[:3], "--format", "json")
     assert states_in(rows.stdout) == {0: "best", pruned.number: "pruned"}
     listed = command("sweep", "--list", "--runs", runs).stdout.splitlines()
-    assert [line.split()[1] for line in listed if line.startswith(kept.name)] == ["pruned"]
+    assert [line.split()[2] for line in listed if line.startswith(trial_id(kept.name))] == ["pruned"]
 
 
 @pytest.fixture(scope="module")

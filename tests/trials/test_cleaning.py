@@ -94,9 +94,9 @@ def test_the_list_tells_state_last_change_size_and_score(runs):
     assert all(f"1 {state}" in lines["tiny@demo"] for state in (*STATES, "new"))
     assert "--set optim.warmup=8" in lines["tiny@demo"]
     for number, state in enumerate(STATES):
-        _, told, *rest = lines[f"{state}-s1-{number:012x}"].split()
+        _, name, told, *rest = lines[f"{number:012x}"].split()
         changed = time.strptime(f"{time.localtime().tm_year} {' '.join(rest[:3])}", "%Y %d %b %H:%M")
-        assert told == state and abs(time.time() - time.mktime(changed)) < 120 and rest[4] in ("bytes", "kB")
+        assert (name, told) == (f"{state}-s1", state) and abs(time.time() - time.mktime(changed)) < 120 and rest[4] in ("bytes", "kB")
         assert rest[5:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
 
 

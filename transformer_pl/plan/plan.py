@@ -47,7 +47,7 @@ class CostEstimate(NamedTuple):
     """What one trial of a row costs."""
 
     cost: Cost
-    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, because the dataset is not prepared yet
+    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, as the dataset is not prepared yet; shown by `~`
     seconds: float | None  # by finished trials; None: not known
 
 
@@ -161,24 +161,21 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
     states = [planned.trial.state() for planned in trials]
     say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
     base = _sizes(sweep.base)
-    say(console, f"base: {' '.join(base)}")
+    scaled = ", as written → at this scale" if "→" in "".join(base) else ""
+    say(console, f"base{scaled}: {', '.join(base)}")
     console.print(_table(plan, states, base))
-    if ">" in "".join(base):
-        say(console, "a>b: a is the size as configured, b what it is at this scale's width and depth")
-    if any(estimate.assumed for estimate in estimates.values()):
-        say(console, f"FLOPs: for sentences of {ASSUMED_LENGTH} tokens, until the dataset is prepared")
-    seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
-    if missing and math.isnan(sum(seconds)):
-        say(console, "training time: unknown, as no finished trial is comparable; the sweep tells it as it trains")
-    elif missing:
-        left = max(sum(seconds) / at_once, *seconds)
-        say(console, f"about {format_duration(left)} of training left to do, {at_once} at a time")
     reasons: dict[str, list[str]] = {}
     for one in (planned for planned, state in zip(trials, states, strict=True) if state == "new"):
         if reason := why_new(one.identity.inputs, one.trial):
             reasons.setdefault(reason, []).append(one.name)
-    for reason, names in reasons.items():
-        say(console, f"to be trained, because a finished trial differs ({reason}): {shown(', '.join(names))}")
+    if why := "; ".join(f"{reason} ({shown(', '.join(names))})" for reason, names in reasons.items()):
+        say(console, f"new beside finished trials: {why}")
+    seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
+    if missing and math.isnan(sum(seconds)):
+        say(console, "time: unknown, as no finished trial is comparable; the sweep tells it as it trains")
+    elif missing:
+        left = max(sum(seconds) / at_once, *seconds)
+        say(console, f"time: about {format_duration(left)} of training left, {at_once} at a time")
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
 
@@ -186,7 +183,7 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     """states: of the trials. base: its sizes, of which a row shows those that differ."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    differing = [" ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
+    differing = [", ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
     for heading, cells in (("row", [row.name for row in plan.sweep.rows]), ("sizes", differing)):
         longest = max(len(word) for cell in cells for word in (cell or heading).split())  # is not broken
         table.add_column(heading, min_width=longest)
@@ -201,15 +198,16 @@ def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     for index, (row, one) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
         time = "unknown" if one.seconds is None else f"~{format_duration(one.seconds)}"
         trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
-        table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
+        flops = f"{'~' if one.assumed else ''}{short_number(one.cost.flops)}"
+        table.add_row(row.name, differing[index], params[index], flops, time, trials)
     return table
 
 
 def _sizes(config: Config) -> list[str]:
-    """`N=6>2`: as the file says it, and as it is at this scale's width and depth; `h=8` where they are equal."""
+    """`N=6 → 3`: as the file says it, and as it is at this scale's width and depth; `h=8` where they are equal."""
     nominal = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
     effective, words = effective_sizes(config), []
     for name in (*SIZE_NAMES, "max_steps"):
         written, built = nominal[f"model.{name}"], effective[f"effective.{name}"]
-        words.append(f"{name}={written}" if written == built else f"{name}={written}>{built}")
+        words.append(f"{name}={written}" if written == built else f"{name}={written} → {built}")
     return words

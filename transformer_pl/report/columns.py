@@ -42,10 +42,9 @@ def table_of(
     trials = [[one.trial for one in planned if one.row == place] for place in range(len(sweep.rows))]
     rows = [read_row(row.configs[0], of_row) for row, of_row in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
-    table = build_table(rows, sweep.base, paper, [row.name for row in sweep.rows])
-    added = change_note(read_json(folder / "plan.json").get("tested"), tested_by(sweep)) if folder else ""
-    training, *others, link = table.notes
-    return table._replace(notes=[*filter(None, [training, *others, *sweep.notes, _leaks_note(planned), added]), link])
+    changed = change_note(read_json(folder / "plan.json").get("tested"), tested_by(sweep)) if folder else ""
+    added = [*sweep.notes, _leaks_note(planned), changed]
+    return build_table(rows, sweep.base, paper, [row.name for row in sweep.rows], added)
 
 
 def _leaks_note(planned: Sequence[PlannedTrial]) -> str:
@@ -62,10 +61,12 @@ def build_table(
     base: Config | None = None,
     paper: PublishedTable | None = None,
     names: Sequence[str] = (),
+    added: Sequence[str] = (),
 ) -> Table:
     """The table of at least one row. Differences are to `base`, if that is among the rows.
 
     paper: the printed table that stands beside it. names: of the rows; they stand where the paper has no label.
+    added: further sentences for its notes.
     """
     table_rows, names = make_table_rows(rows, base, paper), names or [""] * len(rows)
     keys = _differing_keys([row.settings for row in table_rows])
@@ -75,7 +76,7 @@ def build_table(
     records = [
         {"name": name} | _record(row, keys, list(metrics), paper) for name, row in zip(names, table_rows, strict=True)
     ]
-    notes = table_notes(table_rows, base, paper, names)
+    notes = table_notes(table_rows, base, paper, names, added)
     return Table(columns, records, notes, table_rows, summary(table_rows, names), OF_COLUMNS)
 
 

@@ -1,4 +1,4 @@
-"""The notes under a table: at most six, what a reader must know to believe it, and where all else is explained."""
+"""The notes under a table: at most four, what a reader must know to believe it, and where all else is explained."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,10 @@ FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far t
 PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
 GAP = 1  # the difference from base of which the table says how many seeds show it
 # First words of the sentences that explain columns, and a word in the names of these columns
-OF_COLUMNS = {"Intervals are": "95 %", "The paper has": "paper", "Spearman's": "paper"}
+OF_COLUMNS = {
+    **{"Intervals are": "95 %", "The paper has": "paper", "Spearman's": "paper", "The paper's": "paper"},
+    "The number of parameters": "paper",
+}
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/report/README.md"
 
 
@@ -65,15 +68,22 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
 
 
 def table_notes(
-    rows: Sequence[TableRow], base: Config | None, paper: PublishedTable | None, names: Sequence[str] = ()
+    rows: Sequence[TableRow],
+    base: Config | None,
+    paper: PublishedTable | None,
+    names: Sequence[str] = (),
+    added: Sequence[str] = (),
 ) -> list[str]:
-    """All notes of a table, with the link last; the arguments are those of `build_table`."""
-    training = _training_note(rows, base or rows[0].results.config, paper)
+    """Of what the rows are, what marks mean, what is missing, and the link; the arguments are those of `build_table`."""
     order = _order_note(rows, paper) if paper else ""
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
-    gaps, stopped = _gaps_note(rows), _stopped_note(rows)
-    notes = [training, order, _convergence_note(rows), _significance_note(rows, names), gaps, stopped, exempt]
-    return [*filter(None, notes), LEGEND]
+    notes = (
+        (_training_note(rows, base or rows[0].results.config, paper), order),
+        (_significance_note(rows, names), _convergence_note(rows)),
+        (_gaps_note(rows), _stopped_note(rows), exempt, *added),
+        (LEGEND,),
+    )
+    return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
 
 
 def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTable | None) -> str:
@@ -122,23 +132,23 @@ def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
     if min(len(set(values)) for values in numbers[:2]) == 1:
         return ""
     ours = spearmanr(*numbers[:2]).statistic
-    note = f"Spearman's rank correlation of our differences with the paper's: {ours:+.2f} by "
-    note += f"{rows[0].results.measure.title} ({len(known)} rows"
+    note = f"Spearman's rank correlation with the paper's differences in {rows[0].results.measure.title}: {ours:+.2f} "
+    note += f"({len(known)} rows"
     if len(known) > FEWEST_ORDERED:  # Bonett and Wright 2000, "Sample size requirements for ... correlations"
         half_width = norm.ppf(0.975) * np.sqrt((1 + ours**2 / 2) / (len(known) - 3))
         low, high = np.tanh(np.arctanh(np.clip(ours, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
-        note += f"; over other rows {low:+.2f} to {high:+.2f} in 95 %"
+        note += f"; 95 % over other rows: {low:+.2f} to {high:+.2f}"
     note += "). "
     if len(set(numbers[2])) > 1:
         of_size, between = (spearmanr(numbers[2], one).statistic for one in (numbers[1], numbers[0]))
-        note += f"That of the number of parameters alone: {of_size:+.2f}"
+        note += f"The number of parameters alone has {of_size:+.2f}"
         if (rest := (1 - of_size**2) * (1 - between**2)) > 1e-9:
-            note += f"; ours, given the parameters: {(ours - of_size * between) / np.sqrt(rest):+.2f}"
+            note += f"; ours, given the parameters, {(ours - of_size * between) / np.sqrt(rest):+.2f}"
         note += ". "
     compared = [(one, printed) for one, printed in zip(estimates, numbers[1], strict=True) if one]
     if compared:
         agree, none = (sum(_agree(one, sign * printed) for one, printed in compared) for sign in (1, 0))
-        note += f"The paper's difference is inside our own 95 % interval, widened by its one seed, in {agree} of "
+        note += f"The paper's difference is inside a row's own interval, widened by its one seed, in {agree} of "
         note += f"{len(compared)} rows; zero in {none}."
     return note.rstrip()
 
@@ -158,9 +168,9 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     note = f"Whether {counted(unknown, 'row')} had converged is not known: lower trainer.val_every. " if unknown else ""
     if falls:
         fell = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (min(falls), max(falls))))
-        note += f"{UNCONVERGED}: {counted(len(falls), 'row')} had not converged; the perplexity still fell by {fell} "
-        note += f"over the last {FALLEN:.0%} of the steps. A difference so marked had not settled: of the same seed, "
-        note += "row and base fell at different rates."
+        note += f"{UNCONVERGED} training had not converged, in {counted(len(falls), 'row')}: validation loss was still "
+        note += f"falling at the last step (perplexity by {fell} over the last {FALLEN:.0%} of the steps). At a "
+        note += f"difference, {UNCONVERGED} marks that row and base were still falling at different rates."
     elif known:
         note += f"{counted(len(known), 'row')} had converged."
     return note.rstrip()
@@ -196,7 +206,7 @@ def _no_differences(rows: Sequence[TableRow]) -> str:
     if len(rows) == 1 or not any(row.done for row in results if row is not base) or (base and base.has_learned):
         return ""
     if base is None:
-        reason = "is not a row; add `base` to variant, or base's value to the values of a key"
+        reason = "is not a row; add base to variant, or base's value to the values of a key"
     elif base.done:
         reason = f"has a {base.measure.title} below {LEARNED:g}: it has learned next to nothing; train longer"
     else:
@@ -208,7 +218,10 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
     """What is missing or cannot be compared, and how to get it."""
     results, said = [row.results for row in rows], []
     if diverged := sum(row.states.count("diverged") for row in results):
-        said.append(f"{counted(diverged, 'trial')} diverged: means are of the finished seeds, and so look too good.")
+        said.append(
+            f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished, "
+            "and so look too good."
+        )
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
     if untested:
         said.append(
@@ -229,7 +242,7 @@ def machines_note(machines: Sequence[Mapping[str, Any]]) -> str:
         values = dict.fromkeys(str(one[key]) for one in machines if one[key])
         differing += [f"{key} ({' or '.join(values)})"] if len(values) > 1 else []
     what = " and ".join(differing)
-    return f"Trials differ in {what}: they round differently, and so differ as with other seeds." if differing else ""
+    return f"Trials differ in {what}: rounding acts like another seed." if differing else ""
 
 
 def exemption_note(exempt: str) -> str:

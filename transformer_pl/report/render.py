@@ -63,8 +63,9 @@ class Table(NamedTuple):
             if not any(name in one.name for one in shown):
                 notes = [re.sub(rf"{words} .*?\.( |$)", "", note).rstrip() for note in notes]
         if hidden:
-            notes = [f"Hidden, as the terminal is too narrow: {', '.join(hidden)}.", *notes]
-        return Group(*map(Text, self.opening), grid, *(Text(note, style="dim") for note in notes))
+            *notes, last = notes
+            notes += [f"Hidden, as the terminal is too narrow: {', '.join(hidden)}. {last}"]
+        return Group(*map(Text, self.opening), grid, *(Text(note, style="dim") for note in notes if note))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""

@@ -47,7 +47,7 @@ class SweepCommand:
         left = queue.left().trials
         workers = self.workers(configs, left)
         if left:
-            say(self.console, workers.describe(left))
+            say(self.console, f"{workers.describe(left)}\n")
         return Launch(queue, workers, ProgressView(self.console, queue, ended), waits=not self.options.worker).run()
 
     def publish(self, table: Table, draw_page: Callable[[], object], trials: Iterable[Path], exit_code: int) -> int:
@@ -66,7 +66,8 @@ class SweepCommand:
                 write_atomically(self.folder / "table.tex", table.latex())
                 write_atomically(self.folder / "results.csv", table.csv())
                 if exit_code in (0, 1) and not drawn:
-                    draw_page()
+                    with self.console.status("drawing the page"):
+                        draw_page()
                 write_atomically(markdown, table.markdown())
         except OSError as error:  # the results themselves are safe in the folders of the trials
             say(self.console, f"table: cannot be written: {error}; run the same command again to write it")

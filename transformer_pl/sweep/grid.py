@@ -68,7 +68,8 @@ class GridCommand(SweepCommand):
         workers = None
         if options.launcher == "local":
             workers = self.workers([planned.config for planned in missing], len(missing))
-        check_models((row.configs[0] for row in sweep.rows), options.runs)
+        with self.console.status("checking the components"):
+            check_models((row.configs[0] for row in sweep.rows), options.runs)
         lines: list[str] = []  # of datasets that are not prepared here; else `train` prepares them
         if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)

@@ -100,7 +100,7 @@ class ProgressView:
         self.bars.update(task.id, completed=last["step"])
         left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
         if last["step"] + planned.config.trainer.log_every > steps:  # no training line will follow
-            left = "evaluating"
+            left = f"evaluating {planned.trial.status().get('translated', '')}"
         state = f"{last['step']}/{steps}  loss {last['train/loss']:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
         self.bars.update(task.id, state=state.rstrip())
 

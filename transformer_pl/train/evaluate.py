@@ -1,7 +1,7 @@
 """A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,12 +57,18 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
 
 
 def translate(
-    model: Transformer, source: Tokens, decode: Decode, tokens: int, n_best: int = 1
+    model: Transformer,
+    source: Tokens,
+    decode: Decode,
+    tokens: int,
+    n_best: int = 1,
+    told: Callable[[int], object] = lambda done: None,
 ) -> list[list[Hypothesis]]:
     """Return the n_best translations of every sentence (Section 6.1).
 
     A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
     nearly as much as the first ones. But its hypotheses have at most POSITIONS tokens in all, if none ends early.
+    told: is called with the number of finished sentences.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     longest = source.lengths + decode.extra
@@ -75,14 +81,15 @@ def translate(
             outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha, n_best=n_best)
         for index, hypotheses in zip(indexes, outputs, strict=True):
             translations[index] = hypotheses
+        told(sum(map(bool, translations)))
     return translations
 
 
 def best_translations(
-    model: Transformer, source: Tokens, tokenizer: Tokenizer, decode: Decode, tokens: int
+    model: Transformer, source: Tokens, tokenizer: Tokenizer, decode: Decode, tokens: int, **options: Any
 ) -> list[str]:
-    """Return the best translation of every sentence as text; an empty text if there is none."""
-    translations = translate(model, source, decode, tokens)
+    """Return the best translation of every sentence as text; an empty text if there is none. options: as `translate`."""
+    translations = translate(model, source, decode, tokens, **options)
     return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
 
 
@@ -139,7 +146,10 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
     if not all(math.isfinite(nll.loss) for nll in likelihoods):
         raise Diverged(config.steps)
     with diverged_if_not_finite(config.steps):
-        translations = best_translations(model, every, prepared.tokenizer, config.decode, tokens)
+        translations = best_translations(
+            *(model, every, prepared.tokenizer, config.decode, tokens),
+            told=lambda done: trial.set_status("running", translated=f"{done}/{len(every)}"),
+        )
     params = sum(p.numel() for p in model.parameters())
     first = len(splits[0].source)
     hypotheses = {"val": translations[:first], "test": translations[first:]}

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -41,11 +42,11 @@ def list_runs(runs: Path, console: Console) -> None:
         table.add_row(folder.name, told, _changed(files[folder]), plan["differs"])
     console.print(table)
     console.print()
-    table = _table("trial", "state", "changed", "size", "score")
+    table = _table("id", "trial", "state", "changed", "size", "score")
     for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
-        name, result = trial.folder.name, trial.result()
+        id_, result, changed = trial_id(trial.folder.name), trial.result(), _changed(files[trial.folder])
         score = "{} {:.1f}".format(*main_score(result)) if result else "-"
-        table.add_row(name, states[trial_id(name)], _changed(files[trial.folder]), _size(files[trial.folder]), score)
+        table.add_row(id_, trial.folder.name[: -len(id_) - 1], states[id_], changed, _size(files[trial.folder]), score)
     console.print(table)
     everything = [file for of_one in (*files.values(), _files(runs / "data")) for file in of_one]
     console.print(f"{counted(len(trials), 'trial')}, {_size(everything)} under {runs}, datasets included")
@@ -133,7 +134,8 @@ def _folders(place: Path) -> list[Path]:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading in ("size", "score") else "left")
+        justify: Literal["right", "left"] = "right" if heading in ("size", "score") else "left"
+        table.add_column(heading, overflow="fold", no_wrap=heading == "id", justify=justify)
     return table
 
 
