@@ -13,7 +13,6 @@ VOCABULARY = 200
 LARGE = ("iwslt", "wmt14", "wmt14-fr")  # 5 s and more
 LOSS = {
     "demo": 5.628761,
-    "small": 5.628761,
     "iwslt": 4.04633,
     "multi30k": 4.999412,
     "wmt14": 6.10262,

@@ -87,7 +87,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"run_cap": True}, "run_cap = True"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9}}, "early_terminate.min_iter = None"),
         ({"space": {}}, "parameters"),
-        ({"space": {"scale": {"values": ["demo", "small"]}}}, "parameters.scale"),
+        ({"space": {"scale": {"values": ["demo", "multi30k"]}}}, "parameters.scale"),
         ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8"),
         ({"space": {"model.p_drop": {"min": 0.2, "max": 0.4}}}, "parameters.model.p_drop: must have 0.1"),
         ({"space": {"model.h": {"values": [8, [4]]}}}, "parameters.model.h"),

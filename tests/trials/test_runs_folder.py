@@ -40,7 +40,7 @@ def test_a_trial_is_found_by_its_id_its_name_a_part_of_it_or_its_folder(runs, tm
 @pytest.fixture
 def planned(runs):
     """Two sweeps that share trials: table3-A at two scales, its second scale with other trials."""
-    for scale, first in (("demo", 0), ("small", 5)):
+    for scale, first in (("demo", 0), ("multi30k", 5)):
         rows = [{"row": row, "seed": seed, "id": f"{first + n:012x}"} for n, (row, seed) in enumerate(ROWS)]
         folder = runs / "sweeps" / f"table3-A@{scale}"
         folder.mkdir(parents=True)
@@ -53,8 +53,8 @@ ROWS = [("base", 1), ("base", 2), ("N=2 h=4", 1)]
 
 def test_a_trial_is_found_by_its_sweep_its_row_and_its_seed(planned):
     assert find(planned, "table3-A@demo/base/s2")["id"] == f"{1:012x}"
-    assert find(planned, "table3-A@small/N=2 h=4/s1")["id"] == f"{7:012x}"
-    assert find(planned, "table3-A@small/N=2 h=4")["id"] == f"{7:012x}"  # its only seed
+    assert find(planned, "table3-A@multi30k/N=2 h=4/s1")["id"] == f"{7:012x}"
+    assert find(planned, "table3-A@multi30k/N=2 h=4")["id"] == f"{7:012x}"  # its only seed
     for several in ("table3-A/base/s1", "table3-A@demo/base"):  # two scales, two seeds
         with pytest.raises(InputError, match="but 2 match"):
             find(planned, several)
