@@ -19,7 +19,7 @@ LOSS = {
     "wmt14-fr": 6.10262,
 }  # by scale: nats per token
 LR = 1e-6  # at 1e-4 processors that round differently part by 0.6 % within twenty steps; at 1e-6, by 3e-6
-REVISION = 4  # of the core whose numbers these are
+REVISION = 5  # of the core whose numbers these are
 REMEDY = (
     "Does the same seed still give the same weights, bit for bit? If not, raise CORE_REVISION in trials/identity.py, "
     "so that no result of the old core is reused, and REVISION here. Then set what is pinned here."

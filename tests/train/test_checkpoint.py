@@ -144,15 +144,25 @@ def test_a_checkpoint_counts_the_parts_of_a_batch(prepared, tmp_path):
 
 
 class Weights(L.Callback):
-    """Remembers the weights at every validation and at the end."""
+    """Remembers the weights before every validation and at the end, and those that are validated."""
 
     def __init__(self):
-        self.seen = {}
+        self.seen, self.validated = {}, {}
 
-    def on_validation_end(self, trainer, module):
-        self.seen[trainer.global_step] = {name: value.clone() for name, value in module.model.state_dict().items()}
+    def on_validation_start(self, trainer, module):
+        self.seen[trainer.global_step] = self.weights(module)
 
-    on_train_end = on_validation_end
+    on_train_end = on_validation_start
+
+    def on_validation_epoch_end(self, trainer, module):
+        self.validated[trainer.global_step] = self.weights(module)
+
+    def weights(self, module):
+        return {name: value.clone() for name, value in module.model.state_dict().items()}
+
+
+def same(weights, others):
+    return all(torch.equal(value, others[name]) for name, value in weights.items())
 
 
 @pytest.mark.parametrize(("steps", "average", "kept"), [(24, 2, [18, 24]), (24, 3, [12, 18, 24]), (8, 9, [6, 8])])
@@ -161,9 +171,18 @@ def test_the_last_checkpoints_are_averaged(prepared, tmp_path, steps, average, k
     weights, checkpoints = Weights(), Checkpoints(tmp_path, average)
     fit(prepared, config(optim__max_steps=steps, decode__average=average), weights, checkpoints)
     assert [int(path.name.split(".")[1]) for path in sorted(tmp_path.glob("weights.*"))] == kept
-    for name, value in checkpoints.averaged().items():
+    for name, value in checkpoints.averaged(steps).items():
         mean = torch.stack([weights.seen[step][name] for step in kept]).mean(0)
         assert torch.allclose(value, mean, atol=1e-6) and not torch.equal(value, weights.seen[kept[-1]][name]), name
+
+
+def test_a_validation_is_of_the_average_and_the_training_goes_on_from_its_own_weights(prepared, tmp_path):
+    plain, averaged, checkpoints = Weights(), Weights(), Checkpoints(tmp_path, 2)
+    fit(prepared, config(optim__max_steps=18), plain)
+    fit(prepared, config(optim__max_steps=18, decode__average=2), averaged, checkpoints)
+    assert all(same(weights, averaged.seen[step]) for step, weights in plain.seen.items())
+    assert same(plain.validated[18], plain.seen[18]) and not same(averaged.validated[18], plain.seen[18])
+    assert same(averaged.validated[18], checkpoints.averaged(18))
 
 
 def test_what_is_averaged_is_kept_before_its_checkpoint(prepared, tmp_path):
@@ -182,5 +201,5 @@ def test_whole_numbers_are_not_averaged_but_those_of_the_last(tmp_path):
     for step, count in ((1, 7), (2, 123456789)):
         state = {"w": torch.tensor([float(step)]), "count": torch.tensor(count), "byte": torch.tensor(200).byte()}
         torch.save(state, tmp_path / f"weights.{step:09d}.pt")
-    mean = Checkpoints(tmp_path, 2).averaged()
+    mean = Checkpoints(tmp_path, 2).averaged(2)
     assert (mean["w"].item(), mean["count"].item(), mean["byte"].item()) == (1.5, 123456789, 200)

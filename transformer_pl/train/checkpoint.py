@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError, warn
@@ -39,8 +40,8 @@ class Checkpoints(L.Callback):
     """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and when a signal asks to stop.
 
     `last.ckpt` is the newest, `previous.ckpt` the one before it. With `average` k > 1 the weights of the last k
-    validations are kept too (Section 6.1); the end of the training counts as one. Nothing is saved of a training that
-    has diverged.
+    validations are kept too (Section 6.1), and a validation is of their mean, which is what will be scored; the end of
+    the training counts as one. Nothing is saved of a training that has diverged.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Checkpoints(L.Callback):
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # parts of a batch, from the trainer
+        self._own: list[tuple[torch.Tensor, torch.Tensor]] = []  # what holds averaged values now, and its own values
         self.ended = False  # whether the checkpoint is of the last step: a callback has stopped the training early
         self._signal: int | None = None  # the signal that asked to stop
         self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
@@ -70,14 +72,14 @@ class Checkpoints(L.Callback):
                         warn(f"{path}: cannot be loaded: {reason}; it is now {aside.name}, and an older one is used")
         return None, 0
 
-    def averaged(self) -> dict[str, torch.Tensor] | None:
-        """The mean of the weights of the last k validations, or of all if there were fewer; None where k = 1.
+    def averaged(self, step: int) -> dict[str, torch.Tensor] | None:
+        """The mean of the weights of the last k validations up to a step, or of all if there were fewer; None if k = 1.
 
         Whole numbers, such as an index that a component keeps, are those of the last.
         """
         if self.average == 1:
             return None
-        files = sorted(self.folder.glob("weights.*.pt"))
+        files = sorted(path for path in self.folder.glob("weights.*.pt") if path <= self._weights_at(step))
         total: dict[str, torch.Tensor] = {}
         for file in files:  # one after the other, on the CPU: of a large model they are many gigabytes
             for name, value in torch.load(file, map_location="cpu", weights_only=True).items():
@@ -113,15 +115,30 @@ class Checkpoints(L.Callback):
                 self._save(trainer)
                 self._stop_if_asked(trainer)
 
+    @torch.no_grad()
+    def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self.average > 1:
+            self._keep_weights(trainer)
+            trainer.strategy.barrier()  # every rank reads what the first has written
+            model = module.get_submodule("model")
+            self._own = [(tensor, tensor.clone()) for tensor in (*model.parameters(), *model.buffers())]
+            averaged = cast(dict[str, Any], self.averaged(trainer.global_step))
+            set_model_state_dict(model, averaged, options=StateDictOptions(full_state_dict=True))
+
+    @torch.no_grad()
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        while self._own:
+            tensor, own = self._own.pop()
+            tensor.copy_(own)
         machine.return_freed_memory()
-        self._save(trainer, counts=True)
+        self._save(trainer)
         if trainer.global_step < trainer.max_steps and not trainer.should_stop:
             self._stop_if_asked(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not _validates_now(trainer):
-            self._save(trainer, counts=True)
+            self._keep_weights(trainer)
+            self._save(trainer)
         self._stop_if_asked(trainer)  # by a signal during the last validation
 
     def _note_signal(self, signum: int, frame: object) -> None:
@@ -134,18 +151,28 @@ class Checkpoints(L.Callback):
         if trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False):
             raise Stopped(self._signal or signal.SIGTERM)
 
-    def _save(self, trainer: L.Trainer, counts: bool = False) -> None:
-        """Save a checkpoint, on every rank. counts: its weights are among those that are averaged."""
+    def _weights_at(self, step: int) -> Path:
+        return self.folder / f"weights.{step:09d}.pt"
+
+    def _check(self, trainer: L.Trainer) -> TransformerModule:
         module = cast(TransformerModule, trainer.lightning_module)
         module.stop_if_diverged()
         self.check()
-        if counts and self.average > 1:  # first: a process that resumes from this checkpoint does not validate again
-            weights = module.weights()
+        return module
+
+    def _keep_weights(self, trainer: L.Trainer) -> None:
+        """Save the weights, on every rank, if they are to be averaged."""
+        if self.average > 1:
+            weights = self._check(trainer).weights()
             if trainer.is_global_zero:
                 torch.save(weights, self.folder / "new.weights")
-                put_in_place(self.folder / "new.weights", self.folder / f"weights.{trainer.global_step:09d}.pt")
+                put_in_place(self.folder / "new.weights", self._weights_at(trainer.global_step))
                 for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                     old.unlink()
+
+    def _save(self, trainer: L.Trainer) -> None:
+        """Save a checkpoint, on every rank."""
+        self._check(trainer)
         self.ended = trainer.should_stop
         new, last = self.folder / "new.ckpt", self.folder / "last.ckpt"
         trainer.save_checkpoint(new)

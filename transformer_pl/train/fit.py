@@ -60,7 +60,7 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     trainer.fit(module, data, ckpt_path=newest, weights_only=True)
     weights = module.weights()
     if trainer.is_global_zero:
-        run.trial.save_weights(checkpoints.averaged() or weights)
+        run.trial.save_weights(checkpoints.averaged(trainer.global_step) or weights)
     return Fitted(trainer.global_step, checkpoints.earlier_s)
 
 

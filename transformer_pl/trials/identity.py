@@ -24,7 +24,7 @@ from transformer_pl.config import (
 # Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
 # the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.val_sample", "trainer.tokenised_bleu")
-CORE_REVISION = 4  # raised whenever the core's numerics change: older results are then no longer reused
+CORE_REVISION = 5  # raised whenever the core's numerics change: older results are then no longer reused
 
 
 def config_difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
