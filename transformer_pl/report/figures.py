@@ -43,20 +43,9 @@ matplotlib.rcParams.update(
 
 
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
-CURVES = (
-    "Perplexity per subword on the validation set during training; lower is better. A line is the mean over a row's "
-    "seeds, the area around it reaches from the lowest to the highest seed. The star, and the number beside the name, "
-    "is the final perplexity, of the weights that the table's scores are of."
-)
-FRONT = (
-    "Each point is a row, with the 95 % interval of its {}. The filled ones, joined by the line, are the Pareto "
-    "front: no other row is better at the same or a lower cost."
-)
-DIFFERENCES = (
-    "Each row's {} minus base's. The bar is its 95 % interval: where it crosses zero, the row may be better or worse "
-    "than base. A filled circle differs significantly (p < 0.05); a cross is the difference that the paper prints. "
-    "Rows without an interval are left out."
-)
+CURVES = "Mean of the seeds, from the lowest to the highest one. Star and number: the perplexity of the scored weights."
+FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
+DIFFERENCES = "Where an interval crosses zero, the row may be better or worse than base. Filled: p < 0.05."
 
 
 class Drawing(NamedTuple):
@@ -118,12 +107,11 @@ def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) ->
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    label = f"{measure}, difference from base, 95 % interval (filled: p < 0.05; cross: the paper's)"
-    axes.set_xlabel(label, fontsize=8)
+    axes.set_xlabel(f"{measure}, difference from base, 95 % interval (filled: p < 0.05; cross: paper)", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
-    return Drawing("Differences from base", figure, DIFFERENCES.format(measure))
+    return Drawing("Differences from base", figure, DIFFERENCES)
 
 
 def _labelled(name: str, row: TableRow) -> str:
@@ -143,22 +131,41 @@ def curves(
     if not drawn or (unit != "steps" and not _differ([rows[name].results.flops or 0.0 for name in drawn])):
         return None
     figure, axes = _axes_beside_names(drawn)
+    ends, highest = list[tuple[float, float, str, str]](), 0.0
     for name, look in zip(drawn, itertools.cycle(LOOKS), strict=False):
         results, by_seed = rows[name].results, [seed for seed in perplexities[name] if seed]
         of_step = 1.0 if unit == "steps" else results.done[0]["flops"] / results.done[0]["steps"]
         final, end = fmean(results.values("val/ppl")), max(result["steps"] for result in results.done) * of_step
         common = sorted(set.intersection(*map(set, by_seed)))
         x, y = [step * of_step for step in common], np.array([[seed[step] for step in common] for seed in by_seed])
-        label, every = f"{break_name(name)}: {final:.2f}", max(1, len(common) // 8)
-        axes.plot(x, y.mean(0), label=label, markersize=3.5, markevery=every, linewidth=1.2, **look)
+        ends.append((final, end, f"{name}: {final:.2f}", look["color"]))
+        every, highest = max(1, len(common) // 8), max(highest, final, *y.mean(0)[len(common) // 5 :])
+        axes.plot(x, y.mean(0), markersize=3.5, markevery=every, linewidth=1.2, **look)
         if len(y) > 1:
             axes.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(end, final, "*", color=look["color"], markersize=8)
     axes.set(xlabel=unit, ylabel="validation perplexity", yscale="log")
+    axes.set_ylim(top=1.05 * highest)  # without the first fifth, beside which the ends would look alike
     plain_log(axes.yaxis)
-    axes.legend(**BESIDE)
-    explanation = CURVES + ("" if unit == "steps" else " Rows are compared at equal computation.")
-    return Drawing(f"Validation perplexity by {unit}", figure, explanation)
+    _label_ends(axes, ends, figure.get_figheight())
+    return Drawing(f"Validation perplexity by {unit}", figure, CURVES)
+
+
+def _label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], inches: float) -> None:
+    """A label beside the end of each curve, or where there is room near it, with a line to it.
+
+    ends: y and x of the end, text and colour of each curve. inches: the height of the figure.
+    """
+    low, high = np.log(axes.get_ylim())
+    step = min(1 / len(ends), 0.16 / inches)  # of the height of the axes, for each label
+    heights: list[float] = []
+    for y, *_ in (ends := sorted(ends)):
+        heights.append(max((np.log(y) - low) / (high - low), heights[-1] + step if heights else 0.0))
+    for place, (y, x, text, colour) in enumerate(ends):
+        height = min(heights[place], 1 - step * (len(ends) - 1 - place))
+        look: dict[str, Any] = {"textcoords": "axes fraction", "fontsize": 8, "va": "center", "annotation_clip": False}
+        look["arrowprops"] = {"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5)}
+        axes.annotate(text, (x, y), (1.06, height), **look)
 
 
 def front(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:

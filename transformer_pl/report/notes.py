@@ -20,9 +20,8 @@ FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far t
 PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
 GAP = 1  # the difference from base of which the table says how many seeds show it
 # First words of the sentences that explain columns, and a word in the names of these columns
-OF_COLUMNS = {
-    **{"Intervals are": "95 %", "The paper has": "paper", "Spearman's": "paper", "The paper's": "paper"},
-    "The number of parameters": "paper",
+OF_COLUMNS = dict.fromkeys(["The paper has", "Spearman's", "The number of", "The paper's"], "paper") | {
+    "Intervals": "95 %"
 }
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/report/README.md"
 
@@ -74,7 +73,7 @@ def table_notes(
     names: Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> list[str]:
-    """Of what the rows are, what marks mean, what is missing, and the link; the arguments are those of `build_table`."""
+    """What the rows are, what marks mean, what is missing, and the link; the arguments are those of `build_table`."""
     order = _order_note(rows, paper) if paper else ""
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
     notes = (
@@ -219,8 +218,7 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
     results, said = [row.results for row in rows], []
     if diverged := sum(row.states.count("diverged") for row in results):
         said.append(
-            f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished, "
-            "and so look too good."
+            f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished."
         )
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
     if untested:

@@ -19,7 +19,8 @@ from transformer_pl.report import cells
 from transformer_pl.report.figures import Drawing, draw_sweep_plots, save
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.files import read_json, write_atomically
+from transformer_pl.runtime.terminal import format_duration
 from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
@@ -30,12 +31,7 @@ ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
 LOG_LINES = 40  # of each trial
 # Colours of the figures that follow the page's light or dark scheme.
-SCHEME_COLOURS = {
-    "#000000": "var(--ink)",
-    "#ffffff": "var(--paper)",
-    "#999999": "var(--faint)",
-    "#cccccc": "var(--line)",
-}
+SCHEME_COLOURS = {"#000000": "ink", "#ffffff": "paper", "#999999": "faint", "#cccccc": "line"}
 
 
 def write_page(
@@ -51,8 +47,7 @@ def write_page(
     drawings: by file name; None: those of a grid. shown: the trials whose translations and attention the page has, one
     per row; None: the first finished seed of each row. Base comes first.
     """
-    if drawings is None:
-        drawings = draw_sweep_plots(sweep, planned, table)
+    drawings = draw_sweep_plots(sweep, planned, table) if drawings is None else drawings
     if shown is None:
         first = {one.row: one for one in reversed(planned) if one.trial.result()}
         shown = [first[row] for row in sorted(first)]
@@ -66,7 +61,9 @@ def write_page(
         scale=Path(sweep.scale).stem,
         table=table,
         columns=page_columns(table, [row.name for row in sweep.rows]),
-        figures=[(one, _inline_svg(save(one.figure, folder / "figures" / name))) for name, one in drawings.items()],
+        command=read_json(folder / "plan.json").get("command"),
+        duration=format_duration,
+        figures=[(n, one, _inline_svg(save(one.figure, folder / "figures" / n))) for n, one in drawings.items()],
         translations=_translations(sweep, shown),
         attention={"sentences": _attention(sweep, shown)},
         measure=task_of(sweep.base.data).measure.title,
@@ -94,10 +91,12 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
         return [PageColumn(one) for one in (first, *sorted(others, key=lambda one: one.setting))]
     results = {column.name: column for column in others if not column.setting}
     title = table.rows[0].results.measure.title
-    below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %", "p": "", "seeds": "", "params": ""}  # by the column above
-    labels = [row.label if row.label != name else "" for name, row in zip(names, table.rows, strict=True)]
-    meaning = "Named by the settings in which it differs from base. Labels such as (A) are the paper's."
-    marked = [cells.marked(name, row.results.exempt) for name, row in zip(names, table.rows, strict=True)]
+    below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}  # by the column above
+    below |= dict.fromkeys(("p", f"paper Δ {title}", "seeds", "params"), "")
+    rows = list(zip(names, table.rows, strict=True))
+    labels = [row.label if row.label != name else "" for name, row in rows]
+    marked = [cells.marked(name, row.results.exempt) for name, row in rows]
+    meaning = "What differs from base. Labels such as (A) are the paper's."
     shown = [PageColumn(Column("row", marked, meaning=meaning), Column("", labels))]
     shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
     folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
@@ -109,18 +108,21 @@ def _inline_svg(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     element = text[text.index("<svg") :]
     for colour, of_scheme in SCHEME_COLOURS.items():
-        element = element.replace(colour, of_scheme)
+        element = element.replace(colour, f"var(--{of_scheme})")
     return element
 
 
 def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
     """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
     trial, changes = one.trial, config_difference(one.config, sweep.base).items()
-    facts = {"folder": trial.folder.name} | trial.environment() | (trial.result() or {}).get("metrics", {})
+    result = trial.result() or {}
+    facts = {"folder": trial.folder.name} | trial.environment() | result.get("metrics", {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
     return {
         "name": one.name,
         "state": trial.status()["state"],
+        "finished": result.get("finished", ""),
+        "seconds": result.get("wall_s", 0.0),
         "changes": [(key, *values) for key, values in changes if key != "seed"],
         "facts": facts | {"gpus": ", ".join(facts.pop("gpus", [])) or "none"},
         "log": "\n".join(trial.log_end(LOG_LINES)),
@@ -148,8 +150,7 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
 def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
     """For a few short ones of the translated sentences the text, the tokens, and the weights by row and site.
 
-    shown: one trial per row. A row has pictures if it uses the tokenizer of the first one, so that positions are the
-    same, its layers report finite weights, and they can be loaded.
+    shown: one trial per row. A row is left out if its tokenizer is another, or its weights are not finite or not here.
     """
     sentences: list[tuple[dict[str, Any], Batch]] = []
     for one in shown:

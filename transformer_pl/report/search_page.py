@@ -42,28 +42,25 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
         figures[f"history{suffix}"] = Drawing(
             f"{goal} in the course of the search",
             _draw(optuna_plots.plot_optimization_history, results.study, **of_goal),
-            "Each point is a finished trial, in the order of their start; the line is the best so far. A trial that "
-            "diverged has no point.",
+            "Each point is a finished trial, in the order of their start; the line is the best so far.",
         )
         figures[f"parallel{suffix}"] = Drawing(
             f"The drawn values of every trial, and its {goal}",
             _draw(optuna_plots.plot_parallel_coordinate, results.study, **of_goal),
-            "Each line is a finished trial. It crosses the axis of each setting at the value that the search drew. The "
-            "darker the line, the better the trial.",
+            "Each line is a finished trial, and crosses each axis at the drawn value. The darker, the better.",
         )
         if finite >= FEWEST_FOR_IMPORTANCES and len(results.search.space) > 1:
             by_rank = {"evaluator": BY_RANK, "target": results.target(goal), "target_name": goal}
             figures[f"importances{suffix}"] = Drawing(
                 f"Importance of each key for being in the best quarter by {goal}",
                 _draw(optuna_plots.plot_param_importances, results.complete, **by_rank),
-                "How much a setting's values differ between the best quarter of the finished trials and all of them "
-                "(PED-ANOVA), as shares of 1. With few trials it is rough.",
+                "How much the values of the best quarter differ from all (PED-ANOVA). With few trials it is rough.",
             )
     if len(goals) in (2, 3):
         figures["front"] = Drawing(
             " against ".join(goals),
             _draw(optuna_plots.plot_pareto_front, results.complete, target_names=goals),
-            "Each point is a finished trial. No other trial is better in every goal than the best ones, in red.",
+            "Each point is a finished trial. No trial is better in every goal than a red one.",
         )
     return figures
 

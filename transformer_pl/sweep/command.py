@@ -1,10 +1,11 @@
 """What the command does for a grid and for a search alike: train what a queue gives out, print and write the table."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import Any
 
 from filelock import FileLock
@@ -37,7 +38,8 @@ class SweepCommand:
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
         check_writable(self.folder)
-        write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
+        command = join(["python", "-m", "transformer_pl.sweep", *sys.argv[1:]])
+        write_json(self.folder / "plan.json", plan | {"command": command, "differs": other_table(self.options)})
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int) -> int:
         """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.

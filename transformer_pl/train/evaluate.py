@@ -88,7 +88,7 @@ def translate(
 def best_translations(
     model: Transformer, source: Tokens, tokenizer: Tokenizer, decode: Decode, tokens: int, **options: Any
 ) -> list[str]:
-    """Return the best translation of every sentence as text; an empty text if there is none. options: as `translate`."""
+    """Return the best translation of every sentence as text; an empty text if there is none. options: `translate`'s."""
     translations = translate(model, source, decode, tokens, **options)
     return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
 

@@ -207,4 +207,6 @@ if (attention.sentences.length) {
   menus.forEach((menu) => menu.addEventListener("change", showRows));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showRows); // pixels do not follow by themselves
   showRows();
+  besideMenu.selectedIndex = Math.min(1, besideMenu.length - 1); // base beside the second row
+  showRows();
 }
