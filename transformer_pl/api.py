@@ -72,12 +72,16 @@ class TrainedTrial:
         """The lines of metrics.jsonl: one for each logged step, each validation and the final evaluation."""
         return self._trial.metrics()
 
+    def decoding(self, beam: object = None, alpha: object = None) -> Config:
+        """Its config, with another beam or length penalty where one is given. Raises an InputError for wrong ones."""
+        changes = {"decode.beam": beam, "decode.alpha": alpha}
+        return trained_config(self.result, {key: value for key, value in changes.items() if value is not None})
+
     def translate(self, sentences: Sequence[str], beam: int | None = None, alpha: float | None = None) -> list[str]:
         """The translation of each sentence; empty for a blank one. beam, alpha: the trial's where they are None."""
         from transformer_pl.train.evaluate import best_translations
 
-        decoding = {"decode.beam": beam, "decode.alpha": alpha}
-        config = trained_config(self.result, {key: value for key, value in decoding.items() if value is not None})
+        config = self.decoding(beam, alpha)
         source = self.tokenizer.encode([sentence for sentence in sentences if sentence.strip()], "source")
         tokens = config.trainer.eval_tokens
         found = iter(best_translations(self.model, source, self.tokenizer, config.decode, tokens))
