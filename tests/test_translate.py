@@ -67,7 +67,7 @@ def test_typed_lines_are_answered_one_by_one(smoke, trial):
 
 @pytest.mark.slow
 def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
-    """Also after a byte order mark. A closed input is one message."""
+    """Also after a byte order mark."""
     words = [sys.executable, "-m", "transformer_pl.translate", str(trial.folder)]
     latin = os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     plain, marked = (
@@ -76,8 +76,6 @@ def test_any_characters_go_through_a_pipe_in_any_locale(smoke, trial):
     )
     assert plain.returncode == marked.returncode == 0, plain.stderr + marked.stderr
     assert plain.stdout.decode() == marked.stdout.decode()
-    closed = subprocess.run(["bash", "-c", '"$@" <&-', "bash", *words], cwd=ROOT, capture_output=True, check=False)
-    assert closed.returncode == 2 and b"Traceback" not in closed.stderr
 
 
 @pytest.mark.parametrize("missing", ["weights.safetensors", "data"])

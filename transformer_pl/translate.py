@@ -63,11 +63,10 @@ def _lines(file: Path | None) -> Iterator[list[str]]:
             text: TextIO = io.StringIO(file.read_bytes().decode("utf-8-sig"), newline="\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {error}; fix it") from None
-    elif isinstance(sys.stdin, io.TextIOWrapper):
+    else:
+        assert isinstance(sys.stdin, io.TextIOWrapper)
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace", newline="\n")
         text = sys.stdin
-    else:
-        raise InputError("standard input: must be open, as no FILE is given, but is closed; give a FILE")
     typed = text.isatty()
     if typed:
         print("type a sentence, end with Ctrl-D", file=sys.stderr)
