@@ -6,6 +6,7 @@ from transformer_pl.config import Sizes, sizes
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.batches import PAD
 from transformer_pl.model import Transformer
+from transformer_pl.trials.flops import Cost, forward_costs
 
 SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}
 VOCABULARY = 31
@@ -22,6 +23,11 @@ def batch(vocab_size=VOCABULARY):
     source, target = torch.randint(4, vocab_size, (3, 7)), torch.randint(4, vocab_size, (3, 6))
     source[1, 5:] = target[2, 3:] = PAD
     return source, target
+
+
+def forward_cost(config: Sizes, *shape: int) -> Cost:
+    """The cost of one forward pass. shape: sentences, tokens of source and of target."""
+    return forward_costs([(config, *shape)])[0]
 
 
 def built(config: Sizes) -> Transformer:

@@ -16,10 +16,10 @@ from transformer_pl.config import BOS, EOS, Config, Sizes, sizes
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, scale_level
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
-from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file
 from transformer_pl.report import __main__ as report_command
-from transformer_pl.runtime.command_line import DEFAULT_RUNS, CommandParser
+from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.runs_folder import find, trained_config
 from transformer_pl.trials.trial import Trial
@@ -72,12 +72,16 @@ class TrainedTrial:
         """The lines of metrics.jsonl: one for each logged step, each validation and the final evaluation."""
         return self._trial.metrics()
 
+    def decoding(self, beam: object = None, alpha: object = None) -> Config:
+        """Its config, with another beam or length penalty where one is given. Raises an InputError for wrong ones."""
+        changes = {"decode.beam": beam, "decode.alpha": alpha}
+        return trained_config(self.result, {key: value for key, value in changes.items() if value is not None})
+
     def translate(self, sentences: Sequence[str], beam: int | None = None, alpha: float | None = None) -> list[str]:
         """The translation of each sentence; empty for a blank one. beam, alpha: the trial's where they are None."""
         from transformer_pl.train.evaluate import best_translations
 
-        decoding = {"decode.beam": beam, "decode.alpha": alpha}
-        config = trained_config(self.result, {key: value for key, value in decoding.items() if value is not None})
+        config = self.decoding(beam, alpha)
         source = self.tokenizer.encode([sentence for sentence in sentences if sentence.strip()], "source")
         tokens = config.trainer.eval_tokens
         found = iter(best_translations(self.model, source, self.tokenizer, config.decode, tokens))
@@ -151,11 +155,7 @@ def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
     is an option without a value. Raises an InputError for wrong input. `state` says which trials failed or diverged.
     """
     words = [str(file), *_words(options)]
-    parser = CommandParser(prog="sweep")
-    parser.add_argument("file", type=sweep_file)
-    add_sweep_options(parser)
-    read, _ = parser.parse_known_args(words)  # the others say how trials run
-    complete_sweep_options(read)
+    read = sweep_command.read_options(words)
     _run("transformer_pl.sweep", words)
     return report_command.trial_records(read.file, read)
 

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     from transformer_pl.report import figures as plots
 
     sets, lengths = read_pairs(options.set, "--set").values, sorted(options.n)
-    sweep = read_sweep(options.file, options.scale or SCALE, sets=sets)
+    sweep = read_sweep(options.file, SCALE if options.scale is None else options.scale, sets=sets)
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / as_folder(sweep.name)
     check_writable(folder)

@@ -13,7 +13,6 @@ from helpers import ROOT, command, wait_for
 from transformer_pl.config import components
 from transformer_pl.runtime import isolated
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.flops import forward_cost
 
 WAYS = """
 import ctypes, itertools, os, sys
@@ -46,7 +45,7 @@ def test_a_check_that_does_not_come_back_is_told(module, monkeypatch, way):
     source = WAYS + FORWARD.format(way=way)
     path = module(source)
     with pytest.raises(InputError) as caught:
-        forward_cost(small_models.small({"model.ffn": "stranger.Part"}), 1, 7, 7)
+        small_models.forward_cost(small_models.small({"model.ffn": "stranger.Part"}), 1, 7, 7)
     (message,) = caught.value.messages
     line = 1 + source[: source.index("class Part")].count("\n")
     assert message.startswith(f"model.ffn = stranger.Part ({path}, line {line}): must run, but ")

@@ -4,12 +4,11 @@ import pytest
 import small_models
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.flops import forward_cost
 
 
 def mistake(keys):
     with pytest.raises(InputError) as caught:
-        forward_cost(small_models.small(keys), 1, 7, 7)
+        small_models.forward_cost(small_models.small(keys), 1, 7, 7)
     (message,) = caught.value.messages
     return message
 
@@ -137,8 +136,10 @@ def test_a_strange_component_that_runs_is_counted(module, name):
     """One that needs the vocabulary's real size, one whose arguments have other names, one that reads values."""
     module(STRANGE)
     slot, _, name = name.partition(".")
-    found = forward_cost(small_models.small({f"model.{slot}": f"stranger.{name}"}), 3, 7, 6)
-    assert found == forward_cost(small_models.small(), 3, 7, 6) if slot == "attention" else found.params > 0
+    found = small_models.forward_cost(small_models.small({f"model.{slot}": f"stranger.{name}"}), 3, 7, 6)
+    assert (
+        found == small_models.forward_cost(small_models.small(), 3, 7, 6) if slot == "attention" else found.params > 0
+    )
 
 
 def test_a_component_made_by_a_function_is_reported_by_its_module(module):

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_pl.check.dry_run import dry_run
-from transformer_pl.config import COMPONENTS, KEYS, SLOTS, Component, Config, Model, components, is_papers, sizes
+from transformer_pl.config import COMPONENTS, KEYS, Component, Config, components, sizes
 from transformer_pl.config.components import check_components
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
@@ -127,7 +127,6 @@ def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
 
 def test_the_paper_s_components_have_no_mistakes():
     assert check_components(Config()) == []
-    assert all(is_papers(slot, getattr(Model(), slot)) for slot in SLOTS)
 
 
 @pytest.mark.parametrize("key", COMPONENTS)

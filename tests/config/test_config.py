@@ -190,7 +190,7 @@ WRONG = {
     "optim.eps": ["nan", "inf", float("inf")],
     "decode.alpha": [float("nan")],
     "trainer.precision": ["64"],
-    "trainer.tokenised_bleu": ["maybe", 1, None],
+    "trainer.tokenised_bleu": ["maybe", 2, None],
     "data.path": [""],
     "data.name": ["a/b"],
     "data.vocab_size": [2_000_000],

@@ -8,7 +8,6 @@ import torch
 from transformer_pl.config import Site, sizes
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import Transformer
-from transformer_pl.trials.flops import forward_cost
 
 SMALL = small_models.SMALL | {"model.N": 3}
 
@@ -97,6 +96,6 @@ def test_each_stack_has_its_depth_and_costs_what_it_has():
     config = resolve([Level("test", keys)])
     model = Transformer(size := sizes(config.model, 40))
     assert (len(model.encoder), len(model.decoder)) == (4, 1)
-    assert forward_cost(size, 2, 7, 5).params == sum(weight.numel() for weight in model.parameters())
+    assert small_models.forward_cost(size, 2, 7, 5).params == sum(weight.numel() for weight in model.parameters())
     halved = sizes(resolve([Level("test", keys | {"model.N_decoder": 2, "model.depth": 0.5, "model.N": 6})]).model, 40)
     assert (halved.N, halved.N_encoder, halved.N_decoder) == (3, 2, 1)

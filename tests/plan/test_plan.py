@@ -16,7 +16,7 @@ from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.sweep import __main__ as sweep
-from transformer_pl.trials.flops import ASSUMED_LENGTH, training_cost
+from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.trial import trial_folder
 
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
@@ -111,7 +111,7 @@ def test_the_cost_is_of_the_dataset_s_lengths_once_they_are_known(tmp_path):
     ):
         estimate = estimate_costs([one], [])[0]
         model = sizes(config.model, config.data.vocab_size)
-        assert estimate.cost == training_cost(model, config.steps, config.data.batch_tokens, *sides)
+        assert [estimate.cost] == training_costs([(model, config.steps, config.data.batch_tokens, *sides)])
         assert estimate.assumed == assumed
 
 

@@ -47,12 +47,11 @@ def test_the_plan_shows_the_script_and_submits_nothing(tmp_path):
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("content", ["array: 0-3\n", "mem: [1, 2]\n", "Mem: 4\n", "mem: two words\n"])
-def test_a_file_of_sbatch_options_is_checked(tmp_path, content):
-    (tmp_path / "slurm.yaml").write_text(content)
+def test_an_option_of_sbatch_that_the_sweep_sets_is_refused(tmp_path):
+    (tmp_path / "slurm.yaml").write_text("array: 0-3\n")
     words = ["--launcher", "slurm", "--slurm", tmp_path / "slurm.yaml", "--runs", tmp_path / "r"]
     done = command("sweep", small_grid(tmp_path / "grid"), *words)
-    assert done.returncode == 2 and content.partition(":")[0] in done.stderr and not (tmp_path / "r").exists()
+    assert done.returncode == 2 and "array" in done.stderr and not (tmp_path / "r").exists()
 
 
 @pytest.fixture

@@ -3,15 +3,16 @@
 import pytest
 import torch
 from helpers import ROOT
+from small_models import forward_cost
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.config import SLOTS, is_papers, sizes
+from transformer_pl.config import not_papers, sizes
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.flops import forward_cost, short_numbers, training_cost
+from transformer_pl.trials.flops import short_numbers, training_costs
 from transformer_pl.trials.trial_config import match_flops
 
 pytestmark = pytest.mark.core
@@ -48,9 +49,9 @@ def counted(config, sentences, source, target):
 @rows
 def test_the_formula_is_what_is_built_and_counted(keys):
     config = built_from(keys)
-    assert all(is_papers(seam, getattr(config, seam)) for seam in SLOTS)  # so that it is the formula
+    assert not not_papers(config)  # so that it is the formula
     params, flops = counted(config, **SHAPE)
-    found = forward_cost(config, **SHAPE)
+    found = forward_cost(config, *SHAPE.values())
     assert found.params == params
     assert found.flops == pytest.approx(flops, rel=1e-3)
 
@@ -106,10 +107,10 @@ def test_a_part_of_another_kind_is_counted():
     """Two tables of learned positions, for the encoder and for the decoder; no matrix product more."""
     small = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4}
     paper, config = built_from(small), built_from(small | {"model.position": PART, "model.position.most": 50})
-    found = forward_cost(config, **SHAPE)
+    found = forward_cost(config, *SHAPE.values())
     assert found == counted(config, **SHAPE)
-    assert found.params == forward_cost(paper, **SHAPE).params + 2 * 50 * 24
-    assert found.flops == pytest.approx(forward_cost(paper, **SHAPE).flops, rel=1e-3)
+    assert found.params == forward_cost(paper, *SHAPE.values()).params + 2 * 50 * 24
+    assert found.flops == pytest.approx(forward_cost(paper, *SHAPE.values()).flops, rel=1e-3)
 
 
 def test_a_recurrent_layer_is_counted_with_all_its_steps():
@@ -119,8 +120,8 @@ def test_a_recurrent_layer_is_counted_with_all_its_steps():
     B, Ls, Lt = SHAPE.values()
     attention = 2 * B * sum(4 * L * 24 * 24 + L * L * 2 * 24 for L in (Ls, Lt))
     recurrent = 2 * B * (Ls * 2 * 4 * 12 * (24 + 12) + Lt * 4 * 24 * (24 + 24))
-    assert forward_cost(config, **SHAPE).flops == pytest.approx(
-        forward_cost(paper, **SHAPE).flops + 2 * (recurrent - attention), rel=0.02
+    assert forward_cost(config, *SHAPE.values()).flops == pytest.approx(
+        forward_cost(paper, *SHAPE.values()).flops + 2 * (recurrent - attention), rel=0.02
     )
 
 
@@ -128,8 +129,9 @@ def test_training_is_three_forward_passes_over_every_token():
     """Batches are filled to 25 pieces a side: 40 sentences of 1000 tokens."""
     config = built_from(BASE)
     forward = forward_cost(config, 1, 20, 25).flops
-    assert training_cost(config, 1, 1000, 20, 25).flops == pytest.approx(3 * 40 * forward)
-    assert training_cost(config, 7, 3000, 20, 25).flops == pytest.approx(3 * 7 * 120 * forward)
+    short, long = training_costs([(config, 1, 1000, 20, 25), (config, 7, 3000, 20, 25)])
+    assert short.flops == pytest.approx(3 * 40 * forward)
+    assert long.flops == pytest.approx(3 * 7 * 120 * forward)
 
 
 def test_counts_that_differ_look_different():
@@ -144,7 +146,7 @@ def test_counts_that_differ_look_different():
 
 
 def spent(config):
-    return training_cost(sizes(config.model, config.data.vocab_size), config.steps, 512, 25, 25).flops
+    return training_costs([(sizes(config.model, config.data.vocab_size), config.steps, 512, 25, 25)])[0].flops
 
 
 @pytest.mark.parametrize("name", ["table3", pytest.param("layers", marks=pytest.mark.slow)])  # an LSTM takes 10 s

@@ -13,7 +13,7 @@ from transformer_pl.check.run import exempt, measured_properties
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.config.components import check_components, component_names, import_component
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
-from transformer_pl.runtime.command_line import CommandParser, run_command, text
+from transformer_pl.runtime.command_line import CommandParser, run_command
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.isolated import isolated
 
@@ -73,9 +73,8 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
     )
     group = parser.add_argument_group("the model around it")
     group.add_argument("--slot", choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)")
-    group.add_argument(
-        "--scale", type=text, metavar="S", default=DEFAULT_SCALE, help="the scale whose sizes it has (%(default)s)"
-    )
+    sizes = "the scale whose sizes it has (%(default)s)"
+    group.add_argument("--scale", metavar="S", default=DEFAULT_SCALE, help=sizes)
     return parser.parse_args(argv)
 
 

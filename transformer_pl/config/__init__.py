@@ -20,7 +20,6 @@ from transformer_pl.config.keys import (
     Optim,
     Trainer,
     is_known_key,
-    slot_of_key,
     without_section,
 )
 from transformer_pl.config.sizes import (
@@ -32,7 +31,6 @@ from transformer_pl.config.sizes import (
     Site,
     Sizes,
     effective_sizes,
-    is_papers,
     nominal_sizes,
     not_papers,
     replaced,

@@ -33,14 +33,9 @@ def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
     return {key.rpartition(".")[2]: _digest(path) for key, path in own.items()}
 
 
-def is_own_task(data: Data) -> bool:
-    """Whether the task is not the core's."""
-    return not is_core(data.task)
-
-
 def task_digest(data: Data) -> dict[str, str]:
     """A digest of the code of a task that is not the core's: it decides what is read and what is scored."""
-    return {"task": _digest(data.task)} if is_own_task(data) else {}
+    return {} if is_core(data.task) else {"task": _digest(data.task)}
 
 
 def keep_sources(components: Iterable[Component], folder: Path) -> None:

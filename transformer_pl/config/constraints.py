@@ -8,25 +8,13 @@ from transformer_pl.config.types import LARGEST, exact_product
 BY_WIDTH = ("d_model", "d_ff", "d_k", "d_v")  # the sizes that model.width multiplies
 Broken = tuple[tuple[str, ...], str]  # the keys that a constraint is about; what must hold, and the remedy
 
-NEVER_TOGETHER = (  # two settings of the trainer, and why they do not go together
-    ("precision", "16-mixed", "accelerator", "cpu", "16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true"),
-    (
-        *("precision", "16-mixed", "strategy", "fsdp2"),
-        "fsdp2 does not scale losses as 16-mixed needs; choose bf16-mixed, or ddp",
-    ),
-    (
-        *("precision", "bf16-master", "strategy", "fsdp2"),
-        "fsdp2 splits the master weights, which bf16-master copies whole; choose bf16-mixed, or ddp",
-    ),
-    (
-        *("precision", "bf16-master", "compile", "on"),
-        "bf16-master gives the layers other weights at each step, so they are not compiled; choose auto or off",
-    ),
-    (
-        *("compile", "on", "strategy", "fsdp2"),
-        "with fsdp2, which splits the layers, they are not compiled; choose auto or off, or ddp",
-    ),
-)
+NEVER_TOGETHER = {  # two settings of the trainer, and why they do not go together
+    ("precision", "16-mixed", "accelerator", "cpu"): "16-mixed needs a GPU; choose bf16-mixed or 32-true",
+    ("precision", "16-mixed", "strategy", "fsdp2"): "fsdp2 scales no losses, as 16-mixed needs; choose bf16-mixed",
+    ("precision", "bf16-master", "strategy", "fsdp2"): "fsdp2 has no whole master weights; choose bf16-mixed, or ddp",
+    ("precision", "bf16-master", "compile", "on"): "bf16-master has other weights at each step; choose auto or off",
+    ("compile", "on", "strategy", "fsdp2"): "layers that fsdp2 splits are not compiled; choose auto or off, or ddp",
+}
 
 
 def broken_constraints(config: Config) -> Iterator[Broken]:
@@ -34,7 +22,7 @@ def broken_constraints(config: Config) -> Iterator[Broken]:
     yield from _products_are_whole(config)
     yield from _heads_divide_d_model(config)
     trainer = config.trainer
-    for first, value, second, other, constraint in NEVER_TOGETHER:
+    for (first, value, second, other), constraint in NEVER_TOGETHER.items():
         if (getattr(trainer, first), getattr(trainer, second)) == (value, other):
             yield (f"trainer.{first}", f"trainer.{second}"), constraint
     if config.optim.clip is not None and trainer.precision == "16-mixed":

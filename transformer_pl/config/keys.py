@@ -18,7 +18,6 @@ from transformer_pl.config.types import (
     Component,
     Count,
     CountOrNone,
-    Flag,
     Multiplier,
     Natural,
     NoBool,
@@ -58,12 +57,8 @@ class Model(Section):
     d_model: Count = Field(default=512, description="width of the embeddings and of every layer's output (Section 3.1)")
     d_ff: Count = Field(default=2048, description="inner width of the feed-forward network (Section 3.3)")
     h: Count = Field(default=8, description="attention heads (Section 3.2.2)")
-    d_k: CountOrNone = Field(
-        default=None, description="width of the queries and keys of a head (Section 3.2.2); unset: d_model / h"
-    )
-    d_v: CountOrNone = Field(
-        default=None, description="width of the values of a head (Section 3.2.2); unset: d_model / h"
-    )
+    d_k: CountOrNone = Field(default=None, description="width of a head's keys (Section 3.2.2); unset: d_model / h")
+    d_v: CountOrNone = Field(default=None, description="width of a head's values (Section 3.2.2); unset: d_model / h")
     p_drop: Rate = Field(default=0.1, description="dropout probability (Section 5.4)")
     attention: Component = _component("ScaledDotProductAttention", "the attention function (equation 1)")
     ffn: Component = _component("FeedForward", "the feed-forward network (equation 2)")
@@ -71,9 +66,7 @@ class Model(Section):
     residual: Component = _component("PostNormResidual", "the residual connection and its norm (Section 3.1)")
     self_attention: Component = _component("MultiHeadSelfAttention", "the layer that mixes positions (Section 3.2.3)")
     embedding: Component = _component("SharedEmbedding", "the embeddings and the output projection (Section 3.4)")
-    width: Multiplier = Field(
-        default=1.0, description="multiplies d_model, d_ff, and d_k and d_v where set; 1/2 is allowed"
-    )
+    width: Multiplier = Field(default=1.0, description="multiplies d_model, d_ff, d_k and d_v; 1/2 is allowed")
     depth: Multiplier = Field(default=1.0, description="multiplies N, N_encoder and N_decoder; 1/2 is allowed")
 
 
@@ -95,9 +88,7 @@ class Optim(Section):
     clip: Annotated[Positive | None, OrNone] = Field(
         default=None, description="greatest norm of the gradient; a longer one is scaled to it; unset: no limit"
     )
-    eps_ls: Rate = Field(
-        default=0.1, description="label smoothing: probability spread over the vocabulary (Section 5.4)"
-    )
+    eps_ls: Rate = Field(default=0.1, description="label smoothing: what is spread over the vocabulary (Section 5.4)")
     beta1: Rate = Field(default=0.9, description="decay of the mean of gradients, of an optimizer with betas (5.3)")
     beta2: Rate = Field(default=0.98, description="decay of the mean of their squares, of one with betas (5.3)")
     eps: Positive = Field(default=1e-9, description="epsilon, of an optimizer that has one (Section 5.3)")
@@ -112,9 +103,7 @@ class Data(Section):
     )
     path: TextOrNone = Field(default=None, description="folder that holds the text")
     hub: TextOrNone = Field(
-        default=None,
-        pattern=DATASET,
-        description="dataset of the Hugging Face hub, NAME or OWNER/NAME; unused where path is set",
+        default=None, pattern=DATASET, description="dataset of the Hugging Face hub; unused where path is set"
     )
     subset: TextOrNone = Field(
         default=None, pattern=PLAIN_NAME, description="configuration of the hub's dataset, such as de-en"
@@ -123,44 +112,29 @@ class Data(Section):
         default=None, pattern=REVISION, description="branch, tag or commit of the hub's dataset"
     )
     name: TextOrNone = Field(
-        default=None,
-        pattern=PLAIN_NAME,
-        description="what names of trials and rows call the dataset; unset: the last part of path, or of hub",
+        default=None, pattern=PLAIN_NAME, description="what trials call the dataset; unset: the end of path, or of hub"
     )
     source: Text = Field(default="en", description="language to translate from, as the files or columns name it")
     target: Text = Field(default="de", description="language to translate to, as the files or columns name it")
-    train: TextOrNone = Field(
-        default=None, description="name of the training split; unset: the split whose name begins with train"
-    )
+    train: TextOrNone = Field(default=None, description="name of the training split; unset: what begins with train")
     val: TextOrNone = Field(default=None, description="name of the validation split; unset: as for train")
     test: TextOrNone = Field(default=None, description="name of the test split; unset: as for train")
-    train_pairs: CountOrNone = Field(
-        default=None, description="use only this many pairs, the first of the training split; unset: all"
-    )
-    max_words: CountOrNone = Field(
-        default=None, description="most words in a sentence; longer training pairs are left out; unset: no limit"
-    )
+    train_pairs: CountOrNone = Field(default=None, description="use only so many first training pairs; unset: all")
+    max_words: CountOrNone = Field(default=None, description="most words in a sentence of training; unset: no limit")
     max_length_ratio: Annotated[Ratio | None, OrNone] = Field(
-        default=None,
-        description="most words of one sentence per word of the other; pairs with more are left out; unset: no limit",
+        default=None, description="most words of one sentence per word of the other, in training; unset: no limit"
     )
-    deduplicate: Flag = Field(default=False, description="keep only the first of equal training pairs")
-    val_count: CountOrNone = Field(
-        default=None, description="number of validation pairs expected, an error if it differs; unset: any number"
-    )
-    test_count: CountOrNone = Field(
-        default=None, description="number of test pairs expected, an error if it differs; unset: any number"
-    )
+    deduplicate: bool = Field(default=False, description="keep only the first of equal training pairs")
+    val_count: CountOrNone = Field(default=None, description="validation pairs that must be there; unset: any number")
+    test_count: CountOrNone = Field(default=None, description="test pairs that must be there; unset: any number")
     tokenizer: Component = _component(
         "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
     )
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
-        default=37_000,
-        description="tokens in the vocabulary of both languages, special tokens included (Section 5.1)",
+        default=37_000, description="tokens of both languages together, special tokens included (Section 5.1)"
     )
     batch_tokens: Count = Field(
-        default=25_000,
-        description="source tokens, and as many target tokens, in the global batch, padding included (Section 5.1)",
+        default=25_000, description="source tokens, and as many target tokens, in the global batch (Section 5.1)"
     )
     max_length: Count = Field(
         default=256, description="tokens per sentence, end token included; longer training pairs are dropped"
@@ -184,9 +158,7 @@ class Decode(Section):
     extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = Field(
         default=50, description="tokens by which an output may be longer than its input (Section 6.1)"
     )
-    average: Count = Field(
-        default=1, description="number of last checkpoints that are averaged; 1: none, as in Table 3"
-    )
+    average: Count = Field(default=1, description="last checkpoints that are averaged; 1: none, as in Table 3")
 
 
 class Trainer(Section):
@@ -196,51 +168,31 @@ class Trainer(Section):
     callbacks and loggers that have `in_identity: true` beside their options.
     """
 
-    accelerator: Literal["auto", "cpu", "gpu"] = Field(
-        default="auto", description="hardware; auto: a GPU where there is one"
-    )
+    accelerator: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: a GPU where there is one")
     devices: Processes = Field(default=1, description="processes per node, each with a device of its own")
     num_nodes: Processes = Field(default=1, description="machines that train one trial together")
     strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = Field(
-        default="auto",
-        description="how processes share the work; fsdp2 also splits the weights; ddp_find_unused_parameters_true is "
-        "for components that use part of their parameters in a step",
+        default="auto", description="how processes share the work; fsdp2 also splits the weights"
     )
     precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
-        default="32-true",
-        description="floating-point format of training; bf16-master: bf16 alone, but for master weights in fp32",
+        default="32-true", description="of training; bf16-master: bf16 alone, but for master weights in fp32"
     )
-    accumulate: Count = Field(
-        default=1, description="gradient accumulation steps: micro-batches that a global batch is split into"
-    )
+    accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
-        default="off",
-        description="compile model and loss with torch.compile for training; auto: on a GPU, "
-        "but not with fsdp2 or bf16-master",
+        default="off", description="torch.compile for training; auto: on a GPU, but not with fsdp2 or bf16-master"
     )
     threads: Annotated[Processes | None, OrNone] = Field(
-        default=None,
-        description="CPU threads per process; unset: its share of the cores, or what an interrupted trial began with",
+        default=None, description="CPU threads per process; unset: its share of the cores, or what the trial began with"
     )
     val_every: Count = Field(default=1000, description="steps between validations, each with a checkpoint")
     checkpoint_minutes: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), NoBool] = Field(
-        default=10,
-        description="minutes between checkpoints, where no validation comes first; 0: at every step",
+        default=10, description="minutes between checkpoints, where no validation comes first; 0: at every step"
     )
-    log_every: Count = Field(
-        default=50,
-        description="steps between logged values of the training loss; "
-        "several processes ask each other at these alone whether to save or to stop",
-    )
-    eval_tokens: Count = Field(
-        default=4096, description="source tokens, and as many target tokens, in an evaluation batch, padding included"
-    )
-    val_sample: Natural = Field(
-        default=0, description="sentences translated and scored at every validation, for val/bleu_sample; 0: none"
-    )
-    tokenised_bleu: Flag = Field(
-        default=False,
-        description="also compute BLEU as the paper did: of Moses tokens, compounds split at their hyphens",
+    log_every: Count = Field(default=50, description="steps between logged values of the training loss")
+    eval_tokens: Count = Field(default=4096, description="source, and as many target tokens, in an evaluation batch")
+    val_sample: Natural = Field(default=0, description="sentences scored at every validation, for val/bleu_sample")
+    tokenised_bleu: bool = Field(
+        default=False, description="also BLEU as in the paper: of Moses tokens, compounds split at their hyphens"
     )
     callbacks: Plugins = Field(default=(), description="callbacks, Lightning's or of its form: import paths, options")
     loggers: Plugins = Field(default=(), description="loggers beside metrics.jsonl and W&B, likewise")
@@ -304,16 +256,10 @@ COMPONENTS: dict[str, Component] = {  # every slot with its default, by its key,
 PLUGINS = tuple(Trainer().plugins)  # the keys that list callbacks and loggers
 
 
-def slot_of_key(key: str) -> str | None:
-    """The slot that a key names, or of whose component it is an option; None for any other key."""
-    slot = ".".join(key.split(".")[:2])
-    return slot if slot in COMPONENTS else None
-
-
 def is_known_key(key: str) -> bool:
     """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
-    slot = slot_of_key(key)
-    return key in KEYS or (slot is not None and key.removeprefix(f"{slot}.").isidentifier())
+    slot = ".".join(key.split(".")[:2])
+    return key in KEYS or (slot in COMPONENTS and key.removeprefix(f"{slot}.").isidentifier())
 
 
 def without_section(key: str) -> str:

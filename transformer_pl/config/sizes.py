@@ -76,11 +76,6 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
     )
 
 
-def is_papers(slot: str, component: Component) -> bool:
-    """Whether a component is the paper's own for this slot, without options."""
-    return component == Model.model_fields[slot].default
-
-
 def not_papers(section: Section | Sizes) -> dict[str, Component]:
     """By slot, the components of a section that are not the paper's."""
     owner, values = (Model, section._asdict()) if isinstance(section, Sizes) else (type(section), vars(section))

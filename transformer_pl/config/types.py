@@ -19,14 +19,6 @@ def _number(value: object) -> object:
     return float(value) if is_power else value  # type: ignore[arg-type]
 
 
-def _flag(value: object) -> bool:
-    """Read a truth value as YAML, Python and W&B's agent spell it, and no number or other word."""
-    word = str(value).lower()
-    if word not in ("true", "false", "yes", "no", "on", "off"):
-        raise ValueError("must be True or False")
-    return word in ("true", "yes", "on")
-
-
 def _on_or_off(value: object) -> object:
     """Read what YAML 1.1, which W&B reads, makes of `on` and `off`."""
     return {"True": "on", "False": "off"}.get(str(value), value)
@@ -69,7 +61,7 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
         return "must be text; write it in quotes"
     if kind == "value_error":
         return str(context["error"])
-    return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to parse")[0]
+    return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to")[0]
 
 
 LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
@@ -86,7 +78,6 @@ Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool, NotMinus
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
 Ratio = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, Field(pattern=TEXT)]
 TextOrNone = Annotated[Text | None, OrNone]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
@@ -112,7 +103,7 @@ class Component(Section):
 class Plugin(Component):
     """A callback or a logger of Lightning's Trainer."""
 
-    in_identity: Flag = False  # whether it makes another trial
+    in_identity: bool = False  # whether it makes another trial
 
     @property
     def as_written(self) -> str | dict[str, Any]:

@@ -17,7 +17,6 @@ from transformer_pl.runtime.command_line import (
     must_be,
     names,
     refuse_options,
-    text,
     whole_number,
     whole_numbers,
 )
@@ -42,7 +41,7 @@ def sweep_file(word: str) -> Path:
 
 def add_row_options(group: Options, scale: str) -> None:
     """Add the options that choose the rows of a sweep file, and the runs folder. scale: --scale's default, in words."""
-    group.add_argument("--scale", type=text, metavar="S", help=f"{', '.join(scale_names())} or your own YAML ({scale})")
+    group.add_argument("--scale", metavar="S", help=f"{', '.join(scale_names())} or your own YAML ({scale})")
     keys = "values that win over the file's; for all keys: python -m transformer_pl.train --help"
     group.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=keys)
     add_runs_option(group)
@@ -58,7 +57,7 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--retune", type=names, metavar="KEY,KEY", help=tuned)
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
-    group.add_argument("--storage", type=text, metavar="URL", help=study)
+    group.add_argument("--storage", metavar="URL", help=study)
     paper = "whether the table shows the paper's numbers (it does, unless the dataset is your own)"
     group.add_argument("--paper", action=argparse.BooleanOptionalAction, help=paper)
 

@@ -109,13 +109,6 @@ def whole_number(at_least: int = 1) -> Callable[[str], int]:
     return read
 
 
-def text(word: str) -> str:
-    """Read a text that is not empty."""
-    if not word:
-        raise argparse.ArgumentTypeError("is empty; give a value, or leave it out")
-    return word
-
-
 def names(word: str) -> list[str]:
     """Read different names with commas between them."""
     words = word.split(",")
@@ -131,10 +124,7 @@ def whole_numbers(word: str, at_least: int = 1) -> list[int]:
 
 def folder_name(word: str) -> Path:
     """Read the path of a folder, which need not exist yet. `~` is read as a shell reads it."""
-    folder = Path(os.path.expanduser(word))
-    if not word or os.path.isfile(folder) or str(folder).startswith("~"):
-        raise must_be(word, "be a folder; choose another")
-    return folder
+    return Path(os.path.expanduser(word))
 
 
 def must_be(word: str, constraint: str) -> argparse.ArgumentTypeError:

@@ -31,11 +31,6 @@ def set_wandb_group(group: str, project: str, sweep: str) -> None:
     os.environ.setdefault("WANDB_PROJECT", project)
 
 
-def sweep_of_this_process() -> str:
-    """The name of the folder of the sweep that started this process, or `none`."""
-    return os.environ.get(SWEEP, "none")
-
-
 def project_version() -> str:
     """Such as `0.1.0`; `not installed` where the project runs from its folder and pip has not installed it."""
     return _installed(NAME)

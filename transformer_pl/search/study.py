@@ -138,7 +138,7 @@ def _open(url: str | None, folder: Path) -> BaseStorage:
 def check_url(url: str | None) -> None:
     """Raise an InputError for a URL that is malformed or holds a password, without printing it."""
     try:
-        parsed = make_url(url or "sqlite://")
+        parsed = make_url("sqlite://" if url is None else url)
         is_wrong = parsed.password or any("pass" in key.lower() for key in parsed.query if key != "passfile")
     except (ArgumentError, ValueError):
         is_wrong = True

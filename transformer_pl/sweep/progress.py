@@ -15,7 +15,6 @@ from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
-RECENT = 20  # lines of metrics, in which the last line of training is looked for
 
 
 class _Bars(Progress):
@@ -124,5 +123,5 @@ class ProgressView:
 
 def _last_line(planned: PlannedTrial) -> dict[str, Any]:
     """The last line of a trial's metrics that is of training; empty where there is none."""
-    lines = [line for line in planned.trial.metrics(last=RECENT) if line_kind(line) == "train"]
+    lines = [line for line in planned.trial.metrics() if line_kind(line) == "train"]
     return lines[-1] if lines else {}

@@ -20,7 +20,7 @@ from transformer_pl.config.levels import (
     scale_level,
     scale_names,
 )
-from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command, text
+from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
@@ -83,7 +83,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
         epilog=f"{EXAMPLES}\n{help_text()}",
     )
     known = f"{', '.join(scale_names())} or your own YAML (%(default)s)"
-    parser.add_argument("--scale", type=text, default=DEFAULT_SCALE, metavar="S", help=known)
+    parser.add_argument("--scale", default=DEFAULT_SCALE, metavar="S", help=known)
     row = "a row of a sweep: `base`, or what differs from it; wins over --key=value"
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help=row)
     add_runs_option(parser)

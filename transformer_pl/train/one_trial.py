@@ -26,7 +26,7 @@ from transformer_pl.train import fit
 from transformer_pl.train.evaluate import evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger, user_loggers
 from transformer_pl.trials.convergence import convergence
-from transformer_pl.trials.flops import training_cost
+from transformer_pl.trials.flops import training_costs
 from transformer_pl.trials.lock import Lost
 from transformer_pl.trials.metrics import Diverged
 from transformer_pl.trials.trial_run import TrialRun
@@ -106,7 +106,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     _record_beginning(run, prepared)
     check_training([config])
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
-    mean_lengths = [prepared.mean_length("train", side) for side in ("source", "target")]
+    source, target = (prepared.mean_length("train", side) for side in ("source", "target"))
     model_sizes = sizes(config.model, len(prepared.tokenizer))
     earlier = fit.trained_elsewhere(run, rerun)
     with trial_logger(run) as (logger, wandb):
@@ -117,6 +117,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         if sampled := [line[sample] for line in lines if sample in line]:
             metrics[sample] = sampled[-1]
         converged = convergence(lines, steps)
+        [cost] = training_costs([(model_sizes, steps, config.data.batch_tokens, source, target)])
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         logger.log_result(metrics, steps)
         wandb.tell(translations=evaluation.examples)
@@ -136,7 +137,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "params": evaluation.params,
             "steps": steps,
             "stopped_early": steps < config.steps,
-            "flops": training_cost(model_sizes, steps, config.data.batch_tokens, *mean_lengths).flops,
+            "flops": cost.flops,
             "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
             "wall_s": round(earlier_s + time.perf_counter() - started, 1),
             "exempt": exempt,

@@ -19,13 +19,8 @@ class Cost(NamedTuple):
     flops: float  # floating-point operations; a multiply-add counts as two
 
 
-def forward_cost(config: Sizes, sentences: int, source: int, target: int) -> Cost:
-    """The cost of a forward pass over `sentences` pairs of `source` and `target` tokens each; see `forward_costs`."""
-    return forward_costs([(config, sentences, source, target)])[0]
-
-
 def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
-    """The costs of forward passes, each with the arguments of `forward_cost`.
+    """The costs of forward passes, each of a model over so many pairs, with so many tokens of source and of target.
 
     Only matrix products are counted. Where every component is the paper's, a formula gives the cost, without torch.
     Other models make a dry run and are counted on the meta device, those of the same components in one child process.
@@ -53,11 +48,6 @@ def training_costs(trainings: Sequence[tuple[Sizes, int, int, float, float]]) ->
         Cost(cost.params, 3 * steps * cost.flops * batch_tokens / max(pair))
         for (_, steps, batch_tokens, *_), pair, cost in zip(trainings, lengths, forward, strict=True)
     ]
-
-
-def training_cost(config: Sizes, steps: int, batch_tokens: int, source: float, target: float) -> Cost:
-    """The cost of one training; see `training_costs`."""
-    return training_costs([(config, steps, batch_tokens, source, target)])[0]
 
 
 def short_number(number: float, digits: int = 3) -> str:

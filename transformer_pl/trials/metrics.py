@@ -5,7 +5,6 @@ A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by n
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,14 +74,10 @@ def line_kind(metrics: Mapping[str, Any]) -> Kind:
     return "validation" if any(name.startswith("val/") for name in metrics) else "train"
 
 
-def read_metrics(path: Path, last: int | None = None) -> list[dict[str, Any]]:
-    """The lines of a metrics file, or roughly the `last` ones; without one that a process left unfinished."""
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file, without one that a process left unfinished."""
     try:
         with path.open("rb") as file:
-            if last:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 200 * last))
-                if file.tell():
-                    file.readline()  # the rest of a line
             return [line for line in map(parse_line, file) if line]
     except FileNotFoundError:
         return []

@@ -222,9 +222,9 @@ class Trial:
                 raise ValueError(f"it does not hold the {measure.numbers + 2} numbers of each sentence")
         return numbers
 
-    def metrics(self, last: int | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, or roughly the `last` ones."""
-        return read_metrics(self.folder / "metrics.jsonl", last)
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return read_metrics(self.folder / "metrics.jsonl")
 
     def _reading(self, name: str) -> AbstractContextManager[Path]:
         return reading(self.folder / name, f"to have it again, remove {self.folder} and train the trial anew")

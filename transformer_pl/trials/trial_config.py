@@ -8,7 +8,7 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.tokenizer import tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
-from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_cost
+from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_costs
 
 
 def trial_config(levels: Iterable[Level]) -> Config:
@@ -43,11 +43,9 @@ def match_flops(config: Config) -> Config:
     """
     if config.optim.match == "steps":
         return config
-    base = Model(width=config.model.width, depth=config.model.depth)
-    base_flops, flops = (
-        forward_cost(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH).flops
-        for model in (base, config.model)
-    )
-    steps = max(1, round(config.optim.max_steps * base_flops / flops))
+    models = Model(width=config.model.width, depth=config.model.depth), config.model
+    built = [sizes(model, config.data.vocab_size) for model in models]
+    base, own = forward_costs([(model, 1, ASSUMED_LENGTH, ASSUMED_LENGTH) for model in built])
+    steps = max(1, round(config.optim.max_steps * base.flops / own.flops))
     stated = {"match": "steps", "duration": 1.0, "max_steps": steps}
     return config.model_copy(update={"optim": config.optim.model_copy(update=stated)})

@@ -1,5 +1,6 @@
 """One trial that a command trains: its config, its identity, and where it lies on disk."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from transformer_pl.config import Component, Config, Data, effective_sizes, replaced
 from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
-from transformer_pl.runtime.environment import sweep_of_this_process
+from transformer_pl.runtime.environment import SWEEP
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity, result_plugins
 from transformer_pl.trials.trial import Trial, trial_folder
@@ -65,5 +66,5 @@ class TrialRun:
 
     def labels(self) -> dict[str, Any]:
         """The folder of the W&B run, and what it shows from its start."""
-        config = self.settings | {"sweep": sweep_of_this_process(), "row": self.row}
+        config = self.settings | {"sweep": os.environ.get(SWEEP, "none"), "row": self.row}
         return {"folder": str(self.trial.folder), "name": self.name, "tags": self.tags, "config": config}
