@@ -197,7 +197,7 @@ class Trainer(Section):
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(
-        default="auto", description="hardware; auto: a GPU where there is one"
+        default="auto", description="hardware; auto: a GPU where there is one, NVIDIA's or AMD's"
     )
     devices: Processes = Field(default=1, description="processes per node, each with a device of its own")
     num_nodes: Processes = Field(default=1, description="machines that train one trial together")
