@@ -13,6 +13,12 @@ from forked import command
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which is ignored where `nohup` runs the tests
 
 
+def pytest_configure(config):
+    """Only with `-m gpu` do tests see a GPU, in this process and in those that they start."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.fixture(scope="module")
 def browser():
     """Headless Chromium."""

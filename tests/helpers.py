@@ -20,7 +20,7 @@ SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))
 GRIDS = [path for path in SHIPPED if "\nmethod: grid\n" in path.read_text()]
 SEARCHES = [path for path in SHIPPED if path not in GRIDS]
 
-for name in ("WANDB_API_KEY", "WANDB_MODE", "TRANSFORMER_PL_DATA", "CUDA_VISIBLE_DEVICES"):
+for name in ("WANDB_API_KEY", "WANDB_MODE", "TRANSFORMER_PL_DATA"):
     os.environ.pop(name, None)
 os.environ.update(HF_HUB_OFFLINE="1", OMP_WAIT_POLICY="PASSIVE", NETRC=os.devnull, COLUMNS="120")
 

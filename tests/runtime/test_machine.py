@@ -3,6 +3,7 @@
 import itertools
 import os
 import sys
+from contextlib import nullcontext
 from unittest import mock
 
 import lightning as L
@@ -100,6 +101,50 @@ def test_what_the_machine_cannot_do_is_refused(keys, gpus, named):
         devices.accelerator(config(**keys).trainer, gpus)
     assert len(refused.value.messages) == len(named)
     assert all(key in message for key, message in zip(named, refused.value.messages, strict=True))
+
+
+class Driver:
+    """NVIDIA's driver, of a machine with GPUs of these compute capabilities."""
+
+    def __init__(self, *majors):
+        self.majors = majors
+
+    def nvmlInit_v2(self):
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count):
+        count._obj.value = len(self.majors)
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, gpu):
+        gpu._obj.value = index + 1
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu, major, minor):
+        major._obj.value = self.majors[gpu.value - 1]
+
+
+@pytest.mark.parametrize(("majors", "enough"), [([7], False), ([7, 6], False), ([7, 9], True), ([8], True), ([], True)])
+def test_bfloat16_needs_a_gpu_that_has_it(monkeypatch, majors, enough):
+    """A T4's capability is 7.5."""
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: Driver(*majors))
+    monkeypatch.setattr(machine, "version", lambda package: "2.13.0+cu130")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpus = len(machine.gpus())
+    assert gpus == len(majors)
+    for precision, fits in (("32-true", True), ("16-mixed", gpus), ("bf16-mixed", enough), ("bf16-master", enough)):
+        with nullcontext() if fits else pytest.raises(InputError, match=f"trainer.precision = {precision}"):
+            assert devices.accelerator(config(precision=precision).trainer, gpus) == ("cuda" if gpus else "cpu")
+    assert devices.accelerator(config(precision="bf16-mixed", accelerator="cpu").trainer, gpus) == "cpu"
+
+
+def test_amd_s_gpus_are_those_of_its_driver_that_are_no_processors(monkeypatch, tmp_path):
+    for number, gpu in enumerate(("0", "0", "51122", "7093")):
+        (tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}").mkdir(parents=True)
+        (tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}/gpu_id").write_text(f"{gpu}\n")
+    assert machine.amd_gpus(tmp_path) == 2
+    monkeypatch.setattr(machine, "version", lambda package: "2.13.0+rocm7.2")
+    monkeypatch.setattr(machine, "amd_gpus", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert machine.gpus() == ["1"]
 
 
 def test_the_paper_s_bleu_needs_its_package(monkeypatch):

@@ -1,13 +1,18 @@
-"""Compiled layers: the same numbers."""
+"""A compiled model: the same numbers, and one graph for all lengths."""
+
+from types import SimpleNamespace
 
 import pytest
 import tiny_trials
 import torch
-from torch import nn
+from shipped_components import components
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.data.batches import Batch
 from transformer_pl.train import fit
+from transformer_pl.train.module import TransformerModule
 
 KEYS = {"data.batch_tokens": 48, "optim.max_steps": 30, "trainer.val_every": 10, "trainer.val_sample": 3}
 
@@ -19,10 +24,10 @@ def config(**keys):
 @pytest.mark.filterwarnings("ignore")  # torch's compiler ignores what it warns of itself, unless that is an error
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])  # 5 s; 3 minutes
-def test_layers_are_compiled_and_change_no_numbers(tmp_path, monkeypatch, backend):
-    compile_module = nn.Module.compile
+def test_a_compiled_training_gives_the_same_numbers(tmp_path, monkeypatch, backend):
+    compiled = torch.compile
     options = {} if backend == "inductor" else {"options": None, "backend": backend}
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **words: compile_module(self, **words | options))
+    monkeypatch.setattr(torch, "compile", lambda function, **words: compiled(function, **words | options))
     made = {}
     for choice in ("off", "on"):
         torch._dynamo.reset()
@@ -35,6 +40,40 @@ def test_layers_are_compiled_and_change_no_numbers(tmp_path, monkeypatch, backen
     assert made["off"].folder.name == made["on"].folder.name, "it is no part of the identity"
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, atol=1e-4, rtol=1e-3)
+
+
+LENGTHS = [(3, 17, 16), (5, 19, 21), (4, 38, 27), (7, 25, 22), (2, 61, 60), (6, 22, 39), (9, 24, 23)]  # B, Ls, Lt
+IN_PARTS = "RecurrentLayer"  # torch compiles no LSTM
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [pytest.param(*one, marks=[] if one[0] == "base" else pytest.mark.slow) for one in components().items()],
+)
+def test_seven_lengths_need_one_graph_of_the_model_and_one_of_the_loss(name, keys, monkeypatch):
+    """From 16 tokens on, where a CPU, as a GPU at any length, has one form of attention."""
+    compiled, made = torch.compile, []
+
+    def backend(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    def whole(function, dynamic, options=None):
+        return compiled(function, dynamic=dynamic, backend=backend, fullgraph=True)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", whole)
+    module = TransformerModule(resolve([Level("test", tiny_trials.TINY | {"model.N": 3} | keys)]), 300)
+    module.compile_model()
+    try:
+        for step, (B, Ls, Lt) in enumerate(LENGTHS):
+            module.trainer = SimpleNamespace(global_step=step, accumulate_grad_batches=1, world_size=1)
+            source, target = torch.randint(4, 300, (B, Ls)), torch.randint(4, 300, (B, Lt))
+            source[1, 9:] = target[1, 8:] = 0
+            module.training_step(Batch(source, target, target, B * Lt), 0).backward()
+        assert len(made) == 2
+    except Unsupported:
+        assert IN_PARTS in name
 
 
 def test_layers_are_compiled_on_a_gpu_unless_the_config_says_otherwise(monkeypatch):

@@ -1,10 +1,13 @@
-"""A training step never waits for the device: it reads no value of a tensor."""
+"""A training step never waits: it reads no value of a tensor, and asks no other process."""
 
+import os
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
+from forked import command
+from helpers import little_text
 from shipped_components import components
 from tiny_trials import TINY
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -34,3 +37,49 @@ def step(keys):
 @pytest.mark.parametrize("keys", components().values(), ids=components())
 def test_a_training_step_waits_for_nothing(keys):
     step(keys)
+
+
+COUNTING = """
+import os
+
+import lightning
+import torch
+
+from transformer_pl.model import kernels
+
+kernels.VECTOR = 0  # as on a GPU: no form of attention depends on what the scores are
+READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy")
+ASKS = ("all_reduce", "broadcast", "all_gather", "all_gather_object", "broadcast_object_list", "barrier")
+
+
+class Counting(lightning.Callback):
+    def on_train_start(self, trainer, module):
+        def noted(name, call):
+            def wrapper(*args, **words):
+                with open(os.environ["COUNTS"], "a") as file:
+                    file.write(f"{trainer.fit_loop.epoch_loop.batch_progress.current.ready} {name}\\n")
+                return call(*args, **words)
+            return wrapper
+
+        for owner, names in ((torch.Tensor, READS), (torch.distributed, ASKS)):
+            for name in names:
+                setattr(owner, name, noted(name, getattr(owner, name)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_processes_ask_each_other_nothing_between_log_lines(strategy, tmp_path, monkeypatch):
+    """Steps 5 and 10 of 12 have a log line and, as one is due at any time, a checkpoint; step 12 has a validation."""
+    (tmp_path / "counting.py").write_text(COUNTING)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    keys = TINY | {"optim.max_steps": 12, "trainer.val_every": 12, "trainer.log_every": 5, "decode.beam": 1}
+    keys |= {"trainer.checkpoint_minutes": 0, "data.path": little_text(tmp_path, 60, 8, 6)}
+    keys |= {"trainer.devices": 2, "trainer.accelerator": "cpu", "trainer.strategy": strategy}
+    keys |= {"trainer.callbacks": '["counting.Counting"]'}
+    words = [f"--runs={tmp_path / 'runs'}", *(f"--{key}={value}" for key, value in keys.items())]
+    counts = {"COUNTS": str(tmp_path / "counts"), "WANDB_MODE": "disabled"}
+    completed = command("train", *words, **counts)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    noted = [line.split() for line in (tmp_path / "counts").read_text().splitlines()]
+    assert {int(step) for step, _ in noted} == {5, 10, 12}, noted

@@ -14,11 +14,27 @@ NOT_GLIBC = (AttributeError, OSError, TypeError)
 
 
 def gpus() -> list[str]:
-    """The GPUs that torch can use, as CUDA_VISIBLE_DEVICES names them; none if torch is built for CPUs only."""
+    """The GPUs that torch can use, as CUDA_VISIBLE_DEVICES names them: NVIDIA's, or AMD's in a build for ROCm.
+
+    None if it is built for CPUs only. Apple's are not used.
+    """
+    count = len(_capabilities())
     with suppress(PackageNotFoundError):
-        if "+cpu" in version("torch"):
-            return []
-    return visible(_nvidia_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        built = version("torch")
+        count = 0 if "+cpu" in built else amd_gpus() if "+rocm" in built else count
+    return visible(count, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def amd_gpus(root: Path = Path("/")) -> int:
+    """How many GPUs AMD's driver shows; this was tried on none."""
+    return sum(file.read_text().strip() != "0" for file in root.glob("sys/class/kfd/kfd/topology/nodes/*/gpu_id"))
+
+
+def has_bfloat16() -> bool:
+    """Whether a GPU of this machine computes in bfloat16. NVIDIA's before compute capability 8, such as a T4, do not:
+    torch lets them emulate it, slower than float32."""
+    majors = _capabilities()
+    return not majors or any(not 0 < major < 8 for major in majors)
 
 
 def visible(count: int, names: str | None) -> list[str]:
@@ -58,14 +74,19 @@ def has_wide_amd_cores() -> bool:
     return False
 
 
-def _nvidia_gpus() -> int:
-    """How many GPUs NVIDIA's driver finds; 0 without a driver."""
-    count = ctypes.c_uint(0)
+def _capabilities() -> list[int]:
+    """Of each GPU that NVIDIA's driver finds, the first number of its compute capability; 0 if that is not known."""
+    majors: list[int] = []
     with suppress(OSError, AttributeError):
-        driver = ctypes.CDLL("libnvidia-ml.so.1")
+        driver, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint(0)
         if driver.nvmlInit_v2() == 0:
             driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    return count.value
+        for index in range(count.value):
+            gpu, major, minor = ctypes.c_void_p(), ctypes.c_int(0), ctypes.c_int(0)
+            driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
+            driver.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor))
+            majors.append(major.value)
+    return majors
 
 
 def keep_freed_memory() -> None:

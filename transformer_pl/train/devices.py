@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from transformer_pl.config import Trainer
 from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.machine import has_bfloat16
 from transformer_pl.runtime.terminal import counted
 
 # Variables by which Lightning, when it is imported and later, takes this process for one of several.
@@ -82,6 +83,9 @@ def accelerator(trainer: Trainer, gpus: int) -> str:
     ):
         if not gpus and getattr(trainer, key) == value:
             mistakes.append(f"trainer.{key} = {value}: needs a GPU, but torch finds none here; {remedy}")
+    if gpus and trainer.precision.startswith("bf16") and not has_bfloat16():
+        remedy = "but this machine has only older ones; choose 16-mixed or 32-true"
+        mistakes.append(f"trainer.precision = {trainer.precision}: needs a GPU of compute capability 8, {remedy}")
     if gpus and trainer.devices > gpus:
         remedy = "lower it, or choose trainer.accelerator=cpu"
         mistakes.append(f"trainer.devices = {trainer.devices}: must be at most {gpus}, the GPUs found here; {remedy}")
