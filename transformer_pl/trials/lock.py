@@ -2,7 +2,7 @@
 
 It is filelock's lock for network file systems, which needs no server and no equal clocks: the process that holds it
 gives heartbeats, and another one takes the trial over when it has seen none for DEAD_S. Where the process was killed on
-this very machine, nobody needs to wait for that. A trial's result follows from its identity: the lock only saves work.
+this machine, no process needs to wait for that. A trial's result follows from its identity: the lock only saves work.
 """
 
 import os
