@@ -1,4 +1,4 @@
-"""Check a component of one's own:  python -m transformer_pl.check my_ablation.Alibi [option=value] [model.h=4]
+"""Check a component:  python -m transformer_pl.check my_ablation.Alibi [option=value] [model.h=4]
 
 Builds small models around it and measures the properties that every component keeps. The sweep and train commands
 measure the same before they train anything.
@@ -63,8 +63,7 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m transformer_pl.check",
         usage="%(prog)s COMPONENT [KEY=VALUE ...] [options]",
-        description="Check a component of your own: whether it keeps the properties of its slot. Defaults are in\n"
-        "parentheses.",
+        description="Check causality, padding, caching and gradients of a component. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
     parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")

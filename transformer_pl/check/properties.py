@@ -168,7 +168,7 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
     """Decoding token by token, as beam search does, gives the logits of decoding all tokens at once, as in training.
 
     With the cache and without it, while hypotheses change places and a sentence ends. A component that cannot continue
-    from a cache says `incremental = False`; then the prefix is computed anew in every step.
+    from a cache says `incremental = False`; then each step computes the whole prefix.
     """
     model = subject.model.eval()
     target = subject.target.clamp(min=min(SPECIAL_TOKENS, subject.config.vocab_size - 1))
@@ -228,7 +228,7 @@ def evaluation_repeats(subject: Subject) -> str | None:
 
 
 def saved_weights_are_all(subject: Subject) -> str | None:
-    """A model that is built anew and loads the saved weights computes the same, also after a step of training.
+    """A new model that loads the saved weights computes the same, also after a step of training.
 
     Otherwise a resumed or translated trial is another model.
     """

@@ -22,7 +22,7 @@ from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
 
 ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
-CHECKS_REVISION = 4  # raised when a check becomes stricter: then every component is checked anew
+CHECKS_REVISION = 4  # raised when a check becomes stricter: then every component is checked again
 
 Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
 

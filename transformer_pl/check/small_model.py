@@ -45,7 +45,7 @@ def move_zeros(module: nn.Module) -> None:
 
 
 def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
-    """A model built anew, with the weights of this one and the same sentences."""
+    """A new model, with the weights of this one and the same sentences."""
     config = subject.config._replace(p_drop=p_drop)
     torch.manual_seed(seed)
     model = Transformer(config)

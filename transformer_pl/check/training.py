@@ -1,4 +1,4 @@
-"""Checks of an optimizer, a schedule and a loss of one's own: a few steps of a small model, in a child process."""
+"""Checks of an optimizer, a schedule and a loss of the user's: a few steps of a small model, in a child process."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What people are told of the keys: what is wrong with an unknown one, their JSON schema, the help of `train`."""
+"""What messages and help say of the keys: what is wrong with an unknown one, their JSON schema, the help of `train`."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -77,21 +77,23 @@ class Optim(Section):
     duration: Multiplier = Field(default=1.0, description="multiplies max_steps; the paper's big model: 3")
     match: Literal["steps", "flops"] = Field(
         default="steps",
-        description="what all rows have equal: steps, or training FLOPs (each row gets the steps that cost as much as "
+        description="what is equal in all rows: steps, or training FLOPs (each row gets the steps that cost as much as "
         "max_steps of the paper's base; duration is ignored)",
     )
-    optimizer: Component = _component("Adam", "the optimizer, torch's or one of that form (Section 5.3)", "torch.optim")
+    optimizer: Component = _component("Adam", "the optimizer, of torch.optim's interface (Section 5.3)", "torch.optim")
     schedule: Component = _component("optimizer.InverseSquareRoot", "the schedule (equation 3)")
     loss: Component = _component("loss.SmoothedCrossEntropy", "the training loss (Section 5.4)")
     warmup: Count = Field(default=4000, description="steps in which the learning rate rises (equation 3)")
     lr_scale: Positive = Field(default=1.0, description="multiplies the learning rate of the schedule")
     clip: Annotated[Positive | None, OrNone] = Field(
-        default=None, description="greatest norm of the gradient; a longer one is scaled to it; unset: no limit"
+        default=None, description="largest norm of the gradient, to which larger ones are scaled; unset: no limit"
     )
-    eps_ls: Rate = Field(default=0.1, description="label smoothing: what is spread over the vocabulary (Section 5.4)")
-    beta1: Rate = Field(default=0.9, description="decay of the mean of gradients, of an optimizer with betas (5.3)")
-    beta2: Rate = Field(default=0.98, description="decay of the mean of their squares, of one with betas (5.3)")
-    eps: Positive = Field(default=1e-9, description="epsilon, of an optimizer that has one (Section 5.3)")
+    eps_ls: Rate = Field(
+        default=0.1, description="label smoothing: probability spread over the vocabulary (Section 5.4)"
+    )
+    beta1: Rate = Field(default=0.9, description="decay of the mean of gradients, for optimizers with betas (5.3)")
+    beta2: Rate = Field(default=0.98, description="decay of the mean of squared gradients, likewise (5.3)")
+    eps: Positive = Field(default=1e-9, description="epsilon, for optimizers that have one (Section 5.3)")
 
 
 class Data(Section):
@@ -112,14 +114,18 @@ class Data(Section):
         default=None, pattern=REVISION, description="branch, tag or commit of the hub's dataset"
     )
     name: TextOrNone = Field(
-        default=None, pattern=PLAIN_NAME, description="what trials call the dataset; unset: the end of path, or of hub"
+        default=None,
+        pattern=PLAIN_NAME,
+        description="the dataset in names of trials and rows; unset: the last part of path, or of hub",
     )
     source: Text = Field(default="en", description="language to translate from, as the files or columns name it")
     target: Text = Field(default="de", description="language to translate to, as the files or columns name it")
     train: TextOrNone = Field(default=None, description="name of the training split; unset: what begins with train")
     val: TextOrNone = Field(default=None, description="name of the validation split; unset: as for train")
     test: TextOrNone = Field(default=None, description="name of the test split; unset: as for train")
-    train_pairs: CountOrNone = Field(default=None, description="use only so many first training pairs; unset: all")
+    train_pairs: CountOrNone = Field(
+        default=None, description="use only this many of the first training pairs; unset: all"
+    )
     max_words: CountOrNone = Field(default=None, description="most words in a sentence of training; unset: no limit")
     max_length_ratio: Annotated[Ratio | None, OrNone] = Field(
         default=None, description="most words of one sentence per word of the other, in training; unset: no limit"
@@ -169,8 +175,8 @@ class Trainer(Section):
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: a GPU where there is one")
-    devices: Processes = Field(default=1, description="processes per node, each with a device of its own")
-    num_nodes: Processes = Field(default=1, description="machines that train one trial together")
+    devices: Processes = Field(default=1, description="devices per node, with one process each")
+    num_nodes: Processes = Field(default=1, description="nodes that train one trial together")
     strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = Field(
         default="auto", description="how processes share the work; fsdp2 also splits the weights"
     )
@@ -194,8 +200,8 @@ class Trainer(Section):
     tokenised_bleu: bool = Field(
         default=False, description="also BLEU as in the paper: of Moses tokens, compounds split at their hyphens"
     )
-    callbacks: Plugins = Field(default=(), description="callbacks, Lightning's or of its form: import paths, options")
-    loggers: Plugins = Field(default=(), description="loggers beside metrics.jsonl and W&B, likewise")
+    callbacks: Plugins = Field(default=(), description="Lightning callbacks: import paths, with options")
+    loggers: Plugins = Field(default=(), description="Lightning loggers beside metrics.jsonl and W&B, likewise")
 
     @property
     def plugins(self) -> dict[str, tuple[Plugin, ...]]:

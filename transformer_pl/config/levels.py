@@ -126,7 +126,7 @@ def scale_names() -> list[str]:
 
 
 def scale_level(scale: str) -> Level:
-    """The keys of a scale, by its name or by the path of a YAML file of one's own."""
+    """The keys of a scale, by its name or by the path of a user's YAML file."""
     names = scale_names()
     if scale not in names and not scale.endswith((".yaml", ".yml")):
         raise InputError(

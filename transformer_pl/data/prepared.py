@@ -68,7 +68,7 @@ class Prepared:
             return Tokens.of(flat, np.fromfile(path, np.int32))
 
     def _reading(self, file: str) -> AbstractContextManager[Path]:
-        return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the dataset anew")
+        return reading(self.folder / file, f"remove {self.folder}, and the next training prepares the dataset again")
 
 
 def token_type(vocab_size: int) -> type:

@@ -103,7 +103,7 @@ def build_tokenizer(component: Component) -> Tokenizer:
 
 
 def tokenizer_settings(data: Data) -> dict[str, Any]:
-    """What tells a tokenizer from the paper's: path, options, the digests of its code and content. Of the paper's: {}.
+    """How a tokenizer differs from the paper's: path, options, the digests of its code and content. Of the paper's: {}.
 
     Raises an InputError for a class that is no tokenizer.
     """
@@ -131,7 +131,7 @@ def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
         if _code(data) != own["code"]:
             raise InputError(
                 f"data.tokenizer = {own['path']}: must be the code that the dataset was prepared with, but has changed "
-                "since; the trial keeps the old code in its folder, under sources: put it back, or train the trial anew"
+                "since; the trial keeps the old code in its folder, in sources: put it back, or train the trial again"
             )
     tokenizer = build_tokenizer(data.tokenizer)
     with component_code():

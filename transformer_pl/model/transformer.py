@@ -139,7 +139,7 @@ class Transformer(nn.Module):
         return [module for module in self.modules() if module is not self and hasattr(module, name)]
 
     def at_step(self, step: int, steps: int) -> None:
-        """Tell the components that have a method `at_step` which step of how many is trained, or was the last one."""
+        """Call `at_step` of the components that have it: which step of how many is trained, or was the last one."""
         for module in self.having("at_step"):
             module.at_step(step, steps)
 

@@ -53,7 +53,7 @@ def add_sweep_options(parser: CommandParser) -> None:
     add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
     seeds = "the seeds of each row (the file's, or 1)"
     group.add_argument("--seeds", type=partial(whole_numbers, at_least=0), metavar="1,2", help=seeds)
-    tuned = "tune these keys for each row separately, by the same small search"
+    tuned = "give each row its own best value of these keys, same search budget"
     group.add_argument("--retune", type=names, metavar="KEY,KEY", help=tuned)
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
@@ -71,7 +71,7 @@ def complete_sweep_options(options: argparse.Namespace) -> None:
 
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
-    """`runs/sweeps/<name>@<scale>`; --set, --retune and a scale of one's own make another table: they add a hash."""
+    """`runs/sweeps/<name>@<scale>`; --set, --retune and a user's scale make another table: they add a hash."""
     name, own = as_folder(f"{sweep.name}@{Path(sweep.scale).stem}"), sweep.scale not in scale_names()
     differs = other_table(options) + (json.dumps(scale_level(sweep.scale).values, default=str) if own else "")
     if differs:

@@ -28,7 +28,7 @@ from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import code_digests, identify
 from transformer_pl.trials.why_new import why_new
 
-SHORT = 100  # steps: a trial with fewer is mostly start and evaluation, and does not tell the time of others
+SHORT = 100  # steps: a trial with fewer is mostly start and evaluation: its time says little of others
 
 
 class PlannedTrial(NamedTuple):

@@ -16,7 +16,7 @@ class Left(NamedTuple):
 
 
 class TrialQueue(Protocol):
-    """Decides what is trained next, and is told how each trial ended."""
+    """Decides what is trained next, and learns how each trial ended."""
 
     estimates: dict[int, CostEstimate]  # by row
 

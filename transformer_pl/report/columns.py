@@ -48,7 +48,7 @@ def table_of(
 
 
 def _leaks_note(planned: Sequence[PlannedTrial]) -> str:
-    """What the prepared datasets tell of evaluation pairs that make a score look too good, in a sentence for each."""
+    """Evaluation pairs that make a score look too good, by the prepared datasets, in a sentence for each."""
     found: dict[str, None] = {}
     for prepared in dict.fromkeys(one.prepared for one in planned):
         with suppress(InputError):  # it is not here

@@ -1,4 +1,4 @@
-"""Moderated variances: the rows of a table tell of each other's spread from seed to seed.
+"""Moderated variances: the rows of a table inform each other's spread from seed to seed.
 
 With S seeds the variance s^2 of a row has d = S - 1 degrees of freedom, which is little. Smyth 2004 ("Linear models
 and empirical Bayes methods for assessing differential expression", limma) takes the true variances of all rows as drawn
@@ -11,7 +11,7 @@ some things are more cautious here. The rows' spreads are taken to differ as muc
 the upper 60 % bound of the variance of log s^2, not from its estimate, and is at most the sum of all d. No row gets a
 smaller variance than its own. A difference follows the Behrens-Fisher distribution, in which the variances of the two
 rows are uncertain each on its own, in place of a t law with the degrees of freedom of Satterthwaite. And a row whose
-variance is far from those of the others is set apart (see `set_apart`): it keeps its own, and tells nothing of them.
+variance is far from those of the others is set apart (see `set_apart`): it keeps its own, and does not inform them.
 """
 
 import math
@@ -23,9 +23,9 @@ import numpy as np
 from scipy import optimize, special, stats
 
 CAUTION = 0.6  # the confidence of the bound on how much the rows' variances differ
-FEWEST_ROWS = 5  # with several seeds: fewer tell too little of how much rows differ
+FEWEST_ROWS = 5  # with several seeds: fewer say too little of how much rows differ
 MIDDLE = (0.2, 0.5, 0.8)  # the quantiles of the rows' variances that outliers do not move
-LEAST_FREEDOM, MOST_FREEDOM = 0.2, 20.0  # of the law that outliers are told by
+LEAST_FREEDOM, MOST_FREEDOM = 0.2, 20.0  # of the law that outliers are found by
 APART = 0.05  # the level of that test
 NODES = 32  # of the quadrature over an uncertain variance; its error is below 1e-3 of a p-value
 
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What the rows of a table tell of each other's variance: s0^2 with d0 degrees of freedom."""
+    """The prior of the rows' variances: s0^2 with d0 degrees of freedom."""
 
     variance: float
     freedom: float

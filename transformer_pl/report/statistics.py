@@ -77,7 +77,7 @@ class Estimate(NamedTuple):
     """A score, or a difference of two scores, with its uncertainty."""
 
     value: float
-    parts: tuple[Part, ...]  # the variance by the seeds of each row; none with one seed, which tells nothing of others
+    parts: tuple[Part, ...]  # the variance by the seeds of each row; none with one seed, which says nothing of others
     variance_by_sentences: float
     degrees_of_freedom: float | None = None  # of t; None: the variances are moderated, and the law is not that of t
     level: float = LEVEL  # of its interval
@@ -116,7 +116,7 @@ class Estimate(NamedTuple):
 
     @property
     def found(self) -> float:
-        """The true value that is told from zero in 80 % of cases: as far above the interval's half width as 80 % of
+        """The true value that is found in 80 % of cases: as far above the interval's half width as 80 % of
         the errors reach."""
         return self.half_width(self.level) + self.half_width(2 * POWER - 1)
 
@@ -172,7 +172,7 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
 
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
-    """What the rows of a table with several seeds tell of each other's variance from seed to seed."""
+    """The prior for the variance from seed to seed, by the rows with several seeds."""
     return moderation.fit_prior([_own(row) for row in rows if len(row.scores) > 1])
 
 
@@ -323,7 +323,7 @@ def found_by_plan(spread: float, seeds: int, rows: int) -> float:
     """The true difference from base that a table finds in 80 % of cases, before it is trained.
 
     spread: the standard deviation of all rows from seed to seed. rows: that are tested. Seeds alone vary; where there
-    are enough rows, they tell of each other's spread.
+    are enough rows, they inform each other's spread.
     """
     freedom = (rows + 1) * (seeds - 1) if rows + 1 >= moderation.FEWEST_ROWS else 2 * (seeds - 1)
     own = Part(spread**2 / seeds, freedom)

@@ -55,7 +55,7 @@ class CommandParser(argparse.ArgumentParser):
 def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     """Run a command on this process's arguments, and end the process with its exit code.
 
-    0: done. 1: a trial failed, or nobody reads the output any more. 2: the input is invalid, nothing was started.
+    0: done. 1: a trial failed, or the output was closed. 2: the input is invalid, nothing was started.
     128 + signal number: stopped by a signal.
     """
     for number, name in enumerate(("stdout", "stderr"), start=1):
@@ -80,7 +80,7 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
         try:
             stream.writelines(lines)
             stream.flush()
-        except OSError:  # nobody reads it any more
+        except OSError:  # the output was closed
             code = code or 1
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # as Python flushes it again
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Code that nobody has tried yet runs in a child process: it may hang, crash or exit without harm to the command."""
+"""Untried code runs in a child process: it may hang, crash or exit without harm to the command."""
 
 import faulthandler
 import os

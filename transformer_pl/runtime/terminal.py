@@ -74,7 +74,7 @@ class LogStream(io.TextIOBase):
     def write(self, text: str) -> int:
         with suppress(OSError):  # a full disk
             self._log.write(text.encode("utf-8", "replace"))
-        with suppress(OSError):  # an output that nobody reads any more
+        with suppress(OSError):  # an output that was closed
             self._stream.write(text)
         return len(text)
 

@@ -1,6 +1,6 @@
-"""The queue of a search: it draws trials, gives them to `Launch`, and tells the study how they end.
+"""The queue of a search: it draws trials, gives them to `Launch`, and reports to the study how they end.
 
-Several processes may share a study. Optuna is told that a diverged trial is complete, with infinity as the worst value
+Several processes may share a study. For Optuna a diverged trial is complete, with infinity as the worst value
 of every goal: its samplers learn from that, while most of them leave out failed and pruned trials.
 """
 
@@ -41,7 +41,7 @@ class DrawnTrial:
 
     trial: Trial
     planned: PlannedTrial
-    reported: int = 0  # validations that Optuna was told of
+    reported: int = 0  # validations that Optuna knows
     metrics_bytes: int = 0  # size of metrics.jsonl when it was last read
 
 
@@ -85,7 +85,7 @@ class SearchQueue(TrialQueue):
         if waiting := len(self.held) + len(self._trials_of_others()):
             self._waited_at = self._clock()
             return f"waiting for {counted(waiting, 'trial')} of other processes"
-        # A process that finds a trial dead tells the study first, and enqueues it again a moment later.
+        # A process that finds a trial dead reports it first, and enqueues it again a moment later.
         may_be_put_back = self._clock() < self._waited_at + RETRY_DRAW_S
         return "drawing trials that were put back" if may_be_put_back or self._has_more() else None
 
@@ -174,7 +174,7 @@ class SearchQueue(TrialQueue):
         return bool(self._trials(TrialState.WAITING)) or len(counted_trials(self.study)) < self.search.run_cap
 
     def _needs_training(self, draw: DrawnTrial) -> bool:
-        """Whether it is to be trained; if not, the study is told the outcome that is known."""
+        """Whether it is to be trained; if not, the study gets the outcome that is known."""
         trial, folder = draw.planned.trial, draw.planned.trial.folder.name
         if any(one.user_attrs.get(studies.FOLDER) == folder for one in self._trials(TrialState.PRUNED)):
             self._tell(draw.trial, state=TrialState.PRUNED)
@@ -186,7 +186,7 @@ class SearchQueue(TrialQueue):
         return False
 
     def _tell(self, trial: Trial | FrozenTrial, values: Any = None, state: Any = None, **attributes: Any) -> bool:
-        """Tell the study how a trial has ended. False: another process has told it already."""
+        """Report how a trial has ended. False: another process has done so."""
         try:
             for name, value in attributes.items():
                 trial.set_user_attr(name, value)
@@ -220,7 +220,7 @@ class SearchQueue(TrialQueue):
     def _retry_orphans(self) -> None:
         """Enqueue the trials of other processes that died once more.
 
-        In a database Optuna's heartbeats tell, beside the table the locks of the trials' folders.
+        In a database Optuna's heartbeats say so, beside the table the locks of the trials' folders.
         """
         if not self._is_journal:
             fail_stale_trials(self.study)

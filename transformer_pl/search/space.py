@@ -228,7 +228,7 @@ def _choices_or_ends(distribution: Distribution) -> tuple[Any, ...]:
 
 
 def _mistakes_of_base(search: Search) -> list[str]:
-    """Check what needs the base's config: it is trial 0, and tells which metrics there are."""
+    """Check what needs the base's config: it is trial 0, and shows which metrics there are."""
     task = task_of(search.base.data)
     samples = [task.sample_metric] if search.base.trainer.val_sample else []
     known = [*LOSSES, *task.metrics, *samples, *OF_MODEL]

@@ -196,7 +196,7 @@ def state_of(trial: FrozenTrial) -> str:
     """Return the state of a trial.
 
     waiting: enqueued, as base or to be trained again; running; done; pruned; failed: the next command tries it again;
-    diverged: Optuna is told infinity as the worst value of every goal; infeasible: Optuna is told that it is pruned and
+    diverged: for Optuna infinity, the worst value of every goal; infeasible: for Optuna it is pruned and
     breaks a constraint.
     """
     for state in (INFEASIBLE, DIVERGED):

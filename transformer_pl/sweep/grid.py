@@ -150,6 +150,6 @@ def difference_found(plan: Plan) -> str:
     if spread is None or (measure.name != "bleu" and not scores):
         return ""
     return (
-        f"with {counted(seeds, 'seed')} a difference of {found_by_plan(spread, seeds, rows):.2g} {measure.title} from "
-        f"base is found in 80 % of cases, if seeds spread by {spread:.2g}, {source}"
+        f"{counted(seeds, 'seed')} a row find a difference of {found_by_plan(spread, seeds, rows):.2g} {measure.title} "
+        f"from base in 80 % of cases, if seeds differ by {spread:.2g}, {source}"
     )

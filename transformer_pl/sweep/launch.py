@@ -15,7 +15,7 @@ from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all
 from transformer_pl.sweep.progress import ProgressView
 from transformer_pl.trials.metrics import main_score
 
-KILLED = " (SIGKILL, mostly as memory runs out: lower --parallel, or increase trainer.accumulate)"
+KILLED = " (SIGKILL, mostly out of memory: lower --parallel, or increase trainer.accumulate)"
 POLL_S = 0.2  # between two looks at the running trials
 
 

@@ -1,6 +1,6 @@
 """Submits a sweep to SLURM: a job array, each task of which runs the same sweep command as a worker.
 
-A worker trains what nobody else trains, on all that its task has, and ends when nothing is left. Before its time limit,
+A worker trains what no other trains, on all that its task has, and ends when nothing is left. Before its time limit,
 and when it is preempted, it saves and is requeued. The workers share the sweep as any commands on one runs folder do.
 """
 
@@ -18,7 +18,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_yaml, write_atomically
 from transformer_pl.runtime.terminal import counted, say
 
-SAVE_S = 120  # before its time limit a worker is told to save and end
+SAVE_S = 120  # before its time limit a worker must save and end
 MOST_TASKS = 1000  # what clusters usually allow of an array
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
 SCRIPT = """\

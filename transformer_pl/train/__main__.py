@@ -87,7 +87,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     row = "a row of a sweep: `base`, or what differs from it; wins over --key=value"
     parser.add_argument("--variant", metavar="KEY=VALUE ...", help=row)
     add_runs_option(parser)
-    parser.add_argument("--rerun", action="store_true", help="train a trial anew that has finished or diverged")
+    parser.add_argument("--rerun", action="store_true", help="train a finished or diverged trial again")
     options, rest = parser.parse_known_args(argv)
     levels = [scale_level(options.scale), _read_keys(rest)]
     if options.variant is not None:
@@ -112,7 +112,7 @@ def _report_ended(run: TrialRun) -> int:
         print(f"{run.trial.folder}: finished already")
         print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
     else:
-        print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it anew")
+        print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it again")
     if os.environ.get("WANDB_SWEEP_ID"):
         wandb = WandbRun(**run.labels())
         if result:

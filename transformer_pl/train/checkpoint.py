@@ -1,7 +1,7 @@
 """Checkpoints: what a trial needs to continue exactly where it was interrupted.
 
-Lightning's ModelCheckpoint does not do for that. By minutes it saves between the parts of an accumulated batch, whose
-gradients no checkpoint holds, and before a validation that is due at the same step, which a resumed training skips.
+Lightning's ModelCheckpoint does not do for that. By minutes it saves between micro-batches, whose gradients no
+checkpoint holds, and before a validation that is due at the same step, which a resumed training skips.
 """
 
 import math
@@ -50,7 +50,7 @@ class Checkpoints(L.Callback):
         """check: called before anything is written; raises an error where another process has taken the trial over."""
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
         self.earlier_s = 0.0  # seconds that earlier processes trained
-        self.accumulate = 1  # parts of a batch, from the trainer
+        self.accumulate = 1  # micro-batches of a batch, from the trainer
         self._own: list[tuple[torch.Tensor, torch.Tensor]] = []  # what holds averaged values now, and its own values
         self.ended = False  # whether the checkpoint is of the last step: a callback has stopped the training early
         self._signal: int | None = None  # the signal that asked to stop
@@ -194,7 +194,7 @@ class Checkpoints(L.Callback):
         if state["accumulate"] != self.accumulate:  # Lightning counts parts of batches
             raise InputError(
                 f"trainer.accumulate = {self.accumulate}: must be {state['accumulate']}, with which this trial began, "
-                f"as its checkpoints count parts of batches; set that, or remove {self.folder} to begin again"
+                f"as its checkpoints count micro-batches; set that, or remove {self.folder} to begin again"
             )
         self.earlier_s, self._random_states, self.ended = state["seconds"], state["random"], state["ended"]
 

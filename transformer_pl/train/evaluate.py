@@ -62,13 +62,13 @@ def translate(
     decode: Decode,
     tokens: int,
     n_best: int = 1,
-    told: Callable[[int], object] = lambda done: None,
+    on_progress: Callable[[int], object] = lambda done: None,
 ) -> list[list[Hypothesis]]:
     """Return the n_best translations of every sentence (Section 6.1).
 
     A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
     nearly as much as the first ones. But its hypotheses have at most POSITIONS tokens in all, if none ends early.
-    told: is called with the number of finished sentences.
+    on_progress: is called with the number of finished sentences.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     longest = source.lengths + decode.extra
@@ -81,7 +81,7 @@ def translate(
             outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha, n_best=n_best)
         for index, hypotheses in zip(indexes, outputs, strict=True):
             translations[index] = hypotheses
-        told(sum(map(bool, translations)))
+        on_progress(sum(map(bool, translations)))
     return translations
 
 
@@ -105,7 +105,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
             raise InputError(
                 f"{named(slot, import_component(getattr(model, slot).path))}: must be the code that "
                 f"{trial.folder.name} was trained with, but has changed since; {trial.sources} keeps the old code: "
-                "put it back, or train the trial anew"
+                "put it back, or train the trial again"
             )
     return _load_model(config, prepared, trial)
 
@@ -148,7 +148,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
     with diverged_if_not_finite(config.steps):
         translations = best_translations(
             *(model, every, prepared.tokenizer, config.decode, tokens),
-            told=lambda done: trial.set_status("running", translated=f"{done}/{len(every)}"),
+            on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(every)}"),
         )
     params = sum(p.numel() for p in model.parameters())
     first = len(splits[0].source)

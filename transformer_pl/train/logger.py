@@ -20,7 +20,7 @@ PRINT_EVERY_S = 5.0
 
 
 class TrialLogger(Logger):
-    """Appends to metrics.jsonl and tells W&B. Prints every validation, and every few seconds a line of training.
+    """Appends to metrics.jsonl and informs W&B. Prints every validation, and every few seconds a line of training.
 
     Steps are optimiser steps. Only rank 0 logs.
     """

@@ -165,7 +165,7 @@ class TransformerModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
-        if self._compiled:  # other lengths, no gradients, caches: each would be compiled anew
+        if self._compiled:  # other lengths, no gradients, caches: each would be compiled again
             torch.compiler.set_stance("force_eager")
 
     @component_code()

@@ -79,7 +79,7 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
         raise
     except Diverged as error:
         trial.set_status("diverged", step=error.step)
-        print(f"{trial.folder}: {error}; --rerun trains it anew")
+        print(f"{trial.folder}: {error}; --rerun trains it again")
         return 1
     except Lost as lost:  # another process records how the trial ends
         print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)

@@ -46,7 +46,7 @@ class MasterWeights(Precision):
                 tensors[name] = master
                 if isinstance(master, nn.Parameter):
                     continue
-                if now is not copy:  # a buffer that was assigned anew
+                if now is not copy:  # a buffer that was assigned again
                     tensors[name] = now if now is None else now.detach().to(master.dtype)
                 elif copy is not master and copy._version:  # one that was changed in place
                     master.copy_(copy.detach())

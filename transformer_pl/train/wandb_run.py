@@ -1,4 +1,4 @@
-"""The W&B run of a trial: what the trial tells it, and the process that has it. Only this file imports wandb.
+"""The W&B run of a trial: what it receives, and the process that has it. Only this file imports wandb.
 
 W&B's calls may block for minutes, or raise, when the network or the service fails. In a process of their own they
 cannot delay or end a trial, which only writes messages to a pipe, as lines of JSON. The process imports no Lightning,

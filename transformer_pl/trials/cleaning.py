@@ -80,7 +80,7 @@ def clean(runs: Path, console: Console) -> int:
 def find_removable(runs: Path) -> dict[Path, str]:
     """The trials without a result that no process holds, and the datasets that no other trial names, with the reasons.
 
-    A diverged trial has come to its end: it stays. So does a folder with anything in it that this project has not made;
+    A diverged trial is finished: it stays. So does a folder with anything in it that this project has not made;
     and links stay, with what lies behind them.
     """
     found = {}

@@ -88,7 +88,7 @@ class Trial:
         return status
 
     def state(self) -> str:
-        """The state that `status` tells."""
+        """The state in `status`."""
         return self.status()["state"]
 
     def set_status(self, state: str, **details: Any) -> None:
@@ -103,9 +103,9 @@ class Trial:
         return read_json(self.folder / "env.json")
 
     def machine(self) -> dict[str, Any]:
-        """What the last bits of its numbers depend on beside its identity; None where it is not known.
+        """What rounding depends on beside its identity; None where it is not known.
 
-        On a GPU the threads are of no matter.
+        On a GPU the threads do not matter.
         """
         written, config = self.environment(), (self.result() or {}).get("config", {})
         gpus = " and ".join(sorted(set(written.get("gpus", ()))))
@@ -227,7 +227,7 @@ class Trial:
         return read_metrics(self.folder / "metrics.jsonl")
 
     def _reading(self, name: str) -> AbstractContextManager[Path]:
-        return reading(self.folder / name, f"to have it again, remove {self.folder} and train the trial anew")
+        return reading(self.folder / name, f"to have it again, remove {self.folder} and train the trial again")
 
     # The end of a trial
 
@@ -242,7 +242,7 @@ class Trial:
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove what training and evaluation have written, to train the trial anew. Its logs and other files stay."""
+        """Remove what training and evaluation have written, to train the trial again. Its logs and other files stay."""
         for pattern in WRITTEN:
             for path in self.folder.glob(pattern):
                 path.unlink()
