@@ -168,6 +168,18 @@ def test_a_variant_that_names_a_component_drops_the_file_s_options_of_it(sweep_f
     assert [config.model.position.options for config in sweep.configs] == [{"most": 99}, {}, {"most": 98}]
 
 
+def test_an_option_at_its_default_makes_no_other_row(sweep_file):
+    local = "model.attention=ablations.local_attention.LocalAttention"
+    file = {"variant": {"values": ["base", local, f"{local} model.attention.window=8"]}}
+    assert [config.model.attention.options for config in read_sweep(sweep_file(file)).configs] == [
+        {},
+        {},
+        {"window": 8},
+    ]
+    file["variant"]["values"][2] = f"{local} model.attention.window=16"
+    assert len(mistakes(sweep_file(file))) == 1
+
+
 def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
     path = sweep_file({"scale": {"values": ["demo", "multi30k"]}, "seed": {"values": [1, 2]}, "model.h": {"value": 4}})
     mine = tmp_path / "mine.yaml"

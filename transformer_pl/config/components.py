@@ -108,10 +108,28 @@ def _options(
     return options
 
 
-def default_options(component: Component) -> dict[str, Any]:
-    """The defaults of the options of a component of the model that is not the paper's, by name."""
-    accepted = _accepted(import_component(component.path), BEFORE_OPTIONS["model"])
+def default_options(component: Component, before: int = BEFORE_OPTIONS["model"]) -> dict[str, Any]:
+    """The defaults of the options of a component that is not the paper's, by name."""
+    accepted = _accepted(import_component(component.path), before)
     return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
+
+
+def without_defaults(config: Config) -> Config:
+    """The config without the options that have their defaults: which make no other trial. All are checked before."""
+    for key, component in replaced(config).items():
+        if component.options:
+            section, _, slot = key.partition(".")
+            before = BEFORE_OPTIONS[section]
+            defaults = default_options(component, before)
+            typed = _options(component, import_component(component.path), before)
+            # True equals 1, so the types count
+            default = {n for n, value in typed.items() if n in defaults and repr(value) == repr(defaults[n])}
+            options = {name: value for name, value in component.options.items() if name not in default}
+            changed = getattr(config, section).model_copy(
+                update={slot: component.model_copy(update={"options": options})}
+            )
+            config = config.model_copy(update={section: changed})
+    return config
 
 
 def _typed(value: object, declared: Any) -> object:

@@ -13,7 +13,7 @@ from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import broken_name_rule, read_yaml
 from transformer_pl.trials.identity import describe_difference, row_identity, same_row
-from transformer_pl.trials.trial_config import match_flops, mistakes_of_parts
+from transformer_pl.trials.trial_config import as_trained, mistakes_of_parts
 
 # W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").
 TOP_LEVEL = (
@@ -180,11 +180,11 @@ class _RowReader:
             self.errors += self._mixed(rows)
         if base and not self.errors:
             # With optim.match=flops, with as many steps as the budget pays for; matched once for all seeds of a row.
-            trained = collect_errors(lambda index: match_flops(rows[index].configs[0]), range(len(rows)))
+            trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))
             for index, config in trained.items():
                 configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
                 rows[index] = rows[index]._replace(configs=configs)
-            base = match_flops(base)
+            base = as_trained(base)
         self.errors += self._equal(rows, written)
         if self.errors or not base:
             raise InputError(*self.errors)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from transformer_pl.config import Config, Model, sizes
-from transformer_pl.config.components import check_components
+from transformer_pl.config.components import check_components, without_defaults
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.tokenizer import tokenizer_settings
 from transformer_pl.runtime.errors import InputError
@@ -19,7 +19,7 @@ def trial_config(levels: Iterable[Level]) -> Config:
     config = resolve(levels)
     if mistakes := mistakes_of_parts(config):
         raise InputError(*mistakes)
-    return match_flops(config)
+    return as_trained(config)
 
 
 def mistakes_of_parts(config: Config) -> list[str]:
@@ -31,6 +31,14 @@ def mistakes_of_parts(config: Config) -> list[str]:
         except InputError as error:
             mistakes += [message for message in error.messages if message not in mistakes]
     return mistakes
+
+
+def as_trained(config: Config) -> Config:
+    """A config without mistakes as it is trained: its steps matched to the budget.
+
+    Options of components that have their defaults are left out, as they make no other trial.
+    """
+    return match_flops(without_defaults(config))
 
 
 def match_flops(config: Config) -> Config:
