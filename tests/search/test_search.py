@@ -98,7 +98,7 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])  # 32 s
 def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(tmp_path, devices):
     """With a learning rate close to 0 it is worse than base, which is never pruned."""
-    runs, rates = tmp_path / "runs", {"optim.lr_scale": {"values": [0.35, 1e-9, 2e-9, 3e-9]}}
+    runs, rates = tmp_path / "runs", {"optim.lr_scale": {"values": [0.7, 1e-9, 2e-9, 3e-9]}}
     steps = {"optim.max_steps": 100, "trainer.val_every": 10, "trainer.accelerator": "cpu", "trainer.devices": devices}
     words = [search_file(tmp_path, run_cap=2, space=rates, fixed=steps | SMALLER), "--runs", runs, "--parallel", 1]
     options = "--sampler", "random", "seed=1", "--pruner", "median", "n_startup_trials=1"  # draws 1e-9

@@ -44,7 +44,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def planned(tmp_path):
     """15 trials of five rows, each of 1,500 steps."""
-    return plan_trials(read_sweep(TABLE), tmp_path / "runs")
+    return plan_trials(read_sweep(TABLE, sets={"optim.max_steps": "1500"}), tmp_path / "runs")
 
 
 def estimates(planned, flops=lambda row: 1e12):
