@@ -79,10 +79,8 @@ def divide_machine(
     each = max((trainer.devices for trainer in trainers), default=1)
     there = counted(len(gpu_ids), "GPU") if gpu_ids else counted(len(all_cores), "CPU core")
     if trainers and devices and not each <= devices <= len(gpu_ids or all_cores):
-        raise InputError(
-            f"--devices {devices}: must be at least what one trial needs, trainer.devices = {each}, and at most what "
-            f"this machine has, {there}; change one of them"
-        )
+        rule = f"must be from what one trial needs, trainer.devices = {each}, to what this machine has, {there}"
+        raise InputError(f"--devices {devices}: {rule}; change one of them")
     gpu_ids, cores = gpu_ids[:devices], all_cores[: None if gpu_ids else devices]
     count = min(parallel or max(1, len(gpu_ids or cores) // each), max(1, trial_count))
 
