@@ -133,7 +133,7 @@ def scale_level(scale: str) -> Level:
     path = SCALES / f"{scale}.yaml" if scale in names else Path(scale)
     values = {str(key): value for key, value in read_yaml(path).items()}
     if "seed" in values:
-        raise InputError(f"scale {scale}: seed = {shown(values['seed'])}: must not be in a scale; give it by --seeds")
+        raise InputError(f"scale {scale}: seed = {shown(values['seed'])}: is not the scale's; give --seed or --seeds")
     return Level(f"scale {scale}", values)
 
 

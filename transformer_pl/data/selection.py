@@ -73,9 +73,7 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
         if name == "train" and data.train_pairs and read < data.train_pairs:
             raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
         if not counts["pairs"]:
-            rule = (
-                f"{name} must hold a pair with text on both sides that data.max_words and data.max_length_ratio allow"
-            )
+            rule = f"{name} must hold a pair with text that data.max_words and data.max_length_ratio allow"
             raise InputError(f"{corpus.description}: {rule}, but none of its {read} is one; change them")
     for name, pairs in unseen.items():
         every[name]["seen"] = every[name]["pairs"] - pairs.total()
