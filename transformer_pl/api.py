@@ -1,8 +1,4 @@
-"""The commands as functions:  from transformer_pl.api import load_trial, results, train, sweep
-
-API.md describes them. They lie in a module of their own: `transformer_pl.train` and `transformer_pl.sweep` are the
-packages of the commands, and would take the place of functions with these names in `transformer_pl`.
-"""
+"""The commands as functions (see API.md):  from transformer_pl.api import load_trial, results, train, sweep"""
 
 import os
 import subprocess
@@ -175,8 +171,8 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
 def _run(module: str, words: Sequence[str]) -> int:
     """Run a command in a process of its own, print what it prints, and return its exit code: 0 or 1.
 
-    So a training changes nothing here: no threads, no signal handlers, no memory of a GPU. Raises an InputError with
-    the messages of the command, and a RuntimeError where a signal stopped it. An interruption here stops it.
+    Raises an InputError with the command's messages, and a RuntimeError where a signal stopped it. An interruption here
+    stops it.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
     messages = []

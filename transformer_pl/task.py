@@ -146,9 +146,6 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
     except (AttributeError, TypeError, ValueError):
         is_right = False
     if not is_right:
-        raise InputError(
-            f"data.task = {config.data.task}: score must return Scores: finite metrics with {measure.name} among them, "
-            f"and {measure.numbers} whole numbers from 0 for each of {len(references)} lines, but returns "
-            f"{shown(repr(scores))}; fix score"
-        )
+        form = f"finite metrics with {measure.name}, and {measure.numbers} whole numbers from 0 for each line"
+        raise InputError(f"data.task = {config.data.task}: score must return {form}, not {shown(repr(scores))}; fix it")
     return Scores(metrics, statistics, str(scores.signature))

@@ -1,7 +1,6 @@
 """Translate with a trained trial:  python -m transformer_pl.translate TRIAL [FILE] [--beam 4]
 
-TRIAL is a trial's folder, its id, or a part of its name that no other trial has. Sentences come from a file, a pipe or
-the keyboard, one per line; each output line is the translation of an input line.
+Sentences come from a file, a pipe or the keyboard, one per line; each output line is the translation of an input line.
 """
 
 import io

@@ -91,8 +91,8 @@ OF_PLAIN = (  # (module, a part of its text, another)
     ("stranger", "import rate", "import other as rate, rate as unused"),
     ("constants", "UNIT = 1", "UNIT = 2"),
     ("constants", "UNIT * x", "UNIT + x"),
-    ("kernels.tools", "def fast(x):\n    return x", "def fast(x):\n    return -x"),
-    ("kernels.tables", "[5]", "[4]"),
+    ("kernels.tools", "x + 0", "x + 1"),  # of a module that is imported whole
+    ("kernels.tables", "[6]", "[7]"),
     ("kernels.late", "7", "8"),
     ("kernels.__init__", "", "print('runs when it is imported')\n"),
     ("stranger", "SCALE = 2", "SCALE = 2\nprint(LIMIT)"),
@@ -103,8 +103,6 @@ OF_OTHERS = (
     ("stranger", "import rate, other", "import rate, other, UNIT"),
     ("stranger", "import math\n", "import math\nimport json\nprint_json = json.dumps\n"),
     ("constants", "def other(x):\n    return x", "def other(x):\n    return 2 * x"),
-    ("kernels.tools", "x + 0", "x + 1"),
-    ("kernels.tables", "[6]", "[7]"),
     ("kernels.__init__", "", "VERSION = 1\n"),
     ("stranger", "SCALE = 2", "SCALE = 2\nif __name__ == '__main__':\n    print(1)"),
 )

@@ -127,7 +127,7 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
     dead, queue = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
     base = dead.next(set())
     base.trial.folder.mkdir(parents=True)
-    with base.trial.lock():
+    with base.trial.lock.hold():
         for _ in range(3):
             assert queue.next(set()) is None and queue.waits() is not None
             clock.now += UNLOCKED_S + 1
@@ -176,7 +176,7 @@ def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_pat
     other.runs = queue.runs
     base = other.next(set())
     base.trial.make()
-    with base.trial.lock():
+    with base.trial.lock.hold():
         second = queue.next(set())
         assert second.trial.folder != base.trial.folder
         assert [draw.planned.trial.folder for draw in queue.held] == [base.trial.folder]

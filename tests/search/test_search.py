@@ -80,7 +80,7 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
         folders = {path.name for path in (runs / "trials").iterdir()}
         os.kill(process.pid, signum)
         assert process.wait(20) in (143, -9)
-        wait_for(lambda: not any(trial.locked() for trial in map(Trial, (runs / "trials").iterdir())), 15)
+        wait_for(lambda: not any(trial.lock.is_held() for trial in map(Trial, (runs / "trials").iterdir())), 15)
     finished = command(*words)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert json.loads((study_folder(tmp_path) / "plan.json").read_text())["trials"]

@@ -102,7 +102,7 @@ def test_a_worker_ends_when_nothing_is_left_that_nobody_trains(undisturbed, tmp_
     grid, expected = undisturbed
     runs = tmp_path / "runs"
     with sweeping(grid, runs) as sweep:  # trains both trials at once
-        wait_for(lambda: len([trial for trial in trials(runs) if trial.locked()]) == 2 if runs.exists() else False)
+        wait_for(lambda: runs.exists() and sum(trial.lock.is_held() for trial in trials(runs)) == 2)
         worker = command("sweep", grid, "--runs", runs, "--worker")
         assert worker.returncode == 0 and sweep.poll() is None, worker.stdout
         assert not list(runs.glob("sweeps/*/results.csv"))

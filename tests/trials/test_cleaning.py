@@ -121,7 +121,7 @@ def test_a_trial_that_a_process_holds_stays_with_its_text(runs):
     trial = make_trial(runs, 8, "stopped", make_text(runs, 500))
     for name in (".weights.safetensors", ".metrics.jsonl.123"):  # of a process that was killed
         (trial.folder / name).write_text("half")
-    with Trial(stopped).lock(), trial.lock():
+    with Trial(stopped).lock.hold(), trial.lock.hold():
         assert names(find_removable(runs)) == ["failed-s1", "pruned-s1", "text"]
         (trial.folder / "env.json").unlink()  # it has only just begun: any text may be its own
         assert names(find_removable(runs)) == ["failed-s1", "pruned-s1"]

@@ -86,14 +86,14 @@ def test_a_trial_that_no_process_trains_is_done_if_it_has_a_result(tmp_path):
 
 def test_a_trial_is_one_process_s_at_a_time(tmp_path):
     trial = Trial(tmp_path / "trial")
-    assert not trial.locked()
-    with trial.lock():
-        assert trial.locked() and Trial(trial.folder).locked()
-        with pytest.raises(InputError), Trial(trial.folder).lock():
+    assert not trial.lock.is_held()
+    with trial.lock.hold():
+        assert trial.lock.is_held() and Trial(trial.folder).lock.is_held()
+        with pytest.raises(InputError), Trial(trial.folder).lock.hold():
             pass
         trial.set_status("running")
         assert trial.state() == "running"
-    assert not trial.locked() and trial.state() == "stopped"
+    assert not trial.lock.is_held() and trial.state() == "stopped"
 
 
 # Files that cannot be read

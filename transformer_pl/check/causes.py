@@ -12,10 +12,7 @@ CAUSES: dict[str, list[tuple[str, str]]] = {
         (MASKED, "a softmax over no keys"),
     ],
     "the_future_is_hidden": [
-        (
-            MASKED,
-            "`mask` is not applied or is inverted (True: a query may look), perhaps in one path alone",
-        ),
+        (MASKED, "`mask` is not applied or is inverted (True: a query may look), perhaps in one path"),
         (ANY, "a norm, a mean or a shift over positions or over sentences"),
         (ANY, "a state that is no buffer"),
     ],

@@ -87,7 +87,5 @@ def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], wher
     """Raise an InputError unless the output is a float32 tensor of this shape."""
     actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
     if actual != (shape, torch.float32):
-        raise InputError(
-            f"{named(slot, component)}: must return {shape} of {torch.float32} {where}, but returns "
-            f"{' of '.join(map(str, actual))}"
-        )
+        returned = " of ".join(map(str, actual))
+        raise InputError(f"{named(slot, component)}: must return {shape} of float32 {where}, but returns {returned}")

@@ -14,15 +14,13 @@ VOCABULARY, STEPS = 40, 3
 
 def check_training(configs: Iterable[Config]) -> None:
     """Check what trains the models of these configs, where it is not the default. Raises one InputError for all."""
-    by_components: dict[str, list[Optim]] = {}  # those of the same components are checked in one child
-    for optim in dict.fromkeys(config.optim.model_copy(update={"max_steps": config.steps}) for config in configs):
-        names = ", ".join(f"optim.{slot} = {component.path}" for slot, component in not_papers(optim).items())
-        by_components.setdefault(names, []).append(optim)
-    collect_errors(lambda names: isolated(names, _train_each, by_components[names]), filter(None, by_components))
 
+    def check(optim: Optim) -> None:
+        own = not_papers(optim)
+        if own:
+            isolated(", ".join(f"optim.{slot} = {one.path}" for slot, one in own.items()), _train, optim)
 
-def _train_each(optims: Iterable[Optim]) -> None:
-    collect_errors(_train, optims)
+    collect_errors(check, dict.fromkeys(one.optim.model_copy(update={"max_steps": one.steps}) for one in configs))
 
 
 def _train(optim: Optim) -> None:

@@ -1,8 +1,9 @@
 """The code of components and tasks that are not the core's: a digest of it, and copies that stay with a trial.
 
 The code of a class is its statement, the statements of its file that this one refers to, and so on, also in other files
-of the user's that it imports. Other classes of a file may change. What a file does when it is imported counts. All of a
-file counts where it cannot be known what its code refers to: `import *`, `globals`, `eval`, `__getattr__` of a module.
+of the user's that it imports names from. Other classes of a file may change. What a file does when it is imported
+counts. All of a file counts that is imported as a module or by `*`, and where it cannot be known what its code refers
+to: `globals`, `eval`, `__getattr__` of a module.
 Files are read, not imported: every process must find the same.
 """
 
@@ -64,14 +65,10 @@ class _Module:
         tree = _tree(self.file)
         self.body = [one for statement in tree.body for one in _single_imports(statement)]
         self.binding: dict[str, list[int]] = {}  # the statements that bind a name
-        self.imported: dict[str, list[tuple[str, str]]] = {}  # what a name is imported from: see `_imports`
         for index, statement in enumerate(self.body):
             for bound in _bound(statement):
                 self.binding.setdefault(bound, []).append(index)
-        for node in ast.walk(tree):
-            for bound, *source in _imports(node, self.package):
-                self.imported.setdefault(bound, []).append((source[0], source[1]))
-        self.is_opaque = "*" in self.imported or "__getattr__" in self.binding
+        self.is_opaque = not self.binding.keys().isdisjoint(("*", "__getattr__"))
         self.effects = [i for i, one in enumerate(self.body) if not (_bound(one) or _is_main(one))]
 
 
@@ -113,18 +110,14 @@ def _take(modules: dict[str, _Module | None], module: _Module, indexes: Iterable
         if index in module.needed:
             continue
         module.needed.add(index)
-        nodes = list(ast.walk(module.body[index]))
-        attributes = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
-        for node in nodes:
+        for node in ast.walk(module.body[index]):
             for _, imported, attribute in _imports(node, module.package):
-                _need(modules, imported, attribute if attribute == "*" else "")
+                _need(modules, imported, attribute)
             name = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)  # or a type in quotes
             if isinstance(node, ast.Global) or (isinstance(node, ast.Name) and name in OPAQUE):
                 _take(modules, module, range(len(module.body)))
             elif isinstance(name, str):
                 _take(modules, module, module.binding.get(name, ()))
-                for imported, attribute in module.imported.get(name, ()):
-                    _need(modules, imported, attribute or attributes.get(id(node), "*"))
 
 
 def _is_main(statement: ast.stmt) -> bool:
@@ -145,18 +138,17 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str, str]]:
-    """What a node imports: the name that it binds, the module, and its attribute ("": the module itself; `*`: all)."""
+    """What a node imports: the name that it binds, the module, and its attribute (`*`: all, or the module itself)."""
     if isinstance(node, ast.Import):
         for alias in node.names:
-            name = alias.asname or alias.name.partition(".")[0]
-            yield name, alias.name, "*" if name != alias.asname and "." in alias.name else ""
+            yield alias.asname or alias.name.partition(".")[0], alias.name, "*"
     elif isinstance(node, ast.ImportFrom):
         base = ""
         with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
             base = resolve_name("." * node.level + (node.module or ""), package)
         for alias in node.names:
             is_module = bool(base) and _is_users(base) and _spec(f"{base}.{alias.name}") is not None
-            source = (f"{base}.{alias.name}", "") if is_module else (base, alias.name)
+            source = (f"{base}.{alias.name}", "*") if is_module else (base, alias.name)
             yield alias.asname or alias.name, *source
 
 

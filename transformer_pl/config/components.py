@@ -44,10 +44,8 @@ def import_component(path: str) -> type:
         found = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise InputError(
-                f"{path}: no module {error.name}; it must be importable from here: start the command in the folder "
-                f"that holds {error.name.replace('.', '/')}.py, or add that folder to PYTHONPATH"
-            ) from None
+            place = f"start in the folder that holds {error.name.replace('.', '/')}.py, or add that to PYTHONPATH"
+            raise InputError(f"{path}: no module {error.name}; {place}") from None
         raise InputError(f"{path}: {described(error)}") from None
     except (Exception, SystemExit) as error:
         raise InputError(f"{path}: {described(error)}") from None

@@ -129,17 +129,11 @@ def scale_level(scale: str) -> Level:
     """The keys of a scale, by its name or by the path of a user's YAML file."""
     names = scale_names()
     if scale not in names and not scale.endswith((".yaml", ".yml")):
-        raise InputError(
-            f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}; or give the path of a YAML file, such "
-            "as my_scale.yaml"
-        )
+        raise InputError(f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}, or a file such as my.yaml")
     path = SCALES / f"{scale}.yaml" if scale in names else Path(scale)
     values = {str(key): value for key, value in read_yaml(path).items()}
     if "seed" in values:
-        raise InputError(
-            f"scale {scale}: seed = {shown(values['seed'])}: must not be in a scale; give it by --seed of train, or by "
-            "--seeds of sweep"
-        )
+        raise InputError(f"scale {scale}: seed = {shown(values['seed'])}: is not the scale's; give --seed or --seeds")
     return Level(f"scale {scale}", values)
 
 

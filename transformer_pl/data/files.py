@@ -54,9 +54,7 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     """
     folder = Path(os.path.expanduser(folder))
     if not folder.is_dir():
-        raise InputError(
-            f"folder {folder}: must hold the dataset, but is no folder; give another with data.path=FOLDER"
-        )
+        raise InputError(f"folder {folder}: is no folder; give that of the dataset with data.path=FOLDER")
     endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
     name = re.compile(
         r"(?P<split>.+?)(-(?P<part>\d+)-of-(?P<parts>\d+))?"
@@ -110,11 +108,8 @@ def lines(path: Path) -> Iterator[str]:
 def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
     for number, pair in enumerate(itertools.zip_longest(lines(source), lines(target)), start=1):
         if None in pair:
-            shorter = source if pair[0] is None else target
-            raise InputError(
-                f"{source}, {target}: must have equally many lines, but line {number} is missing in {shorter.name}; "
-                "align the two files"
-            )
+            lacks = f"line {number} is missing in {(source if pair[0] is None else target).name}"
+            raise InputError(f"{source}, {target}: must have equally many lines, but {lacks}; align the files")
         yield pair
 
 
@@ -152,7 +147,5 @@ def pair_of(row: Any, data: Data, place: str) -> Pair:
         f"{source}{target}".encode()  # JSON can spell halves of characters, which are no text
         return source, target
     except (KeyError, AttributeError, TypeError, UnicodeEncodeError):
-        raise InputError(
-            f"{place}: must have text in {data.source} and {data.target}, or in translation with both, but is "
-            f"{shown(row)}; fix the row, or set data.source and data.target"
-        ) from None
+        languages = f"text in {data.source} and {data.target} (data.source, data.target), or in translation with both"
+        raise InputError(f"{place}: must have {languages}, but is {shown(row)}; fix it") from None

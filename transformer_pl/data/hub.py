@@ -63,11 +63,11 @@ def _asking(data: Data) -> Iterator[bool]:
         yield constants.HF_HUB_OFFLINE
     except Exception as error:
         network = "there is no network to the hub: " if constants.HF_HUB_OFFLINE else ""
+        copies = f"{LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')})"
         raise InputError(
             f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}: must be reachable "
-            f"or in the cache, but {network}{error}; correct it, or set data.path=FOLDER, or {LOCAL_COPIES} (now "
-            f"{os.environ.get(LOCAL_COPIES, 'not set')}) to the folder that holds a folder "
-            f"`{Path(str(data.hub)).name}` with a copy"
+            f"or in the cache, but {network}{error}; set data.path=FOLDER, or {copies} to where a copy lies in "
+            f"`{Path(str(data.hub)).name}`"
         ) from None
 
 

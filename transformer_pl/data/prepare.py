@@ -59,18 +59,14 @@ def prepare(
         try:
             _make(folder, data, corpus, on_progress)
         except OSError as error:
-            raise InputError(
-                f"{folder.parent}: must be writable, with room for the corpus, but: {error.strerror or error}; "
-                f"make room, or choose another folder with --runs"
-            ) from None
+            remedy = "make room, or choose another folder with --runs"
+            raise InputError(f"{folder.parent}: cannot be written: {error.strerror or error}; {remedy}") from None
     prepared = Prepared(folder)
     check_counts(prepared.meta["splits"], data, corpus.description)
     shortest = np.maximum(*(side.lengths_with_special for side in prepared.split("train"))).min()
     if shortest > min(data.max_length, data.batch_tokens):
-        raise InputError(
-            f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}: some training pair must "
-            f"fit both, but the shortest has {shortest} tokens, EOS included; raise them"
-        )
+        keys = f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}"
+        raise InputError(f"{keys}: must be at least {shortest}, the tokens of the shortest training pair; raise them")
     return prepared
 
 
@@ -104,10 +100,8 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
         )
         tokenizer.load(model)
     if len(tokenizer) != data.vocab_size:  # which plans, costs and checks go by
-        raise InputError(
-            f"data.vocab_size = {data.vocab_size}: must be {len(tokenizer)}, the tokens that data.tokenizer = "
-            f"{data.tokenizer.path} has for this dataset; set it"
-        )
+        rule = f"must be {len(tokenizer)}, as many as {data.tokenizer.path} has for this dataset"
+        raise InputError(f"data.vocab_size = {data.vocab_size}: {rule}; set it")
     (folder / "tokenizer.model").write_bytes(model)
     done, total = 0, sum(counts["pairs"] for counts in splits.values())
     for name, counts in splits.items():

@@ -71,15 +71,10 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
                 counts["equal"] = counts.get("equal", 0) + (pair[0] == pair[1])
         read = sum(counts.values())
         if name == "train" and data.train_pairs and read < data.train_pairs:
-            raise InputError(
-                f"data.train_pairs = {data.train_pairs:,}: must be at most the training pairs of the dataset, which "
-                f"has {read:,}; lower it, or leave it out for all"
-            )
+            raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
         if not counts["pairs"]:
-            raise InputError(
-                f"{corpus.description}: {name} must hold a pair with text in both languages that data.max_words and "
-                f"data.max_length_ratio allow, but none of its {read} is one; fix these keys, or give another dataset"
-            )
+            rule = f"{name} must hold a pair with text that data.max_words and data.max_length_ratio allow"
+            raise InputError(f"{corpus.description}: {rule}, but none of its {read} is one; change them")
     for name, pairs in unseen.items():
         every[name]["seen"] = every[name]["pairs"] - pairs.total()
     check_counts(every, data, corpus.description)
@@ -98,10 +93,8 @@ def check_counts(counts: dict[str, Counts], data: Data, description: str) -> Non
     def check(name: str) -> None:
         expected, actual = getattr(data, f"{name}_count"), counts[name]["pairs"]
         if expected not in (None, actual):
-            raise InputError(
-                f"data.{name}_count = {expected:,}: must be the number of {name} pairs, but {description} has "
-                f"{actual:,}; give the whole set, or set data.{name}_count=None"
-            )
+            remedy = f"give the whole set, or set data.{name}_count=None"
+            raise InputError(f"data.{name}_count = {expected:,}: {description} has {actual:,} {name} pairs; {remedy}")
 
     collect_errors(check, EVALUATION)
 

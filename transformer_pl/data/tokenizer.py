@@ -70,10 +70,8 @@ class Tokenizer(ABC):
         rows = self.to_ids(list(sentences), side)
         flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
         if flat.size and not UNK <= flat.min() <= flat.max() < len(self):
-            raise InputError(
-                f"data.tokenizer = {_path(type(self))}: ids must be from {UNK} to below {len(self)}, the size of the "
-                f"vocabulary, but are from {flat.min()} to {flat.max()}; fix to_ids"
-            )
+            path, found = f"{type(self).__module__}.{type(self).__qualname__}", f"{flat.min()} to {flat.max()}"
+            raise InputError(f"data.tokenizer = {path}: to_ids must give {UNK} to {len(self) - 1}, not {found}; fix it")
         return Tokens.of(flat.astype(np.uint32), [len(row) for row in rows])
 
     def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
@@ -81,10 +79,6 @@ class Tokenizer(ABC):
         special = (PAD, BOS, EOS)
         texts = self.to_texts([[int(token) for token in sentence if token not in special] for sentence in ids])
         return [text.replace("\n", " ") for text in texts]
-
-
-def _path(tokenizer: type) -> str:
-    return f"{tokenizer.__module__}.{tokenizer.__qualname__}"
 
 
 def build_tokenizer(component: Component) -> Tokenizer:
@@ -129,10 +123,8 @@ def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
     if own := settings.get("tokenizer"):
         data = Data(tokenizer=Component(path=own["path"], options=own["options"]))
         if _code(data) != own["code"]:
-            raise InputError(
-                f"data.tokenizer = {own['path']}: must be the code that the dataset was prepared with, but has changed "
-                "since; the trial keeps the old code in its folder, in sources: put it back, or train the trial again"
-            )
+            remedy = "put the code back that the trial keeps under sources, or train the trial again"
+            raise InputError(f"data.tokenizer = {own['path']}: has changed since the dataset was prepared; {remedy}")
     tokenizer = build_tokenizer(data.tokenizer)
     with component_code():
         tokenizer.load(model)

@@ -69,7 +69,7 @@ class GridQueue(TrialQueue):
         return Left(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        taken = taken | {planned.identity.weights for planned in self.trials if planned.trial.locked()}
+        taken = taken | {planned.identity.weights for planned in self.trials if planned.trial.lock.is_held()}
         for planned in self.waiting:
             if planned.identity.weights not in taken:
                 self.waiting.remove(planned)

@@ -83,10 +83,8 @@ def read_sweep(
     seeds = seeds or parameters.get("seed", [1])
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
-        errors.append(
-            f"{path}: a grid must have at most {MOST_TRIALS:,} trials, but its parameters make {row_count:,} rows with "
-            f"{len(seeds):,} seeds each; list the rows that you want in `variant`, or search with method: random"
-        )
+        made = f"{row_count:,} rows with {len(seeds):,} seeds each"
+        errors.append(f"{path}: a grid must have at most {MOST_TRIALS:,} trials, not {made}; list rows in `variant`")
     if errors:
         raise InputError(*unknown, *errors)
     base, rows = _RowReader(path, scale_keys, seeds, sets or {}, unknown).read_all(parameters)

@@ -76,10 +76,8 @@ def why_unwritable(folder: Path) -> str | None:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        return (
-            f"{folder}: must be a folder that can be written, with room on its disk, but: {error.strerror}; make room, "
-            "or choose another folder with --runs"
-        )
+        remedy = "make room, or choose another folder with --runs"
+        return f"{folder}: must be writable, with room on its disk, but: {error.strerror}; {remedy}"
     return None
 
 

@@ -227,7 +227,7 @@ class SearchQueue(TrialQueue):
             return
         now = self._clock()
         others = ((trial, studies.trained_trial(trial, self.runs)) for trial in self._trials_of_others())
-        unlocked = [trial for trial, begun in others if begun is None or not begun.locked()]
+        unlocked = [trial for trial, begun in others if begun is None or not begun.lock.is_held()]
         self._unlocked = {trial.number: self._unlocked.get(trial.number, now) for trial in unlocked}
         for trial in unlocked:
             if now > self._unlocked[trial.number] + UNLOCKED_S and self._tell(trial, state=TrialState.FAIL):
@@ -236,4 +236,4 @@ class SearchQueue(TrialQueue):
 
 def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:
     """Whether the same weights are being trained, here (`taken`) or by another command."""
-    return draw.planned.identity.weights in taken or draw.planned.trial.locked()
+    return draw.planned.identity.weights in taken or draw.planned.trial.lock.is_held()

@@ -129,10 +129,8 @@ def _open(url: str | None, folder: Path) -> BaseStorage:
         except (SQLAlchemyError, OSError, ImportError) as error:
             reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
             time.sleep(wait_s)
-    raise InputError(
-        f"--storage {url}: must be a database that answers, but: {reason}; correct the URL, start the database, or "
-        "install its driver (for PostgreSQL: pip install 'psycopg[binary]')"
-    )
+    remedy = "start it, or install its driver (for PostgreSQL: pip install 'psycopg[binary]')"
+    raise InputError(f"--storage {url}: must be a database that answers, but: {reason}; {remedy}")
 
 
 def check_url(url: str | None) -> None:
@@ -143,10 +141,8 @@ def check_url(url: str | None) -> None:
     except (ArgumentError, ValueError):
         is_wrong = True
     if is_wrong:
-        raise InputError(
-            "--storage: must be a URL such as postgresql+psycopg://USER@HOST:PORT/DATABASE, without a password, which "
-            "others could read; PostgreSQL's driver takes that from the file ~/.pgpass, or from PGPASSWORD"
-        )
+        form = "postgresql+psycopg://USER@HOST:PORT/DATABASE, without a password, which others could read"
+        raise InputError(f"--storage: must be a URL such as {form}; put that into ~/.pgpass, or into PGPASSWORD")
 
 
 def _study_name(search: Search, folder: Path) -> str:
@@ -168,10 +164,9 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
     prunes = words[0] != "none" if words else early is not None
     is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
     if prunes and not is_scheduled:
-        raise InputError(
-            f"{'--pruner' if words else f'{search.path}: early_terminate'}: needs one goal that every validation "
-            f"measures, such as val/ppl, but the search is for {', '.join(search.goals)}; change it, or leave it out"
-        )
+        place = "--pruner" if words else f"{search.path}: early_terminate"
+        rule = "needs one goal that every validation measures, such as val/ppl"
+        raise InputError(f"{place}: {rule}, but the search is for {', '.join(search.goals)}; leave it out")
     if words or early is None:
         return construct(PRUNERS, words or ["none"], "--pruner")
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=early.min_iter, reduction_factor=early.eta)

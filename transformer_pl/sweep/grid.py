@@ -90,7 +90,7 @@ class GridCommand(SweepCommand):
 
     def others_train(self, plan: Plan) -> bool:
         """Of a worker, which does not wait for them: whether other commands still train some of the trials."""
-        return self.options.worker and any(planned.trial.locked() for planned in plan.trials)
+        return self.options.worker and any(planned.trial.lock.is_held() for planned in plan.trials)
 
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""

@@ -90,7 +90,7 @@ class Launch:
             ending = _ending(process, planned, asked=deadline is not None)
             if ending == "failed":  # or dropped, as this command stood still and another one has taken the trial over
                 ending = self.queue.ended_elsewhere(planned) or ending
-            if ending == "failed" and planned.trial.locked():
+            if ending == "failed" and planned.trial.lock.is_held():
                 self.queue.hold(planned)
                 self.view.ended(planned, None, "another command trains it")
             else:

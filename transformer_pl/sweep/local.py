@@ -82,10 +82,8 @@ def divide_machine(
     each = max((trainer.devices for trainer in trainers), default=1)
     there = counted(len(gpu_ids), "GPU") if gpu_ids else counted(len(all_cores), "CPU core")
     if trainers and devices and not each <= devices <= len(gpu_ids or all_cores):
-        raise InputError(
-            f"--devices {devices}: must be at least what one trial needs, trainer.devices = {each}, and at most what "
-            f"this machine has, {there}; change one of them"
-        )
+        rule = f"must be from what one trial needs, trainer.devices = {each}, to what this machine has, {there}"
+        raise InputError(f"--devices {devices}: {rule}; change one of them")
     if trainers and per_device and not gpu_ids:
         raise InputError(
             f"--per-device {per_device}: shares a GPU among trials, but these are trained on CPU cores here; use "

@@ -61,9 +61,7 @@ def submit_workers(options: argparse.Namespace, folder: Path, console: Console, 
     try:
         done = subprocess.run(words, capture_output=True, text=True)
     except FileNotFoundError:
-        raise InputError(
-            "--launcher slurm: needs the command sbatch; start this on a login node of a cluster"
-        ) from None
+        raise InputError("--launcher slurm: needs the command sbatch; start this on a login node") from None
     if not done.stdout.strip():  # with --wait the exit code is that of the tasks
         reason = " ".join(done.stderr.split())
         raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")

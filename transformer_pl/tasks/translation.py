@@ -59,19 +59,15 @@ class Translation(Task):
     def corpus(self, data: Data) -> Corpus:
         """The pairs of a folder, else of a dataset of the hub, else of the synthetic corpus."""
         if data.source == data.target:
-            raise InputError(
-                f"data.source = {data.source}: must differ from data.target, but does not; set one of them"
-            )
+            raise InputError(f"data.source = {data.source}: must differ from data.target; set one of them")
         if (name := tokeniser(data.target)).endswith("mecab"):
             from sacrebleu.metrics import BLEU
 
             try:
                 BLEU(tokenize=name)
             except RuntimeError:
-                raise InputError(
-                    f"data.target = {data.target}: BLEU of this language must have its tokeniser, which is not "
-                    f"installed; run `pip install -c constraints.txt 'sacrebleu[{name[:2]}]'`"
-                ) from None
+                install = f"pip install -c constraints.txt 'sacrebleu[{name[:2]}]'"
+                raise InputError(f"data.target = {data.target}: its BLEU needs a tokeniser; run `{install}`") from None
         if data.path is not None:
             return folder_corpus(data.path, data)
         return _synthetic(data) if data.hub is None else hub_corpus(data)
@@ -101,10 +97,8 @@ def _synthetic(data: Data) -> Corpus:
     from transformer_pl.data import synthetic
 
     if {data.source, data.target} != {"en", "de"}:
-        raise InputError(
-            f"data.source = {data.source}, data.target = {data.target}: must be en and de, the languages of the "
-            f"synthetic corpus; name your own dataset with data.path=FOLDER"
-        )
+        ours = "must be en and de, as in the synthetic corpus; name your own dataset with data.path=FOLDER"
+        raise InputError(f"data.source = {data.source}, data.target = {data.target}: {ours}")
     return Corpus(
         {"corpus": "synthetic", "version": synthetic.VERSION},
         f"the synthetic corpus, version {synthetic.VERSION}",

@@ -49,7 +49,7 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
         module.compile_model()
     data = DataModule(config, prepared)
     folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.check_lock)
+    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.lock.check)
     kept = str(run.trial.folder / "best")  # where a ModelCheckpoint writes
     callbacks: list[L.Callback] = [build(one, dirpath=kept) for one in config.trainer.callbacks]
     # The checkpoints come last: they hold the state of the other callbacks.

@@ -47,7 +47,7 @@ def train_trial(run: TrialRun, rerun: bool) -> int | None:
         return _help_to_train(run, prepared, rerun)
     trial = run.trial
     check_writable(trial.folder.parent)  # the dataset may have filled the disk
-    with trial.lock():
+    with trial.lock.hold():
         if not rerun and not trial.needs_training():  # another process had it until now
             return None
         with logged(trial.log):

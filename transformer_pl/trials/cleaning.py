@@ -86,10 +86,10 @@ def find_removable(runs: Path) -> dict[Path, str]:
     found = {}
     for trial in _trials(runs):
         ended = trial.diverged_at() is not None or (trial.folder / "result.json").exists()
-        if not ended and not trial.locked() and _holds_only(trial.folder, TRIAL_FILES):
+        if not ended and not trial.lock.is_held() and _holds_only(trial.folder, TRIAL_FILES):
             found[trial.folder] = f"{trial.state()}, without a result"
     staying = [Trial(path) for path in (runs / "trials").glob("*") if path not in found]
-    if any(trial.locked() and not trial.data() for trial in staying):  # it has not yet said which dataset it uses
+    if any(trial.lock.is_held() and not trial.data() for trial in staying):  # it has not yet said which dataset it uses
         return found
     used = {trial.data() for trial in staying}
     for dataset in _folders(runs / "data"):

@@ -48,14 +48,13 @@ class TrialLock:
 
         If another process takes the trial over, this one gets SIGTERM, and `check` raises Lost from then on.
         """
+        self.folder.mkdir(parents=True, exist_ok=True)
         own = _lease(self.folder)
         elsewhere = own.owner and own.owner.hostname != platform.node()  # or in a container
         try:
             own.acquire(timeout=DEAD_S + HEARTBEAT_S if elsewhere else INSTANT_S)
         except Timeout:
-            raise InputError(
-                f"{self.folder}: another process trains this trial, and only one may; wait for it, or end it"
-            ) from None
+            raise InputError(f"{self.folder}: another process trains this trial; wait for it, or end it") from None
         except PermissionError:
             mine = "continue it as that user, or choose a folder of your own with --runs"
             raise InputError(f"{self.folder}: must be yours, but its lock is of another user; {mine}") from None

@@ -79,7 +79,7 @@ class Trial:
         Other keys are for people. A trial that no process trains is done if and only if it has a result.
         """
         status = {"state": "new"} | read_json(self.folder / "status.json")
-        if status["state"] == "running" and self.locked():
+        if status["state"] == "running" and self.lock.is_held():
             return status
         if self.result():
             status["state"] = "done"
@@ -93,7 +93,7 @@ class Trial:
 
     def set_status(self, state: str, **details: Any) -> None:
         """Write status.json."""
-        self.check_lock()
+        self.lock.check()
         write_json(self.folder / "status.json", {"state": state, "time": time.time(), "pid": os.getpid()} | details)
 
     # Where and on what it ran
@@ -140,21 +140,9 @@ class Trial:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     @cached_property
-    def _lock(self) -> TrialLock:
+    def lock(self) -> TrialLock:
+        """The lock that the process holds which trains the trial."""
         return TrialLock(self.folder)
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from training this trial. Raises an InputError where one trains it."""
-        self.make()
-        return self._lock.hold()
-
-    def check_lock(self) -> None:
-        """Raise Lost where this process trained the trial, and another one has taken it over."""
-        self._lock.check()
-
-    def locked(self) -> bool:
-        """Whether a living process trains the trial."""
-        return self._lock.is_held()
 
     # Files that the result is made from
 
@@ -162,7 +150,7 @@ class Trial:
         """Write a state dict to WEIGHTS, atomically, as the umask lets. Tensors that share memory become several."""
         from safetensors.torch import save
 
-        self.check_lock()
+        self.lock.check()
         with unfinished(self.folder / WEIGHTS) as part:
             part.write_bytes(save({name: value.cpu().contiguous().clone() for name, value in state.items()}))
 
@@ -200,7 +188,7 @@ class Trial:
 
         measure: the name of the measure, such as bleu.
         """
-        self.check_lock()
+        self.lock.check()
         _write_lines(self.folder / f"hyp.{split}.txt", hypotheses)
         rows = zip(statistics, nll, pieces, strict=True)
         lines = (json.dumps({measure: s, "nll": float(n), "pieces": int(p)}) for s, n, p in rows)
@@ -233,7 +221,7 @@ class Trial:
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write result.json, which makes the trial a finished one, and remove its checkpoints."""
-        self.check_lock()
+        self.lock.check()
         write_json(self.folder / "result.json", result | {"metrics": metrics_to_json(result["metrics"])})
         self.drop_checkpoints()
 
